@@ -26,7 +26,7 @@ _FLOOR_S = 1e-9
 
 
 def kernel_parts(kernel_features: Tensor, device_spec: Tensor, kinds: Tensor) -> Tensor:
-    """(B, K, N_PARTS) seconds of each part, zero for those of the other kind (``kinds`` (B,): 0 cpu, 1 gpu).
+    """Return seconds of each part, (B, K, N_PARTS), zero for the other kind (``kinds`` (B,): 0 cpu, 1 gpu).
 
     They follow from ``kernel_features`` (B, K, KERNEL_WIDTH) and raw datasheet numbers (B, len(SPEC_FIELDS)), 0 where
     unknown.
@@ -37,7 +37,7 @@ def kernel_parts(kernel_features: Tensor, device_spec: Tensor, kinds: Tensor) ->
 
 
 def bound_times(parts: Tensor, log_factor: Tensor | None = None) -> Tensor:
-    """(..., N_PARTS) seconds, log factors (N_PARTS,) -> (..., N_BOUNDS) seconds, at least a nanosecond each."""
+    """Sum (..., N_PARTS) seconds by bound, with log factors (N_PARTS,): (..., N_BOUNDS), at least a nanosecond."""
     member = torch.zeros(N_PARTS, N_BOUNDS, device=parts.device, dtype=parts.dtype)
     member[torch.arange(N_PARTS), torch.tensor(_BOUND_OF_PART)] = 1.0
     weights = member if log_factor is None else member * log_factor.to(parts.dtype).exp()[:, None]
@@ -45,14 +45,14 @@ def bound_times(parts: Tensor, log_factor: Tensor | None = None) -> Tensor:
 
 
 def kernel_seconds(times: Tensor, sharpness: Tensor | float = 1.0) -> Tensor:
-    """(..., N_BOUNDS) -> (...): (sum t^p)^(1/p) of the overlapping bounds, plus the others; p = 1 + exp(sharpness)."""
+    """Join bounds, (..., N_BOUNDS) -> (...): (sum t^p)^(1/p) of overlapping ones, plus rest; p = 1 + exp(sharpness)."""
     p = 1 + torch.as_tensor(sharpness, dtype=times.dtype, device=times.device).exp()
     overlapping = (p[..., None] * times[..., :N_OVERLAPPING].log()).logsumexp(-1) / p
     return overlapping.exp() + times[..., N_OVERLAPPING:].sum(-1)
 
 
 def kernel_states(kernel_features: Tensor, device_spec: Tensor, kinds: Tensor) -> Tensor:
-    """(B, K, N_STATES): how the launch fills the device, log2(1 + x). Arguments as ``kernel_parts``."""
+    """Say how a launch fills the device, log2(1 + x): (B, K, N_STATES). Arguments as ``kernel_parts``."""
     k = Occupancy(kernel_features, device_spec, kinds)
     waves, cores = k["blocks"] / (k.device("core_count") * k.resident), parallel_cores(k)
     gpu = [k.active_warps, waves, k.rounds, k.resident, k.registers]

@@ -28,20 +28,20 @@ class Anchor(nn.Module):
         self.register_buffer("sharpness", torch.ones(N_KINDS))
 
     def times(self, parts: Tensor) -> Tensor:
-        """(B, K, N_PARTS) seconds of ``kernel_parts`` -> (B, K, N_BOUNDS) seconds that bound each kernel."""
+        """Turn (B, K, N_PARTS) seconds of ``kernel_parts`` into (B, K, N_BOUNDS) seconds that bound each kernel."""
         return bound_times(parts, self.log_factor)
 
     def forward(self, times: Tensor, kinds: Tensor) -> Tensor:
-        """(B, K, N_BOUNDS) seconds, (B,) kinds -> (B, K) natural-log seconds of each kernel."""
+        """Turn (B, K, N_BOUNDS) seconds and (B,) kinds into (B, K) natural-log seconds of each kernel."""
         return kernel_seconds(times, self.sharpness[kinds, None]).log()
 
     def total(self, batch: Batch) -> Tensor:
-        """(B,) natural-log seconds of the whole program: its kernels run one after the other."""
+        """Return (B,) natural-log seconds of the whole program: its kernels run one after the other."""
         parts = kernel_parts(batch.kernels, batch.device_specs, batch.kinds)
         return masked_logsumexp(self(self.times(parts), batch.kinds), batch.kernel_mask)
 
     def fit(self, programs: ProgramTensors, rows: np.ndarray) -> None:
-        """Factors and sharpness from the training ``rows`` (n,): a robust error of log-latency, by L-BFGS."""
+        """Fit factors and sharpness to the training ``rows`` (n,): a robust error of log-latency, by L-BFGS."""
         parts, owners, kinds, labels = _flattened(programs, sample_rows(rows, _MAX_FIT_PROGRAMS))
         log_factor = torch.zeros(N_PARTS, dtype=torch.float64, device=parts.device, requires_grad=True)
         sharpness = torch.ones(N_KINDS, dtype=torch.float64, device=parts.device, requires_grad=True)
@@ -77,5 +77,5 @@ def _flattened(programs: ProgramTensors, rows: np.ndarray) -> tuple[Tensor, Tens
 
 
 def masked_logsumexp(x: Tensor, mask: Tensor) -> Tensor:
-    """(B, K) -> (B,), only where ``mask``."""
+    """Sum only where ``mask``, (B, K) -> (B,)."""
     return x.masked_fill(~mask, -torch.inf).logsumexp(dim=1)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class QuantileBins(nn.Module):
-    """Piecewise-linear encoding (Gorishniy et al. 2022), centred: 0 below a bin, 1 above it; edges are quantiles."""
+    """This piecewise-linear encoding (Gorishniy et al. 2022) is centred: 0 below a bin, 1 above; edges are quantiles."""
 
     low: Tensor
     factor: Tensor
@@ -36,5 +36,5 @@ class QuantileBins(nn.Module):
         return ((x[..., None] - self.low) * self.factor).clamp(0, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., width) -> (..., width * bins)."""
+        """Encode (..., width) as (..., width * bins)."""
         return (self._places(x) - self.mean).flatten(-2)

@@ -18,7 +18,7 @@ Model = CdmppModel | ReferenceModel | EagerModel
 
 
 def build_model(config: ModelConfig, leaf_width: int, kernel_width: int, device_width: int) -> Model:
-    """An untrained model of that configuration for these input widths."""
+    """Build an untrained model of that configuration for these input widths."""
     if isinstance(config, CdmppConfig):
         return CdmppModel(config, leaf_width, kernel_width, device_width)
     if isinstance(config, EagerConfig):
@@ -27,7 +27,7 @@ def build_model(config: ModelConfig, leaf_width: int, kernel_width: int, device_
 
 
 def build_for(config: ModelConfig, programs: ProgramTensors, rows: np.ndarray) -> Model:
-    """A model sized for the data, with its statistics fitted on the training ``rows`` (n,)."""
+    """Build a model sized for the data, with its statistics fitted on the training ``rows`` (n,)."""
     if isinstance(config, ReferenceConfig):
         config = config_for(config, programs, rows)
     elif isinstance(config, CdmppConfig) and config.code:

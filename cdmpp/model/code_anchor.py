@@ -81,7 +81,7 @@ _DEVICE_RIDGE, _DEVICE_STEPS, _DEVICE_RATE = 4.0, 400, 0.02
 
 
 class CodeAnchor(nn.Module):
-    """Time of a whole program by its code vector."""
+    """The code vector of a whole program gives its time."""
 
     n_resources = N_RESOURCES
     simulated = 1 + CODE_NAMES.index("machine_cycles")
@@ -107,7 +107,7 @@ class CodeAnchor(nn.Module):
         self.register_buffer("own", torch.zeros(max_devices, N_DEVICE_COSTS))
 
     def forward(self, codes: Tensor, parts: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(B,) natural-log seconds and (B, N_RESOURCES) natural-log share of each resource in them.
+        """Return (B,) natural-log seconds and (B, N_RESOURCES) natural-log share of each resource in them.
 
         By ``Batch.codes``, meaningless without a code vector, and the seconds of ``kernel_parts`` (B, K, N_PARTS).
         """
@@ -117,7 +117,7 @@ class CodeAnchor(nn.Module):
         return total - log_clock, logs - total[:, None]
 
     def fit(self, programs: ProgramTensors, rows: np.ndarray) -> None:
-        """Costs from the training ``rows`` (n,) that have a code vector: a robust error of log-latency, by Adam."""
+        """Fit costs to the training ``rows`` (n,) that have a code vector: a robust error of log-latency, by Adam."""
         inputs, labels, vectors = _amounts(programs, sample_rows(rows, _MAX_PROGRAMS))
         if len(labels) < MIN_PROGRAMS:
             return
@@ -144,7 +144,7 @@ class CodeAnchor(nn.Module):
                     remember(vector, costs, self.known, self.own)
 
     def learn_device(self, programs: ProgramTensors, rows: np.ndarray) -> None:
-        """Costs of the devices of ``rows`` (n,) that have none yet, near the shared ones, while there is room."""
+        """Fit costs of those devices of ``rows`` (n,) that have none, near the shared ones, while there is room."""
         if not self.fitted or self.known.isinf().all():  # without a known device all would take the new one's
             return
         inputs, labels, vectors = _amounts(programs, sample_rows(rows, _MAX_PROGRAMS))
@@ -156,7 +156,7 @@ class CodeAnchor(nn.Module):
     def scale_device(
         self, programs: ProgramTensors, rows: np.ndarray, correction: Tensor, weights: Tensor
     ) -> dict[str, float]:
-        """One factor for each of ``SCALES`` of a device, from the few ``rows`` (n,) of it, all with code vectors.
+        """Fit a factor for each of ``SCALES`` of a device to a few ``rows`` (n,) of it, all with code vectors.
 
         ``correction`` (n,): what the model adds to the log-seconds of this anchor; ``weights`` (n,): how much each
         program tells, one for each task of theirs. Factors near one are likelier. Returns them by name.
@@ -186,12 +186,12 @@ class CodeAnchor(nn.Module):
             remember(vector, own, self.known, self.own)
 
     def costs_of(self, vectors: Tensor) -> Tensor:
-        """(B, device width) -> (B, N_DEVICE_COSTS) of the device with that description; zero where it is not known."""
+        """Return (B, N_DEVICE_COSTS) of the devices with vectors (B, device width); zero where one is not known."""
         return recalled(vectors, self.known, self.own)
 
 
 def code_inputs(codes: Tensor, simulated: int, quantities: KernelQuantities, log_analytic_s: Tensor) -> Tensor:
-    """``codes``, the log-seconds by the simulated cycles and how far those are from the analytic ones: (B, N_CODE).
+    """Join ``codes``, log-seconds of simulated cycles and their distance from the analytic ones: (B, N_CODE).
 
     ``simulated``: the column of these cycles.
     """

@@ -33,7 +33,7 @@ _MAX_LEAF_COUNTS = 1024
 
 @dataclass(frozen=True)
 class CdmppConfig:
-    """The default model: tokens of kernels and stores, transformer encoder, a time for each kernel."""
+    """This is the default model: tokens of kernels and stores, transformer encoder, a time for each kernel."""
 
     LIMITS = _LIMITS
     name: str = "cdmpp"
@@ -74,7 +74,7 @@ class CdmppConfig:
 
 @dataclass(frozen=True)
 class ReferenceConfig:
-    """The published architecture as found in trial 1575 of its public code."""
+    """This is the published architecture as found in trial 1575 of its public code."""
 
     LIMITS = _LIMITS
     name: str = "reference"
@@ -109,7 +109,7 @@ class ReferenceConfig:
 
 @dataclass(frozen=True)
 class EagerConfig:
-    """The model of framework operators: a perceptron on top of a fitted roofline."""
+    """This is the model of framework operators: a perceptron on top of a fitted roofline."""
 
     LIMITS = _LIMITS
     name: str = EAGER_FEATURES
@@ -138,7 +138,7 @@ MODELS: dict[str, type[CdmppConfig] | type[ReferenceConfig] | type[EagerConfig]]
 
 
 def model_config(values: Mapping[str, Any]) -> ModelConfig:
-    """From plain settings; ``name`` chooses among ``MODELS``. Errors as ``config_from_dict``."""
+    """Read plain settings; ``name`` chooses among ``MODELS``. Errors as ``config_from_dict``."""
     name = fitting("model", values, dict).get("name", "cdmpp")
     if not isinstance(name, str) or name not in MODELS:
         raise CdmppError(f"unknown model {name!r}; one of {', '.join(MODELS)}")
@@ -146,7 +146,7 @@ def model_config(values: Mapping[str, Any]) -> ModelConfig:
 
 
 def config_from_dict(kind: type[_Config], values: Mapping[str, Any], group: str) -> _Config:
-    """A frozen dataclass from plain values of the ``group``; ``CdmppError`` for an unknown key or another type."""
+    """Make a frozen dataclass of plain values of the ``group``; ``CdmppError``: an unknown key or another type."""
     hints = hints_of(kind)
     fitting(group, values, dict)
     check_keys(values, hints, f"{group}.")

@@ -68,19 +68,19 @@ _NOT_SHARED = ("allocation", "call")
 
 
 def cpu_parts(features: Tensor, spec: Tensor, kinds: Tensor) -> Tensor:
-    """(B, K, len(CPU_PARTS)) seconds."""
+    """Return seconds of each part, (B, K, len(CPU_PARTS))."""
     cpu = _Cpu(features, spec, kinds)
     times = {name: seconds(cpu) for name, (_, seconds) in CPU_PARTS.items()}
     return torch.stack([time if name in _NOT_SHARED else time / cpu.cores for name, time in times.items()], dim=-1)
 
 
 def parallel_cores(k: KernelQuantities) -> Tensor:
-    """(B, K) cores that the parallel loops keep busy."""
+    """Count the cores that the parallel loops keep busy, (B, K)."""
     return torch.minimum(k.device("core_count"), k["parallel_extent"].clamp_min(1))
 
 
 def cores_used(k: KernelQuantities, mask: Tensor) -> Tensor:
-    """(B,) how many cores a CPU program keeps busy on average, its kernels weighed by their iterations."""
+    """Count the cores that a CPU program keeps busy on average, its kernels weighed by iterations, (B,)."""
     work = (k["iterations"] + 1) * mask
     return work.sum(1) / (work / parallel_cores(k)).sum(1)
 

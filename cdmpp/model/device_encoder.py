@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class DeviceEncoder(nn.Sequential):
-    """(B, V) ``Device.vector()`` -> (B, width).
+    """The encoder turns ``Device.vector()`` (B, V) into (B, width).
 
     Only columns in which the training devices differ are read: untrained weights must not answer for the others.
     """
@@ -34,5 +34,5 @@ class DeviceEncoder(nn.Sequential):
         self.differs[new] = 1.0
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """(B, V) -> (B, width)."""
+        """Encode (B, V) as (B, width)."""
         return super().forward((vectors - self.shift) * self.differs)

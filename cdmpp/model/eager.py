@@ -27,7 +27,7 @@ _WIDTHS = sorted(set(ELEMENT_BYTES.values()))
 
 
 class EagerModel(nn.Module):
-    """Framework operators: an anchor, and a perceptron since nobody knows before which kernel an operator takes."""
+    """A perceptron corrects an analytical prior: nobody knows before which kernel a framework operator takes."""
 
     log_scale: Tensor
     range: Tensor
@@ -61,7 +61,7 @@ class EagerModel(nn.Module):
 
     @torch.no_grad()
     def fit_statistics(self, programs: ProgramTensors, rows: np.ndarray) -> None:
-        """Anchor and scalers from the training programs ``rows`` (n,), and from no other."""
+        """Fit prior and scalers to the training programs ``rows`` (n,), and to no other."""
         self.anchor.fit(programs, rows)
         columns = [
             (eager_inputs(batch), batch.log_latency, self.anchor(batch), families(batch))
@@ -81,12 +81,12 @@ class EagerModel(nn.Module):
 
     @property
     def can_scale(self) -> bool:
-        """Always: its anchor has numbers of single devices."""
+        """Return True: the prior has numbers of single devices."""
         return True
 
     @torch.no_grad()
     def scale_device(self, programs: ProgramTensors, rows: np.ndarray, weights: np.ndarray) -> dict[str, float]:
-        """Numbers of the one device of the labelled ``rows`` (n,), see ``EagerPrior.scale_device``."""
+        """Fit the one device of the labelled ``rows`` (n,), see ``EagerPrior.scale_device``."""
         correction = torch.empty(len(rows), dtype=torch.float64)
         places = {int(row): place for place, row in enumerate(rows)}
         for batch in ordered_batches(programs, rows):
@@ -96,11 +96,11 @@ class EagerModel(nn.Module):
         return self.anchor.scale_device(programs, rows, correction.to(here), torch.from_numpy(weights).to(here))
 
     def never_measured(self, codes: np.ndarray) -> np.ndarray:
-        """(n,) whether the training has no such operator of that type; ``codes`` (n, CODE_WIDTH) operator vectors."""
+        """Return (n,) True: training has no such operator and type; ``codes`` (n, CODE_WIDTH) operator vectors."""
         return ~self._learned(codes).any(0).cpu().numpy()
 
     def measured_elsewhere(self, codes: np.ndarray, device_vector: np.ndarray) -> np.ndarray:
-        """(n,) whether the training has such operators of that type, but none on the device of ``device_vector``.
+        """Return (n,) True: training has such operators and type, but not on the device of ``device_vector``.
 
         Nowhere true of a device that has no numbers of its own in the anchor.
         """
@@ -115,7 +115,7 @@ class EagerModel(nn.Module):
         return self.learned[:, kinds, widths] != 0
 
     def forward(self, batch: Batch) -> Output:
-        """The latency of operators; a program without an operator vector has no answer here."""
+        """Predict the latency of operators; a program without an operator vector has no answer here."""
         # Beyond the sizes of its training only the anchor goes on; the correction stays that of the largest ones.
         low, high = self.range[families(batch)].unbind(1)
         scaled = self.scaler(eager_inputs(batch)).clamp(low, high)

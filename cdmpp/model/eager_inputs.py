@@ -40,7 +40,7 @@ _REFERENCE_NM = 12.0
 
 
 class EagerQuantities:
-    """Quantities of B operators by name, (B,) each."""
+    """Each quantity of B operators has a name and the shape (B,)."""
 
     def __init__(self, batch: Batch) -> None:
         self.vector = batch.codes[:, 1 : 1 + len(OPERATOR_NAMES)]
@@ -52,7 +52,7 @@ class EagerQuantities:
         return column if _PLAIN[name] else (torch.exp2(column) - 1).round()
 
     def device(self, name: str) -> Tensor:
-        """A number of the datasheet; a typical value where it is silent."""
+        """Return a number of the datasheet; a typical value where it is silent."""
         published = self.spec[:, SPEC_FIELDS.index(name)]
         typical = published.new_tensor(_TYPICAL[name])[self.kinds]
         if name == "bandwidth_gbps":  # of a socket, say vendors; what a few of its cores get is measured, if at all
@@ -61,7 +61,7 @@ class EagerQuantities:
         return torch.where(published > 0, published, typical)
 
     def peak(self) -> Tensor:
-        """Operations a second of the units that serve the operator's type: matrix units where halves have them.
+        """Return operations a second of the units for the operator's type: matrix units where halves have them.
 
         Where halves have no units that are faster, libraries compute with them in single precision.
         """
@@ -76,15 +76,15 @@ class EagerQuantities:
         return 1e12 * torch.where((self["matmul_count"] > 0) & self.halves(), half, full)
 
     def halves(self) -> Tensor:
-        """True where the elements have less than four bytes."""
+        """Return True where the elements have less than four bytes."""
         return self["element_bytes"] < 3
 
     def compute_s(self) -> Tensor:
-        """Seconds at the peak rate."""
+        """Compute the seconds at the peak rate."""
         return self["flops"] / self.peak()
 
     def least_s(self) -> Tensor:
-        """Seconds below which no product on a GPU can be, nor any measured one was (``benchmarks.library_peaks``).
+        """Compute the seconds that every product on a GPU takes at least (``benchmarks.library_peaks``).
 
         Next to nothing for convolutions, of which Winograd's algorithm makes fewer operations, and on CPUs, whose clock
         may exceed that of their description.
@@ -93,14 +93,14 @@ class EagerQuantities:
         return torch.where(bound, self.compute_s(), 0.0).clamp_min(1e-12)
 
     def memory_s(self) -> Tensor:
-        """Seconds at full bandwidth, with what is read again because the caches did not hold it."""
+        """Compute seconds at full bandwidth, with what is read again because the caches did not hold it."""
         of_core, of_device = self.rows_in_caches()
         missed = _missed(of_core) * _missed(of_device)
         moved = self["read_bytes"] * (1 + self._row_kernels(0) * missed) + self["write_bytes"]
         return moved / (1e9 * self.device("bandwidth_gbps"))
 
     def rows_in_caches(self) -> tuple[Tensor, Tensor]:
-        """Rows that blocks work on at once, as shares of the first- and second-level cache; 0: none is reread."""
+        """Return rows that blocks work on at once, as shares of both caches; 0: none is reread."""
         blocks = self.device("max_threads_per_core") / self._row_kernels(1).clamp_min(1)
         row_bytes = self["cols"] * self["element_bytes"] * (self._row_kernels(0) > 0)
         of_core = blocks * row_bytes
@@ -114,7 +114,7 @@ class EagerQuantities:
         return torch.where(kept, 0.0, known)
 
     def winograd(self, side: int) -> list[Tensor]:
-        """Inputs for a convolution that is done by products over squares of ``side``; zeros where it cannot be."""
+        """Return inputs for a convolution by products over squares of ``side``; zeros where it cannot be."""
         can, products, channels = self["winograd_flag"] > 0, (side + 2) ** 2, self["in_channels"]
         out = (self["matmul_rows"] / self["images"].clamp_min(1)).sqrt().round()
         across = (out / side).ceil()
@@ -133,12 +133,12 @@ class EagerQuantities:
         return [torch.where(can, one, 0.0) for one in told]
 
     def power_s(self) -> Tensor:
-        """Seconds at one TFLOP/s a watt of a 12 nm process: a board's power limits products before their peak does."""
+        """Compute seconds at 1 TFLOP/s a watt of 12 nm: a board's power limits products before their peak does."""
         faster = torch.where(self.halves(), 4.0, 1.0)
         return self["flops"] / (1e12 * faster * self.device("board_power_w"))
 
     def log_shrink(self) -> Tensor:
-        """Natural log of how much finer the process is than 12 nm."""
+        """Return the natural log of how much finer the process is than 12 nm."""
         return (_REFERENCE_NM / self.device("process_nm")).log()
 
 
@@ -158,7 +158,7 @@ def _missed(share: Tensor) -> Tensor:
 
 
 def eager_inputs(batch: Batch) -> Tensor:
-    """(B, N_INPUTS) what the correction reads: few numbers, since each that names a device is one to learn it by."""
+    """Return what the correction reads, (B, N_INPUTS): few numbers, since one that names a device may be learned."""
     q = EagerQuantities(batch)
     cores, elements = q.device("core_count"), q["write_bytes"] / q["element_bytes"].clamp_min(1)
     compute, memory = q.compute_s().clamp_min(1e-12), q.memory_s().clamp_min(1e-12)

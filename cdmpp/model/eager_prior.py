@@ -39,7 +39,7 @@ _FAMILY_COLUMNS = [OPERATOR_NAMES.index(f"family_{name}") for name in FAMILIES]
 
 
 class EagerPrior(nn.Module):
-    """max(flops / rate, bytes / bandwidth), softly, on top of the floor that dispatching a call takes.
+    """The time is max(flops / rate, bytes / bandwidth), softly, plus the floor that dispatching a call takes.
 
     The rate is the share of the peak that the family reaches, or what the board's power allows of it.
     """
@@ -65,20 +65,20 @@ class EagerPrior(nn.Module):
         self.register_buffer("halves", torch.zeros(len(FAMILIES), 4))
 
     def forward(self, batch: Batch) -> Tensor:
-        """(B,) natural-log seconds."""
+        """Return (B,) natural-log seconds."""
         terms = _terms(batch)
         own = borrowed(batch.device_vectors, self.known, self.own)
         return _log_seconds(*terms[:3], self.numbers + own + _of_halves(terms[3], self.halves), self.shared)
 
     def device_share(self, batch: Batch) -> Tensor:
-        """(B,) share of a call that the device is busy; the rest is the floor of its host."""
+        """Return the (B,) share of a call in which the device is busy; the rest is the floor of its host."""
         terms = _terms(batch)
         own = self.numbers + borrowed(batch.device_vectors, self.known, self.own) + _of_halves(terms[3], self.halves)
         floor = (terms[2].to(own.dtype)[:, :, None] * own).sum(1)[:, _FLOOR]
         return 1 - (floor - _log_seconds(*terms[:3], own, self.shared)).exp()
 
     def fit(self, programs: ProgramTensors, rows: np.ndarray) -> None:
-        """On the training ``rows`` (n,): a robust error of log-latency, by L-BFGS."""
+        """Fit to the training ``rows`` (n,): a robust error of log-latency, by L-BFGS."""
         terms, labels, weights, device = _gathered(programs, _balanced(programs, rows))
         start = torch.tensor(_START, dtype=torch.float64, device=labels.device).repeat(len(FAMILIES), 1)
         start_shared = start.new_tensor([_SHRINK_START, _SHARP_START])
@@ -118,7 +118,7 @@ class EagerPrior(nn.Module):
     def scale_device(
         self, programs: ProgramTensors, rows: np.ndarray, correction: Tensor, weights: Tensor
     ) -> dict[str, float]:
-        """Numbers of one device from the few ``rows`` (n,) of it; those of families without a call move with the rest.
+        """Fit one device to a few ``rows`` (n,) of it; families without a call move with the rest.
 
         ``correction`` (n,): what the model adds to the log-seconds of this anchor; ``weights`` (n,): how much each
         call tells. What devices of the training differ in is likelier. Returns factors on the shares and the floor,
@@ -184,7 +184,7 @@ def _bounded(numbers: Tensor, least: Tensor) -> Tensor:
 
 
 def families(batch: Batch) -> Tensor:
-    """(B,) place in ``FAMILIES``."""
+    """Return the (B,) places in ``FAMILIES``."""
     return batch.codes[:, 1:][:, _FAMILY_COLUMNS].argmax(1)
 
 

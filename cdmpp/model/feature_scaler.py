@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class FeatureScaler(nn.Module):
-    """(x - shift) * factor, clipped. Columns constant in training give zero: nothing was learned about them."""
+    """Scaled is (x - shift) * factor, clipped. Columns constant in training give zero: nothing was learned of them."""
 
     shift: Tensor
     factor: Tensor
@@ -30,5 +30,5 @@ class FeatureScaler(nn.Module):
         self.factor.copy_(torch.where(varies, 1.0 / spread.clamp_min(1e-6), torch.zeros_like(spread)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., width) in and out."""
+        """Scale (..., width), same shape."""
         return ((x - self.shift) * self.factor).clamp(-self.clip, self.clip)

@@ -39,7 +39,7 @@ _FLOOR = 1.0
 
 
 class GpuCodeAnchor(nn.Module):
-    """Time of a whole program by its code vector."""
+    """The code vector of a whole program gives its time."""
 
     n_resources = len(RESOURCES)
     simulated = 1 + GPU_CODE_NAMES.index("cycles_simulated")
@@ -54,7 +54,7 @@ class GpuCodeAnchor(nn.Module):
         self.register_buffer("fitted", torch.zeros(()))
 
     def forward(self, codes: Tensor, parts: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(B,) natural-log seconds and (B, len(RESOURCES)) natural-log share of each resource in them.
+        """Return (B,) natural-log seconds and (B, len(RESOURCES)) natural-log share of each resource in them.
 
         By ``Batch.codes``, meaningless without a code vector, and the seconds of ``kernel_parts`` (B, K, N_PARTS).
         """
@@ -63,7 +63,7 @@ class GpuCodeAnchor(nn.Module):
         return total - log_clock, logs - total[:, None]
 
     def fit(self, programs: ProgramTensors, rows: np.ndarray) -> None:
-        """Costs from the training ``rows`` (n,) that have a code vector: a robust error of log-latency, by L-BFGS."""
+        """Fit costs to the training ``rows`` (n,) that have a code vector: a robust error of log-latency, by L-BFGS."""
         inputs, labels = _amounts(programs, sample_rows(rows, _MAX_PROGRAMS))
         if len(labels) < MIN_PROGRAMS:
             return

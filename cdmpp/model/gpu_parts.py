@@ -21,7 +21,7 @@ _ROUNDING = 1e-5
 
 
 class Occupancy(KernelQuantities):
-    """The number of blocks that a multiprocessor holds, and of times it is filled; (B, K) each."""
+    """A multiprocessor holds so many blocks, and is filled so many times; (B, K) each."""
 
     def __init__(self, features: Tensor, spec: Tensor, kinds: Tensor) -> None:
         super().__init__(features, spec, kinds)
@@ -114,6 +114,6 @@ GPU_PARTS: dict[str, tuple[str, Callable[[_Gpu], Tensor]]] = {
 
 
 def gpu_parts(features: Tensor, spec: Tensor, kinds: Tensor) -> Tensor:
-    """(B, K, len(GPU_PARTS)) seconds."""
+    """Return seconds of each part, (B, K, len(GPU_PARTS))."""
     gpu = _Gpu(features, spec, kinds)
     return torch.stack([seconds(gpu) for _, seconds in GPU_PARTS.values()], dim=-1)

@@ -31,7 +31,7 @@ _COLUMNS = {feature.name: (place, feature.plain) for place, feature in enumerate
 
 
 class KernelQuantities:
-    """Physical quantities of (B, K) kernels by name; device numbers as (B, 1)."""
+    """Each physical quantity of (B, K) kernels has a name; device numbers are (B, 1)."""
 
     def __init__(self, features: Tensor, spec: Tensor, kinds: Tensor) -> None:
         self.features, self.spec, self.kinds = features, spec, kinds
@@ -42,13 +42,13 @@ class KernelQuantities:
         return column if plain else torch.exp2(column) - 1
 
     def device(self, name: str) -> Tensor:
-        """(B, 1) of the datasheet, a typical value where it is silent."""
+        """Return (B, 1) of the datasheet, a typical value where it is silent."""
         published = self.spec[:, SPEC_FIELDS.index(name)]
         typical = torch.tensor(_TYPICAL[name], device=published.device, dtype=published.dtype)[self.kinds]
         return torch.where(published > 0, published, typical)[:, None]
 
     def flops_per_cycle(self) -> Tensor:
-        """Multiply and add counted apart, of one core. Where no rate is published, from its lanes and units."""
+        """Count multiply and add apart, of one core; by lanes and units where no rate is published."""
         cycles = self.device("clock_mhz") * 1e6 * self.device("core_count")
         published = self.spec[:, SPEC_FIELDS.index("fp32_tflops")][:, None]
         lanes = torch.where((self.kinds == 0)[:, None], (self.device("simd_bits") / 32).clamp_min(1), 1.0)

@@ -13,13 +13,13 @@ _SHARPNESS, _LEAST = 2, 1e-20
 
 
 def places(vectors: Tensor, known: Tensor) -> Tensor:
-    """(B, device width) -> (B,) int64 place of each in ``known`` (max_devices, device width); -1: in none."""
+    """Return (B,) int64 places of vectors (B, device width) in ``known`` (max_devices, device width); -1: in none."""
     distance, place = (vectors[:, None] - known[None]).square().sum(-1).min(1)
     return torch.where(distance < _SAME, place, -1)
 
 
 def recalled(vectors: Tensor, known: Tensor, own: Tensor) -> Tensor:
-    """(B, device width) -> (B, *) the row of ``own`` (max_devices, *) of that device; zero where it is not known.
+    """Return the rows of ``own`` (max_devices, *) of the devices (B, device width), (B, *); zero where not known.
 
     ``known``: (max_devices, device width), infinite where a place is free.
     """
@@ -28,7 +28,7 @@ def recalled(vectors: Tensor, known: Tensor, own: Tensor) -> Tensor:
 
 
 def borrowed(vectors: Tensor, known: Tensor, own: Tensor) -> Tensor:
-    """(B, device width) -> (B, rows, numbers) of ``own`` (max_devices, rows, numbers), by device and row.
+    """Return ``own`` (max_devices, rows, numbers) of the devices (B, device width), by device and row.
 
     A row that is unknown of a device is the mean over the devices that have it, the nearest foremost. A row of zeros
     is unknown, unless its device has no others.

@@ -13,7 +13,7 @@ _LOG_MICROSECOND = math.log(1e6)
 
 
 class LabelTransform(nn.Module):
-    """Both directions work on natural-log seconds, so that microseconds and minutes lose no digits.
+    """Both directions take natural-log seconds, so that microseconds and minutes lose no digits.
 
     Box-Cox and Yeo-Johnson apply to microseconds: y = (x^power - 1) / power, and the same of 1 + x.
     """
@@ -53,11 +53,11 @@ class LabelTransform(nn.Module):
         return torch.expm1(power * x) / power
 
     def forward(self, log_latency: Tensor) -> Tensor:
-        """Natural-log seconds (...,) to the standardised label."""
+        """Turn natural-log seconds (...,) into the standardised label."""
         return (self._raw(log_latency) - self.mean) / self.scale
 
     def inverse(self, label: Tensor) -> Tensor:
-        """Standardised label (...,) back to natural-log seconds."""
+        """Turn the standardised label (...,) back into natural-log seconds."""
         raw = label * self.scale + self.mean
         if self.kind == "log":
             return raw

@@ -15,7 +15,7 @@ MAX_KERNEL_ORDINAL = 16  # kernels after this one share the last ordinal's embed
 
 
 def sinusoidal(positions: Tensor, width: int, theta: float = 10000.0) -> Tensor:
-    """Textbook sine and cosine positional encoding: (...,) int -> (..., width) float32."""
+    """Encode positions by the textbook sine and cosine: (...,) int -> (..., width) float32."""
     half = width // 2
     frequencies = torch.exp(torch.arange(half, device=positions.device) * (-math.log(theta) / half))
     angles = positions[..., None].float() * frequencies
@@ -23,7 +23,7 @@ def sinusoidal(positions: Tensor, width: int, theta: float = 10000.0) -> Tensor:
 
 
 class Block(nn.Module):
-    """Pre-norm self-attention and feed-forward."""
+    """A block is pre-norm self-attention and feed-forward."""
 
     def __init__(self, width: int, heads: int, feedforward: int, dropout: float) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Block(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """(B, T, width) tokens, (B, 1, 1, T) True where something is -> (B, T, width)."""
+        """Encode tokens (B, T, width), same shape; the mask (B, 1, 1, T) is True where something is."""
         batch, tokens, width = x.shape
         qkv = self.qkv(self.norm_attention(x)).view(batch, tokens, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
@@ -45,7 +45,7 @@ class Block(nn.Module):
 
 
 class LeafEncoder(nn.Module):
-    """Standardised vectors in, encoded tokens out; any number of leaves and kernels."""
+    """The encoder takes standardised vectors of any number of leaves and kernels, and returns encoded tokens."""
 
     def __init__(self, leaf_width: int, kernel_width: int, config: CdmppConfig) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class LeafEncoder(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, batch: Batch, leaves: Tensor, kernels: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Kernel tokens (B, K, width) and leaf tokens (B, L, width); values where padded mean nothing.
+        """Return kernel tokens (B, K, width) and leaf tokens (B, L, width); padded ones mean nothing.
 
         Of standardised ``leaves`` (B, L, leaf_width) and ``kernels`` (B, K, kernel_width), and ``context`` (B, width).
         """

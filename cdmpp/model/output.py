@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Output(NamedTuple):
-    """The answer of a model for B programs."""
+    """A model answers so for B programs."""
 
     log_latency: Tensor
     """(B,) natural-log seconds."""

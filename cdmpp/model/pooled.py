@@ -19,7 +19,7 @@ POOLED_WIDTH = 2 * LEAF_WIDTH + 3 * (KERNEL_WIDTH + N_BOUNDS) + 4
 
 
 def pooled(asts: AstTable, sheets: Sequence[Device]) -> np.ndarray:
-    """(n, POOLED_WIDTH) float32: leaves and kernels pooled, and kernel times by the analytic formula, nothing fitted.
+    """Pool leaves and kernels, and kernel times by the analytic formula, nothing fitted: (n, POOLED_WIDTH) float32.
 
     ``sheets``: the device of each program, (n,).
     """
@@ -35,7 +35,7 @@ def pooled(asts: AstTable, sheets: Sequence[Device]) -> np.ndarray:
 
 
 def with_devices(asts: AstTable, sheets: Sequence[Device]) -> np.ndarray:
-    """(n, POOLED_WIDTH + VECTOR_WIDTH) float32: ``pooled`` with the device vector of each program next to it."""
+    """Join ``pooled`` and the device vector of each program, (n, POOLED_WIDTH + VECTOR_WIDTH) float32."""
     return np.concatenate([pooled(asts, sheets), _each(sheets, Device.vector)], axis=1).astype(np.float32)
 
 

@@ -21,7 +21,7 @@ _DROPOUT = 0.1
 
 
 class Ranker(nn.Module):
-    """Small perceptrons on pooled programs with their devices (``pooled.with_devices``); their mean score counts."""
+    """Small perceptrons read pooled programs with their devices (``pooled.with_devices``); their mean score counts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,11 +37,11 @@ class Ranker(nn.Module):
         self.scale = torch.where(deviation > 0, 1.0 / deviation.clamp_min(1e-6), 0.0)
 
     def scaled(self, columns: Tensor) -> Tensor:
-        """(n, inputs) as the members read them."""
+        """Return (n, inputs) as the members read them."""
         return ((columns - self.mean) * self.scale).clamp(-_CLIP, _CLIP)
 
     def forward(self, columns: Tensor) -> Tensor:
-        """(n, inputs) -> (n,). A softmax over programs of one task gives the chance of each to be the fastest."""
+        """Score (n, inputs) as (n,). A softmax over programs of one task gives the chance of each to be the fastest."""
         inputs = self.scaled(columns)
         return torch.stack([member(inputs)[:, 0] for member in self.members]).mean(0)
 

@@ -32,7 +32,7 @@ from cdmpp.model.output import Output
 
 
 def config_for(config: ReferenceConfig, programs: ProgramTensors, rows: np.ndarray) -> ReferenceConfig:
-    """``config`` with ``leaf_counts`` and ``use_device`` taken from the training ``rows``."""
+    """Take ``leaf_counts`` and ``use_device`` of ``config`` from the training ``rows``."""
     counts, times = np.unique(programs.host_leaf_counts[rows], return_counts=True)
     enough = counts[times >= min(config.min_programs, times.max())]
     devices = torch.unique(programs.device_index[torch.from_numpy(np.asarray(rows, np.int64))])
@@ -40,7 +40,7 @@ def config_for(config: ReferenceConfig, programs: ProgramTensors, rows: np.ndarr
 
 
 def serial_encoding(positions: Tensor, width: int, theta: float = 10000.0) -> Tensor:
-    """The code's formula: column i already is the even index, and sine and cosine of a pair differ in frequency."""
+    """Encode as the public code: column i already is the even index, and sine and cosine differ in frequency."""
     columns = torch.arange(width, device=positions.device, dtype=torch.float32)
     angles = positions[..., None].float() / theta ** (2 * columns / width)
     return torch.where(columns % 2 == 0, angles.sin(), angles.cos())
@@ -85,7 +85,7 @@ class ReferenceModel(nn.Module):
 
     @torch.no_grad()
     def fit_statistics(self, programs: ProgramTensors, rows: np.ndarray) -> None:
-        """Input scale and label transform from the training programs ``rows`` (n,)."""
+        """Fit input scale and label transform to the training programs ``rows`` (n,)."""
         batches = ordered_batches(programs, sample_rows(rows, STATISTICS_PROGRAMS))
         columns = [(batch.leaves[batch.leaf_mask], batch.log_latency) for batch in batches]
         leaves, log_latency = (torch.cat(column) for column in zip(*columns, strict=True))
@@ -93,7 +93,7 @@ class ReferenceModel(nn.Module):
         self.label_transform.fit(log_latency)
 
     def forward(self, batch: Batch) -> Output:
-        """One embedding a program, by the network of its leaf count, added to the device's."""
+        """Embed a program by the network of its leaf count, and add the device's embedding."""
         x = pad(self.leaf_scaler(batch.leaves), (0, self.model_width - batch.leaves.shape[-1]))
         x = x + serial_encoding(batch.leaf_serial_positions, self.model_width)
         # The original has no mask because it never pads; masking what is padded here comes to the same.

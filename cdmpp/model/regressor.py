@@ -23,7 +23,7 @@ from cdmpp.model.output import Output
 
 
 class CdmppModel(nn.Module):
-    """Any number of leaves and kernels; every statistic it needs is a buffer."""
+    """The model takes any number of leaves and kernels; every statistic it needs is a buffer."""
 
     log_mean: Tensor
     log_scale: Tensor
@@ -58,7 +58,7 @@ class CdmppModel(nn.Module):
 
     @torch.no_grad()
     def fit_statistics(self, programs: ProgramTensors, rows: np.ndarray) -> None:
-        """Scalers, anchor and label transform from the training programs ``rows`` (n,), and from no other."""
+        """Fit scalers, prior and label transform to the training programs ``rows`` (n,), and to no other."""
         self.anchor.fit(programs, rows)  # first: the kernel inputs carry its times
         if self.config.code:
             self.code_anchor.fit(programs, rows)
@@ -85,12 +85,12 @@ class CdmppModel(nn.Module):
 
     @property
     def can_scale(self) -> bool:
-        """True where it has costs of single devices; those of a GPU's code are shared."""
+        """Return True where it has costs of single devices; those of a GPU's code are shared."""
         return bool(self.config.code) and isinstance(self.code_anchor, CodeAnchor)
 
     @torch.no_grad()
     def scale_device(self, programs: ProgramTensors, rows: np.ndarray, weights: np.ndarray) -> dict[str, float]:
-        """Factors on the costs of the one device of the labelled ``rows`` (n,), see ``CodeAnchor.scale_device``."""
+        """Fit factors of the one device of the labelled ``rows`` (n,), see ``CodeAnchor.scale_device``."""
         assert isinstance(self.code_anchor, CodeAnchor)  # a GPU's costs are not scaled by a few programs
         corrections, order = [], []
         for batch in ordered_batches(programs, rows):
@@ -103,7 +103,7 @@ class CdmppModel(nn.Module):
         return self.code_anchor.scale_device(programs, rows, torch.cat(corrections), shares)
 
     def forward(self, batch: Batch) -> Output:
-        """A time for each kernel, added up: kernels run one after the other."""
+        """Add up a time for each kernel: kernels run one after the other."""
         kernels, anchors = self._kernel_inputs(batch)
         device = self.device_encoder(batch.device_vectors)
         leaves = self.leaf_scaler(batch.leaves)

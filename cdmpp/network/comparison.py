@@ -18,7 +18,7 @@ from cdmpp.platform.limits import check_once, checked
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer for one device."""
+    """This is the answer for one device."""
 
     device: str
     prediction: NetworkPrediction | None
@@ -27,7 +27,7 @@ class Answer:
 
     @property
     def by_datasheet(self) -> bool:
-        """True if the model knows the device only by its datasheet."""
+        """Return True if the model knows the device only by its datasheet."""
         return self.prediction is not None and self.prediction.by_datasheet
 
     def row(self) -> dict[str, Any]:
@@ -54,22 +54,22 @@ class Answer:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Answers of the devices in the order in which they were given; at least one has a prediction."""
+    """The answers are in the order in which the devices were given; at least one has a prediction."""
 
     answers: tuple[Answer, ...]
 
     @property
     def network(self) -> str:
-        """Name of the network."""
+        """This is the name of the network."""
         return next(answer.prediction.network for answer in self.answers if answer.prediction)
 
     def table(self) -> list[dict[str, Any]]:
-        """A row a device, fastest first, those without an answer last; units are in the names of the keys."""
+        """Return a row a device, fastest first, those without an answer last; units are in the names of the keys."""
         rows = [answer.row() for answer in self.answers]
         return sorted(rows, key=lambda row: (row["latency_s"] is None, row["latency_s"] or 0.0))
 
     def to_dict(self) -> dict[str, Any]:
-        """All numbers, as JSON takes them."""
+        """Return all numbers, as JSON takes them."""
         return plain({"network": self.network, "devices": self.table()})
 
 

@@ -13,7 +13,7 @@ from cdmpp.predict.flags import FLAGS, NO_MACHINE_CODE
 
 
 def compose(priced: PricedNetwork, launched: LaunchedNetwork) -> NetworkPrediction:
-    """The prediction; its first warning says where the network does not fit into the device's memory."""
+    """Make the prediction; its first warning says where the network does not fit into the device's memory."""
     read, graph, timeline, overhead_s = priced.read, priced.read.graph, launched.timeline, launched.overhead_s
     intervals: Bounds = {}
     source = f"none: {priced.no_intervals}"
@@ -43,7 +43,7 @@ def compose(priced: PricedNetwork, launched: LaunchedNetwork) -> NetworkPredicti
 
 
 def bound_of(flops: float, io_bytes: float, device: Device) -> str:
-    """``compute`` or ``memory``, whichever takes longer at the device's peak rates; empty where they are not known.
+    """Return ``compute`` or ``memory``, whichever takes longer at the device's peak rates; empty if unknown.
 
     A CPU's program has the bandwidth of its cores, not that of the whole socket.
     """
@@ -55,7 +55,7 @@ def bound_of(flops: float, io_bytes: float, device: Device) -> str:
 
 
 def summed(kernels: Sequence[KernelPrediction], overhead_s: float) -> Mapping[float, tuple[float, float]]:
-    """Level -> ends of all calls' intervals added up in seconds: as if all erred to the same side."""
+    """Add up the ends of all calls' intervals by level, in seconds: as if all erred to the same side."""
     levels = set.intersection(*(set(kernel.intervals) for kernel in kernels)) if kernels else set()
     return {
         level: (

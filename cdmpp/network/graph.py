@@ -19,7 +19,7 @@ _Origin = tuple[tuple[int, ...], bool]
 
 @dataclass(frozen=True)
 class Call:
-    """One kernel launch of a network."""
+    """A call is one kernel launch of a network."""
 
     name: str
     """Unique in its network, in the order of the program."""
@@ -36,7 +36,7 @@ class Call:
 
 @dataclass(frozen=True)
 class NetworkGraph:
-    """Calls in the order of the program, each after those that it reads from."""
+    """The calls are in the order of the program, each after those that it reads from."""
 
     name: str
     calls: tuple[Call, ...]
@@ -53,7 +53,7 @@ class NetworkGraph:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Task id -> how many calls run it."""
+        """Count the calls that run each task, by task id."""
         found: dict[str, int] = {}
         for call in self.calls:
             found[call.task_id] = found.get(call.task_id, 0) + 1
@@ -62,7 +62,7 @@ class NetworkGraph:
 
 @dataclass(frozen=True)
 class Ends:
-    """The numbers and places of the parameters and results of ``main`` in its graph."""
+    """The parameters and results of ``main`` have these numbers and places in its graph."""
 
     parameters: tuple[int | None, ...]
     """Number of each parameter in ``Call.resident``; None: no call reads it."""
@@ -71,7 +71,7 @@ class Ends:
 
 
 def check_runs(graph: NetworkGraph) -> None:
-    """``CdmppError`` of a network without calls: there is nothing to predict."""
+    """Raise ``CdmppError`` for a network without calls: there is nothing to predict."""
     if graph.calls:
         return
     why = f"; its {graph.views} views move nothing" if graph.views else ""

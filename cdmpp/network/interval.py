@@ -18,7 +18,7 @@ ERRORS_FILE = Path(__file__).parent / "errors.json"
 
 @dataclass(frozen=True)
 class NetworkErrors:
-    """The errors of networks measured on one device with one kind of schedule."""
+    """Networks measured on one device with one kind of schedule have these errors."""
 
     logs: Mapping[str, float]
     """Network -> natural log of measured over predicted seconds; empty where none was measured."""
@@ -33,7 +33,7 @@ class NetworkErrors:
         return NetworkErrors(stored.get(device, {}).get(model, {}).get(schedule, {}))
 
     def factor(self, level: float) -> float | None:
-        """The interval reaches from latency / factor to latency x factor; None with too few networks for ``level``.
+        """Return f of the interval latency / f to latency x f; None with too few networks for ``level``.
 
         Split-conformal: of n networks the (n + 1) level-th smallest absolute error.
         """
@@ -45,7 +45,7 @@ class NetworkErrors:
     def intervals(
         self, latency_s: float, summed: Bounds, apart_s: float = 0.0, apart: Bounds | None = None
     ) -> tuple[Bounds, str]:
-        """Around ``latency_s``, and how they were made. ``summed``: ends of the kernels' intervals, to fall back on.
+        """Return intervals around ``latency_s``, and how they were made; without errors, those that ``summed`` gives.
 
         ``apart_s``: the part of ``latency_s`` in kernels that were not answered as those of the measured networks were,
         by machine code; ``apart``: the ends of their own intervals, added up. None: there are no such kernels.

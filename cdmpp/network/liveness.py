@@ -10,23 +10,23 @@ from cdmpp.network.graph import NetworkGraph
 
 
 class Written(Protocol):
-    """A call of a network, or an op of a step."""
+    """It is a call of a network, or an op of a step."""
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """Places of those whose results it reads."""
+        """These are the places of those whose results it reads."""
 
     @property
     def output_bytes(self) -> int:
-        """Bytes that it writes."""
+        """It writes so many bytes."""
 
     @property
     def saved_bytes(self) -> int | None:
-        """Those of them that the backward pass reads; None: all, if it reads any."""
+        """The backward pass reads so many of them; None: all, if it reads any."""
 
 
 def peak_of(calls: Sequence[Written], runs: Sequence[tuple[int, bool]], to_end: Collection[int] = ()) -> int:
-    """Most bytes alive at a time: each result lives until its last reader has run.
+    """Return the most bytes alive at a time: each result lives until its last reader has run.
 
     Args:
         calls: all calls.
@@ -60,5 +60,5 @@ def peak_of(calls: Sequence[Written], runs: Sequence[tuple[int, bool]], to_end: 
 
 
 def peak_activation_bytes(graph: NetworkGraph, order: Sequence[int]) -> int:
-    """Most bytes of results alive at a time, where calls run in ``order``; those that are returned live to the end."""
+    """Return the most bytes of results alive where calls run in ``order``; returned ones live to the end."""
     return peak_of(graph.calls, [(place, False) for place in order], graph.results)

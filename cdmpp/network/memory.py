@@ -18,7 +18,7 @@ MOST_HOST_GB = 12_288.0
 def with_memory_warning(
     prediction: NetworkPrediction, sheet: Device, peak_bytes: int | None = None
 ) -> NetworkPrediction:
-    """The prediction; its first warning says so where the network holds more than the device's memory.
+    """Put a warning first where the network holds more than the device's memory.
 
     ``peak_bytes`` is what is held, where it is not the prediction's own ``peak_bytes``. The sheet of a CPU names no
     size of its memory, which depends on the machine: ``MOST_HOST_GB`` is its limit. Another device whose sheet names

@@ -27,7 +27,7 @@ from cdmpp.predict.predictor import Predictor
 def runtime_of(
     name: str, model: str | Path | Predictor | None = None, schedule: str | None = None, fallback: bool | None = None
 ) -> CompiledRuntime | EagerRuntime:
-    """The runtime that is called ``name``, with its settings; None: its default.
+    """Return the runtime that is called ``name``, with its settings; None: its default.
 
     Raises:
         UsageError: no such runtime, or one that does not have this setting.
@@ -47,7 +47,7 @@ def runtime_of(
 def predict_network(
     workload: Workload, device: str | Device, runtime: Runtime[Any], measure: bool = False, progress: bool = True
 ) -> NetworkPrediction:
-    """The time of one run of a network on a device, before anyone runs it there.
+    """Predict the time of one run of a network on a device, before anyone runs it there.
 
     Args:
         workload: the network and how it runs, of mode ``inference`` or ``forward_backward``.
@@ -74,7 +74,7 @@ def predict_network(
 def predict_step(
     workload: Workload | TrainingStep, device: str | Device, runtime: Runtime[Any], progress: bool = True
 ) -> StepPrediction:
-    """The time of a training step on one device, phase by phase.
+    """Predict the time of a training step on one device, phase by phase.
 
     Args:
         workload: the network and how it is trained, whatever its mode; or a step of compiled programs that was read
@@ -98,6 +98,6 @@ def predict_step(
 
 
 def predict_read(read: ReadNetwork, device: Device, runtime: Runtime[Any], progress: bool = True) -> NetworkPrediction:
-    """The prediction of calls that ``runtime`` has read."""
+    """Predict calls that ``runtime`` has read."""
     priced = runtime.price(read, device, progress)
     return compose(priced, runtime.launch(priced))

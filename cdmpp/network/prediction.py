@@ -17,7 +17,7 @@ Bounds = Mapping[float, tuple[float, float]]
 
 @dataclass(frozen=True)
 class KernelPrediction:
-    """One tensor program of a network, which may be called several times."""
+    """This is one tensor program of a network, which may be called several times."""
 
     task_id: str
     name: str
@@ -46,13 +46,13 @@ class KernelPrediction:
 
     @property
     def total_s(self) -> float:
-        """All calls in one run of the network."""
+        """All calls in one run of the network take so long."""
         return self.count * (self.latency_s + self.cold_s)
 
 
 @dataclass(frozen=True)
 class NetworkPrediction:
-    """One run of a network on one device."""
+    """This is one run of a network on one device."""
 
     network: str
     device: str
@@ -86,36 +86,36 @@ class NetworkPrediction:
 
     @property
     def latency_s(self) -> float:
-        """One run of the network."""
+        """One run of the network takes so long."""
         return self.timeline.makespan_s
 
     @property
     def kernels_s(self) -> float:
-        """Sum of all kernels as they run alone, their data in cache."""
+        """This is the sum of all kernels as they run alone, their data in cache."""
         return sum(kernel.count * kernel.latency_s for kernel in self.kernels)
 
     @property
     def cold_s(self) -> float:
-        """Extra seconds of all calls for data that is no longer in cache."""
+        """All calls take so much longer for data that is no longer in cache."""
         return sum(kernel.count * kernel.cold_s for kernel in self.kernels)
 
     @property
     def peak_bytes(self) -> int:
-        """Weights, inputs and the most bytes of results alive at a time."""
+        """This sums weights, inputs and the most bytes of results alive at a time."""
         return self.weight_bytes + self.input_bytes + self.activation_bytes
 
     @property
     def work_s(self) -> float:
-        """Seconds of all calls and the overhead, one after the other."""
+        """All calls and the overhead take so long, one after the other."""
         return self.kernels_s + self.cold_s + self.overhead_s
 
     @property
     def shown_level(self) -> float | None:
-        """The level of the interval that is shown: ``LEVEL``, else the lowest; None without intervals."""
+        """The interval of this level is shown: ``LEVEL``, else the lowest; None without intervals."""
         return best_level({*self.intervals, *(level for kernel in self.kernels for level in kernel.intervals)})
 
     def table(self) -> list[dict[str, Any]]:
-        """A row for each kernel, most total time first; units are in the names of the keys.
+        """Return a row for each kernel, most total time first; units are in the names of the keys.
 
         ``share`` is that of all kernels and the overhead; without kernels side by side it is the share of the latency.
         """
@@ -123,7 +123,7 @@ class NetworkPrediction:
         return [_row(kernel, whole_s, level) for kernel in self._ordered]
 
     def to_dict(self) -> dict[str, Any]:
-        """All numbers, as JSON takes them."""
+        """Return all numbers, as JSON takes them."""
         timeline, latency = self.timeline, self.latency_s
         spent, critical = _busy_s(timeline.spans.values()), _busy_s(timeline.critical_path)
         names = ("network", "device", "model", "schedule", "batch", "latency_s", "intervals_from", "kernels_s",
@@ -149,7 +149,7 @@ class NetworkPrediction:
 
 
 def best_level(levels: Collection[float]) -> float | None:
-    """``LEVEL`` where it is among them, else the lowest."""
+    """Return ``LEVEL`` where it is among them, else the lowest."""
     return LEVEL if LEVEL in levels else min(levels, default=None)
 
 

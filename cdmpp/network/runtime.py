@@ -20,7 +20,7 @@ RUNTIMES = ("tvm", "torch")
 
 @dataclass(frozen=True, kw_only=True)
 class ReadNetwork:
-    """The calls of one run of a workload, without their times."""
+    """These are the calls of one run of a workload, without their times."""
 
     graph: NetworkGraph
     batch: int
@@ -33,7 +33,7 @@ class ReadNetwork:
 
 @dataclass(frozen=True, kw_only=True)
 class PricedNetwork:
-    """The calls of a network and how long each takes on one device, before they are launched."""
+    """Each call of a network takes so long on one device, before they are launched."""
 
     read: ReadNetwork
     device: Device
@@ -59,7 +59,7 @@ class PricedNetwork:
 
 @dataclass(frozen=True)
 class LaunchedNetwork:
-    """The calls of a network in the order and on the queues in which the device runs them."""
+    """The device runs the calls of a network in this order and on these queues."""
 
     timeline: Timeline
     overhead_s: float
@@ -71,16 +71,16 @@ R = TypeVar("R", bound=ReadNetwork)
 
 
 class Runtime(Protocol[R]):
-    """A runtime of networks. Both runtimes answer a workload in these three steps; ``predict`` goes through them."""
+    """Both runtimes of networks answer a workload in these three steps; ``predict`` goes through them."""
 
     def read(self, workload: Workload, device: Device) -> R:
-        """The calls of one run; ``CdmppError`` where the network cannot be read, or not in this mode."""
+        """Read the calls of one run; ``CdmppError`` where the network cannot be read, or not in this mode."""
         ...
 
     def price(self, read: R, device: Device, progress: bool) -> PricedNetwork:
-        """Seconds of each call by the runtime's model; ``progress``: bars on stderr."""
+        """Price each call in seconds by the runtime's model; ``progress``: bars on stderr."""
         ...
 
     def launch(self, priced: PricedNetwork) -> LaunchedNetwork:
-        """A run of the priced calls on the device."""
+        """Launch the priced calls on the device."""
         ...

@@ -9,7 +9,7 @@ from cdmpp.network.liveness import peak_of
 
 
 def phases_of(graph: NetworkGraph, kept: Iterable[int], gradients: Iterable[int]) -> tuple[str, ...]:
-    """Phase of each call.
+    """Return the phase of each call.
 
     A call belongs to the first phase whose results need it: forward where the loss or a new buffer (``kept``: the
     places of their calls) depends on it, backward where a gradient does, else update. A fused kernel has the phase of
@@ -23,7 +23,7 @@ def phases_of(graph: NetworkGraph, kept: Iterable[int], gradients: Iterable[int]
 
 
 def saved_bytes(graph: NetworkGraph, phases: Sequence[str], inputs: Iterable[int | None] = ()) -> int:
-    """Bytes of results of the forward pass that live into the backward pass; parameters and inputs are none.
+    """Sum results of the forward pass that live into the backward pass; parameters and inputs are none.
 
     Args:
         graph: calls of the whole step.
@@ -45,7 +45,7 @@ def saved_bytes(graph: NetworkGraph, phases: Sequence[str], inputs: Iterable[int
 def live_bytes(
     graph: NetworkGraph, phases: Sequence[str], gradients: Iterable[int], recomputed: Collection[int] = ()
 ) -> int:
-    """Most bytes of results alive at a time while calls run in order; gradients live to the end.
+    """Return the most bytes of results alive while calls run in order; gradients live to the end.
 
     An update writes in place: its results are the parameters and states that are there already. Calls ``recomputed``
     are of the backward pass, but run one of the forward pass again.

@@ -11,7 +11,7 @@ from cdmpp.network.training_step import PHASES, TrainingStep
 
 @dataclass(frozen=True)
 class StepPrediction:
-    """One training step of one rank on one device."""
+    """This is one training step of one rank on one device."""
 
     step: TrainingStep
     prediction: NetworkPrediction
@@ -19,12 +19,12 @@ class StepPrediction:
 
     @property
     def latency_s(self) -> float:
-        """Seconds of the whole step."""
+        """The whole step takes so long."""
         return self.prediction.latency_s
 
     @property
     def phase_s(self) -> dict[str, float]:
-        """Phase -> seconds from the end of the phase before to its own end; they sum up to the step."""
+        """Each phase takes the time from the end of the phase before to its own end; they sum up to the step."""
         spans, ends, begin = self.prediction.timeline.spans, dict[str, float](), 0.0
         for phase in PHASES:
             own = [spans[call.call.name].end_s for call in self.step.calls if call.phase == phase]
@@ -34,18 +34,18 @@ class StepPrediction:
 
     @property
     def recomputed_s(self) -> float:
-        """Seconds of the backward pass in which calls of the forward pass run again, pauses of the host left out."""
+        """Calls of the forward pass run again for so long in the backward pass, without pauses of the host."""
         spans = self.prediction.timeline.spans
         return sum(spans[one.call.name].end_s - spans[one.call.name].start_s for one in self.step.recomputed)
 
     @property
     def ready_s(self) -> dict[str, float]:
-        """Parameter -> when its gradient is ready, in seconds from the start of the step."""
+        """The gradient of each parameter is ready so many seconds after the start of the step."""
         spans = self.prediction.timeline.spans
         return {one.name: spans[self.step.calls[one.ready].call.name].end_s for one in self.step.parameters}
 
     def to_dict(self) -> dict[str, Any]:
-        """All numbers, as JSON takes them; units are in the names of the keys."""
+        """Return all numbers, as JSON takes them; units are in the names of the keys."""
         step = self.step
         return {
             "network": step.graph.name,

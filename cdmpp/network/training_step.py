@@ -13,7 +13,7 @@ PHASES = ("forward", "backward", "update")
 
 @dataclass(frozen=True)
 class StepCall:
-    """A kernel launch of a training step."""
+    """This is a kernel launch of a training step."""
 
     call: Call
     """The call, with its task id, what it reads, and the bytes that it writes."""
@@ -25,7 +25,7 @@ class StepCall:
 
 @dataclass(frozen=True)
 class StepParameter:
-    """A parameter that the step trains."""
+    """The step trains this parameter."""
 
     name: str
     """Name that the model gives it."""
@@ -41,7 +41,7 @@ class StepParameter:
 
 @dataclass(frozen=True)
 class StepBuffer:
-    """A tensor that the model keeps and does not train, such as a running mean."""
+    """The model keeps this tensor and does not train it, such as a running mean."""
 
     bytes: int
     dtype: str
@@ -53,7 +53,7 @@ class StepBuffer:
 
 @dataclass(frozen=True)
 class StepMemory:
-    """The memory that a step holds, in bytes."""
+    """A step holds this memory, in bytes."""
 
     parameter_bytes: int
     """Bytes of all parameters, also of those that are not trained."""
@@ -73,7 +73,7 @@ class StepMemory:
 
     @property
     def peak_bytes(self) -> int:
-        """Parameters, states, buffers, inputs, and the most bytes of results alive at a time.
+        """This sums parameters, states, buffers, inputs, and the most bytes of results alive at a time.
 
         The update writes in place, so new parameters and states are not counted again.
         """
@@ -83,7 +83,7 @@ class StepMemory:
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """One step of one rank, on no device yet."""
+    """This is one step of one rank, on no device yet."""
 
     graph: NetworkGraph
     """All calls in order, as replay and prediction take it. Nothing is folded: every parameter changes at each step."""
@@ -104,30 +104,30 @@ class TrainingStep:
 
     @property
     def saved_activation_bytes(self) -> int:
-        """Bytes of results that live from the forward into the backward pass; parameters and inputs are none."""
+        """Results of so many bytes live from the forward into the backward pass, without parameters and inputs."""
         return self.memory.saved_activation_bytes
 
     @property
     def peak_bytes(self) -> int:
-        """Most that must be held at a time."""
+        """So many bytes at most must be held at a time."""
         return self.memory.peak_bytes
 
     @property
     def is_ratio(self) -> bool:
-        """True if the backward pass is no graph of its own, but a measured ratio of the forward pass."""
+        """Return True if the backward pass is no graph of its own, but a measured ratio of the forward pass."""
         return bool(self.scaled)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Phase -> how many calls it has."""
+        """Each phase has so many calls."""
         return {phase: sum(call.phase == phase for call in self.calls) for phase in PHASES}
 
     @property
     def recomputed(self) -> tuple[StepCall, ...]:
-        """Calls of the backward pass that run one of the forward pass again."""
+        """These calls of the backward pass run one of the forward pass again."""
         return tuple(call for call in self.calls if call.is_recomputed)
 
     @property
     def ready_order(self) -> tuple[str, ...]:
-        """Names of the parameters in the order in which their gradients become ready."""
+        """These are names of parameters in the order in which their gradients become ready."""
         return tuple(one.name for one in sorted(self.parameters, key=lambda one: one.ready))

@@ -23,7 +23,7 @@ KINDS = (
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """One network and one way to run it; the device and the runtime are given separately.
+    """A workload is one network and one way to run it; the device and the runtime are given separately.
 
     Attributes:
         network: one of ``KINDS``: a torch module, a Relax module, or a name. ``file.py:FUNCTION`` runs that file and
@@ -84,17 +84,17 @@ class Workload:
 
     @property
     def is_torch(self) -> bool:
-        """True if the network is a torch module."""
+        """Return True if the network is a torch module."""
         return is_instance(self.network, "torch.nn", "Module")
 
     @property
     def is_relax(self) -> bool:
-        """True if the network is a Relax module."""
+        """Return True if the network is a Relax module."""
         return is_instance(self.network, "tvm", "IRModule")
 
     @property
     def path(self) -> Path | None:
-        """The file that the name of the network would be; None for a module."""
+        """The name of the network would be this file; None for a module."""
         return Path(str(self.network)).expanduser() if isinstance(self.network, str | Path) else None
 
 

@@ -50,7 +50,7 @@ _SCALAR = {"sub": "add"}
 
 
 class Calls(NamedTuple):
-    """The operators that a node runs."""
+    """A node runs these operators."""
 
     operators: tuple[EagerOperator, ...]
     stands_for: str = ""

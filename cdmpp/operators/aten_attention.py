@@ -10,7 +10,7 @@ from cdmpp.operators.operator import EagerOperator
 
 
 def attention_of(node: Any) -> tuple[EagerOperator, ...]:
-    """It takes as long as if nobody had fused it."""
+    """Return calls that take as long as if nobody had fused it."""
     query, key, value = (arg.meta["val"] for arg in node.args[:3])
     *leading, rows, inner = shape_of(query)
     many, others, dtype = math.prod(leading), shape_of(key)[-2], dtype_of(query)

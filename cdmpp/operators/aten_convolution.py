@@ -27,7 +27,7 @@ class _Convolution(NamedTuple):
 
     @property
     def is_square(self) -> bool:
-        """True for the kind of convolution that was measured."""
+        """Return True for the kind of convolution that was measured."""
         if len(self.kernel) != 2 or self.is_transposed or set(self.dilation) != {1}:
             return False
         return all(one[0] == one[1] for one in (self.kernel, self.stride, self.padding))

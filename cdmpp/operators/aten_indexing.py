@@ -21,7 +21,7 @@ _SHORTEST = 16
 
 
 def lookup_of(node: Any, name: str) -> tuple[EagerOperator, str]:
-    """Rows of a table, or where they are short, what moves as much."""
+    """Look up rows of a table, or where they are short, move as much."""
     out, places = results_of(node)[0], _places(node, name)
     row = _row(node, name)
     rows = out.numel() // row

@@ -11,7 +11,7 @@ from cdmpp.operators.operator import EagerOperator
 
 
 def dtype_of(value: Any) -> str:
-    """Floats as they are; whole numbers and truth move as many bytes as some float does."""
+    """Return floats as they are; whole numbers and truth move as many bytes as some float does."""
     text = str(value.dtype).removeprefix("torch.")
     if value.dtype.is_complex:
         raise UnsupportedProgramError(f"nobody measured operators of {text}")
@@ -27,7 +27,7 @@ def shape_of(value: Any) -> list[int]:
 
 
 def arguments_of(node: Any) -> dict[str, Any]:
-    """Arguments of a call by the names of its schema, nodes as their tensors; those left out are not there."""
+    """Return arguments of a call by the names of its schema, nodes as their tensors; those left out are not there."""
     names = [argument.name for argument in node.target._schema.arguments]
     given = dict(zip(names, node.args, strict=False)) | node.kwargs
     return {name: _tensor(value) for name, value in given.items()}
@@ -41,13 +41,13 @@ def _tensor(given: Any) -> Any:
 
 
 def tensors_in(value: Any) -> list[Any]:
-    """Tensors of what a node has: one, several, or none."""
+    """List the tensors of what a node has: one, several, or none."""
     values = value if isinstance(value, tuple | list) else (value,)
     return [one for one in values if hasattr(one, "numel") and hasattr(one, "dtype")]
 
 
 def matrix(name: str, value: Any, last: int = -1) -> EagerOperator:
-    """The operator of all elements of a tensor, those along one of its axes in a row."""
+    """Make the operator of all elements of a tensor, those along one of its axes in a row."""
     shape = shape_of(value) or [1]
     return EagerOperator(name, {"rows": math.prod(shape) // shape[last], "cols": shape[last]}, dtype_of(value))
 

@@ -22,7 +22,7 @@ _LARGE_IMAGE = 64
 
 
 def row_norm_of(node: Any, name: str) -> EagerOperator:
-    """A layer norm: of a group norm a row is a group of an image, of an instance norm a channel of one."""
+    """Make a layer norm: of a group norm a row is a group of an image, of an instance norm a channel of one."""
     given, out = arguments_of(node), results_of(node)[0]
     x = given["input"] if "input" in given else given["self"]
     if "normalized_shape" in given:
@@ -38,7 +38,7 @@ def row_norm_of(node: Any, name: str) -> EagerOperator:
 
 
 def batch_norm_of(node: Any) -> EagerOperator:
-    """A row is a channel of an image, or where that is small, a channel of all images."""
+    """Make a norm whose row is a channel of an image, or where that is small, a channel of all images."""
     out = results_of(node)[0]
     images, channels, *image = shape_of(out)
     elements = math.prod(image)

@@ -10,7 +10,7 @@ _ADDS_FIRST = ("addmm", "baddbmm")
 
 
 def operands_of(node: Any) -> tuple[Any, ...]:
-    """The nodes of the first factor, of the second one, and of what is added, if any; empty for what is no product."""
+    """Return nodes of both factors and of what is added, if any; empty for what is no product."""
     schema = getattr(node.target, "_schema", None)
     name = schema.name.split("::")[-1] if schema is not None else ""
     if name in _ADDS_FIRST:

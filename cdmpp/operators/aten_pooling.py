@@ -18,7 +18,7 @@ REDUCTIONS = tuple(
 
 
 def pool_of(node: Any, name: str, place: str) -> tuple[EagerOperator, str]:
-    """The operator, and what it stands for: an image or a window that is not square may have no kind.
+    """Return the operator, and what it stands for: an image or a window that is not square may have no kind.
 
     ``UnsupportedProgramError`` of a window that is not square, with its ``place`` in the model.
     """
@@ -39,7 +39,7 @@ def pool_of(node: Any, name: str, place: str) -> tuple[EagerOperator, str]:
 
 
 def reduction_of(node: Any, name: str) -> tuple[EagerOperator, str]:
-    """A mean of as many rows, as long; else what moves as much."""
+    """Make a mean of as many rows, as long; else what moves as much."""
     x, rows = inputs_of(node)[0], results_of(node)[0].numel()
     operator = _that_moves(whole_traffic(node), "mean", {"rows": rows, "cols": x.numel() // rows}, dtype_of(x))
     return (copy_like(node), name) if operator is None else (operator, "")

@@ -14,7 +14,7 @@ _NEAR = 0.02
 
 
 class Traffic(NamedTuple):
-    """The traffic of one call, each element counted once."""
+    """One call has this traffic, each element counted once."""
 
     elements: int
     bytes: int
@@ -30,17 +30,17 @@ def traffic_of(tensors: Sequence[Any]) -> Traffic:
 
 
 def distinct_elements(value: Any) -> int:
-    """Elements of a tensor that lie in memory."""
+    """Count the elements of a tensor that lie in memory."""
     return math.prod(size for size, stride in zip(shape_of(value), value.stride(), strict=True) if stride)
 
 
 def inputs_of(node: Any) -> list[Any]:
-    """Tensors that a node is given."""
+    """List the tensors that a node is given."""
     return [value for one in node.all_input_nodes for value in tensors_in(one.meta.get("val"))]
 
 
 def results_of(node: Any) -> list[Any]:
-    """Tensors that a node makes."""
+    """List the tensors that a node makes."""
     return tensors_in(node.meta.get("val"))
 
 
@@ -58,13 +58,13 @@ def moves(operator: EagerOperator, real: Traffic) -> bool:
 
 
 def moved(real: Traffic, dtype: str) -> EagerOperator:
-    """The copy that moves as many bytes: what stands for a call that nobody measured and that computes little."""
+    """Make the copy that moves as many bytes: it stands for a call that nobody measured and that computes little."""
     one = EagerOperator("copy", {"rows": 1, "cols": 1}, dtype)
     return EagerOperator.flat("copy", math.ceil(real.bytes / one.io_bytes), dtype)
 
 
 def copy_like(node: Any, real: Traffic | None = None) -> EagerOperator:
-    """``moved`` of a node, in the type of its result if that is a float; without ``real`` by all of its tensors."""
+    """Return ``moved`` of a node, in the type of its result if that is a float; without ``real`` by all tensors."""
     result = results_of(node)[0]
     dtype = dtype_of(result) if result.is_floating_point() else "float32"
     return moved(whole_traffic(node) if real is None else real, dtype)

@@ -8,7 +8,7 @@ from cdmpp.operators.operator import EagerOperator
 
 
 class Gradient(NamedTuple):
-    """A call of the backward pass of one operator."""
+    """This is a call of the backward pass of one operator."""
 
     operator: EagerOperator
     of: str
@@ -16,7 +16,7 @@ class Gradient(NamedTuple):
 
 
 def backward_of(operator: EagerOperator) -> tuple[Gradient, ...]:
-    """Calls of the backward pass: of a product two, one a factor, of others one that moves as much.
+    """List calls of the backward pass: of a product two, one a factor, of others one that moves as much.
 
     A sum over a bias's gradient counts as a ``mean`` of its columns, those of a batch norm as one of its rows.
     Convolutions run twice as they are: libraries have kernels of their own for the gradients of image and filter, of as
@@ -52,10 +52,10 @@ def backward_of(operator: EagerOperator) -> tuple[Gradient, ...]:
 
 
 def accumulation_of(elements: int, dtype: str) -> EagerOperator:
-    """Adds the gradients of a value that two read, or that of a weight to the one that it has."""
+    """Add the gradients of a value that two read, or that of a weight to the one that it has."""
     return EagerOperator.flat("add", elements, dtype)
 
 
 def table_gradient(elements: int, dtype: str) -> EagerOperator:
-    """Writes the gradient of a table of vectors, of which most are zero."""
+    """Write the gradient of a table of vectors, of which most are zero."""
     return EagerOperator.flat("copy", elements, dtype)

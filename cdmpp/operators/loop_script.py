@@ -24,7 +24,7 @@ from cdmpp.operators.loops import (
 
 
 def script(program: LoopProgram) -> str:
-    """TVMScript of a module with this one function."""
+    """Write TVMScript of a module with this one function."""
     buffers = [f'{b.name}: T.Buffer({_shape(b)}, "{b.element}")' for b in program.params]
     head = ["from tvm.script import ir as I", "from tvm.script import tirx as T", "", "@I.ir_module", "class Module:"]
     head += ["    @T.prim_func", f"    def main({', '.join(buffers)}):"]

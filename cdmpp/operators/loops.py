@@ -18,7 +18,7 @@ from tvm_ffi.dataclasses.field import init_property
 if TYPE_CHECKING:
 
     class Object:
-        """A node, whose constructor takes its fields in their order."""
+        """A node is an object whose constructor takes its fields in their order."""
 
         def __init__(self, *fields: Any) -> None: ...
 else:
@@ -35,14 +35,14 @@ def _node(cls: _Class) -> _Class:
 
 @_node
 class PrimType(Object):
-    """The type of an element or a number."""
+    """An element or a number has this type."""
 
     dtype: dtype
 
 
 @_node
 class BufferType(Object):
-    """The type of a tensor: its extents, the type of its elements and the memory that it lies in."""
+    """The type of a tensor is its extents, the type of its elements and the memory that it lies in."""
 
     shape: Array[int]
     dtype: PrimType
@@ -51,20 +51,20 @@ class BufferType(Object):
 
 @cache
 def prim_type(name: str) -> PrimType:
-    """The type ``float32``, ``int64``, ``bool`` and the like."""
+    """Return the type ``float32``, ``int64``, ``bool`` and the like."""
     return PrimType(dtype(name))
 
 
 @_node
 class Buffer(Object):
-    """A tensor in global memory."""
+    """A buffer is a tensor in global memory."""
 
     name: str
     ty: BufferType
 
     @property
     def element(self) -> str:
-        """The name of the element type."""
+        """Return the name of the element type."""
         return str(self.ty.dtype.dtype)
 
     def __getitem__(self, indices: Any) -> TensorLoad:
@@ -73,20 +73,20 @@ class Buffer(Object):
 
 
 def buffer(name: str, shape: Sequence[int], element: str) -> Buffer:
-    """A tensor of ``shape`` whose elements are of the type ``element``."""
+    """Make a tensor of ``shape`` whose elements are of the type ``element``."""
     return Buffer(name, BufferType(list(shape), prim_type(element)))
 
 
 @_node
 class Expression(Object):
-    """A value: it has a type, and the operators of arithmetic; a number takes the type of the other operand."""
+    """A value has a type, and the operators of arithmetic; a number takes the type of the other operand."""
 
     if TYPE_CHECKING:
         ty: Any
 
     @property
     def element(self) -> str:
-        """The name of its type."""
+        """Return the name of its type."""
         return str(self.ty.dtype)
 
     def __add__(self, other: Any) -> Add:
@@ -104,7 +104,7 @@ class Expression(Object):
 
 @_node
 class Var(Expression):
-    """The variable of a loop."""
+    """This is the variable of a loop."""
 
     name: str
     ty: PrimType = field(default_factory=lambda: prim_type("int64"))
@@ -112,7 +112,7 @@ class Var(Expression):
 
 @_node
 class IntImm(Expression):
-    """A whole number."""
+    """This is a whole number."""
 
     value: Any
     ty: PrimType = field(default_factory=lambda: prim_type("int64"))
@@ -120,7 +120,7 @@ class IntImm(Expression):
 
 @_node
 class FloatImm(Expression):
-    """A number of a float type."""
+    """This is a number of a float type."""
 
     value: float
     ty: PrimType
@@ -128,20 +128,20 @@ class FloatImm(Expression):
 
 @_node
 class TensorLoad(Expression):
-    """An element of a buffer."""
+    """This is an element of a buffer."""
 
     source: Buffer
     indices: Array[Expression]
 
     @init_property
     def ty(self) -> PrimType:
-        """The type of the element."""
+        """The type is that of the element."""
         return self.source.ty.dtype
 
 
 @_node
 class Binary(Expression):
-    """An operation on two operands."""
+    """This is an operation on two operands."""
 
     a: Expression
     b: Expression
@@ -150,80 +150,80 @@ class Binary(Expression):
 
 @_node
 class Calculation(Binary):
-    """An operation whose result has the type of its operands."""
+    """The result has the type of the operands."""
 
     @init_property
     def ty(self) -> PrimType:
-        """The type of its operands."""
+        """The type is that of the operands."""
         return self.a.ty
 
 
 @_node
 class Condition(Binary):
-    """An operation whose result holds or does not."""
+    """The operation holds or does not."""
 
     ty: PrimType = field(default_factory=lambda: prim_type("bool"), init=False)
 
 
 @_node
 class Add(Calculation):
-    """a + b."""
+    """The value is a + b."""
 
     sign = "+"
 
 
 @_node
 class Sub(Calculation):
-    """a - b."""
+    """The value is a - b."""
 
     sign = "-"
 
 
 @_node
 class Mul(Calculation):
-    """a * b."""
+    """The value is a * b."""
 
     sign = "*"
 
 
 @_node
 class Div(Calculation):
-    """a / b, of floats."""
+    """The value is a / b, of floats."""
 
     sign = "/"
 
 
 @_node
 class Max(Calculation):
-    """The larger one."""
+    """The value is the larger operand."""
 
     sign = "T.max"
 
 
 @_node
 class LT(Condition):
-    """a < b."""
+    """The condition is a < b."""
 
     sign = "<"
 
 
 @_node
 class LE(Condition):
-    """a <= b."""
+    """The condition is a <= b."""
 
     sign = "<="
 
 
 @_node
 class And(Condition):
-    """Both hold."""
+    """The condition is that both hold."""
 
     sign = "and"
 
 
 @_node
 class Select(Expression):
-    """One of two values, both computed."""
+    """One of two values is chosen, both are computed."""
 
     condition: Expression
     true_value: Expression
@@ -231,38 +231,38 @@ class Select(Expression):
 
     @init_property
     def ty(self) -> PrimType:
-        """The type of its values."""
+        """The type is that of its values."""
         return self.true_value.ty
 
 
 @_node
 class Op(Object):
-    """An intrinsic function that a call names."""
+    """A call names this intrinsic function."""
 
     name: str
 
 
 @_node
 class Call(Expression):
-    """``exp`` and the like."""
+    """A call runs ``exp`` or the like."""
 
     op: Op
     args: Array[Expression]
 
     @init_property
     def ty(self) -> PrimType:
-        """The type of its last argument."""
+        """The type is that of its last argument."""
         return self.args[-1].ty
 
 
 def call(name: str, *args: Expression) -> Call:
-    """A call whose result has the type of its last argument."""
+    """Make a call whose result has the type of its last argument."""
     return Call(Op(name), list(args))
 
 
 @_node
 class BufferStore(Object):
-    """``buffer[indices] = value``."""
+    """The statement is ``buffer[indices] = value``."""
 
     buffer: Buffer
     value: Expression
@@ -271,7 +271,7 @@ class BufferStore(Object):
 
 @_node
 class For(Object):
-    """A serial loop from zero."""
+    """This is a serial loop from zero."""
 
     loop_var: Var
     extent: IntImm
@@ -282,21 +282,21 @@ class For(Object):
 
 @_node
 class AllocBuffer(Object):
-    """Scratch memory of the program."""
+    """The program has this scratch memory."""
 
     buffer: Buffer
 
 
 @_node
 class SeqStmt(Object):
-    """Statements one after the other."""
+    """Statements run one after the other."""
 
     seq: Array[Object]
 
 
 @_node
 class LoopProgram(Object):
-    """A function: its tensors and its statements."""
+    """A function has tensors and statements."""
 
     params: Array[Buffer]
     body: SeqStmt
@@ -309,17 +309,17 @@ def _expression(value: Any, element: str = "int64") -> Expression:
 
 
 def number(value: float, element: str) -> FloatImm:
-    """A constant of the float type ``element``."""
+    """Make a constant of the float type ``element``."""
     return FloatImm(float(value), prim_type(element))
 
 
 def store(target: Buffer, indices: Sequence[Any], value: Any) -> BufferStore:
-    """``target[indices] = value``; a number takes the buffer's type."""
+    """Make ``target[indices] = value``; a number takes the buffer's type."""
     return BufferStore(target, _expression(value, target.element), [_expression(index) for index in indices])
 
 
 def nest(variables: Sequence[Var], extents: Sequence[int], *body: Object) -> For:
-    """Loops around what follows, the first outermost."""
+    """Make loops around what follows, the first outermost."""
     inner: Object = body[0] if len(body) == 1 else SeqStmt(list(body))
     for variable, extent in zip(reversed(variables), reversed(extents), strict=True):
         inner = For(variable, IntImm(extent), inner)

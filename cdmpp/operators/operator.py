@@ -17,7 +17,7 @@ ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
 class OperatorKind(NamedTuple):
-    """The properties of all operators of one name."""
+    """All operators of one name have these properties."""
 
     family: str
     """Operators that similar kernels serve: linear, bmm, conv, elementwise, softmax or norm."""
@@ -84,7 +84,7 @@ PRODUCTS = ("linear", "bmm", "conv")
 
 @dataclass(frozen=True)
 class EagerOperator:
-    """A call, whatever runtime serves it."""
+    """This is a call, whatever runtime serves it."""
 
     name: str
     """A key of ``KINDS``."""
@@ -122,7 +122,7 @@ class EagerOperator:
 
     @staticmethod
     def flat(name: str, elements: int, dtype: str = "float32") -> EagerOperator:
-        """An elementwise call on ``elements`` in a row, for which the shape says nothing.
+        """Make an elementwise call on ``elements`` in a row, for which the shape says nothing.
 
         Long ones become matrices as those that were measured, the last row filled up: at most 0.4 % more.
         """
@@ -133,7 +133,7 @@ class EagerOperator:
         return EagerOperator(name, {"rows": -(-elements // cols), "cols": cols}, dtype)
 
     def on_more_rows(self, least_bytes: float) -> tuple[EagerOperator, int]:
-        """The same on as many times the rows, or images, as moves ``least_bytes``, and how many times; no product."""
+        """Multiply the rows, or images, until it moves ``least_bytes``; also return the factor. Not for products."""
         times, axis = math.ceil(least_bytes / self.io_bytes), "rows" if "rows" in self.sizes else "batch"
         return EagerOperator(self.name, {**self.sizes, axis: times * self[axis]}, self.dtype), times
 
@@ -142,17 +142,17 @@ class EagerOperator:
 
     @property
     def kind(self) -> OperatorKind:
-        """The properties of all operators of its name."""
+        """Return the properties of all operators of its name."""
         return KINDS[self.name]
 
     @property
     def out_size(self) -> int:
-        """Rows and columns of what a convolution or pooling gives."""
+        """Return rows and columns of what a convolution or pooling gives."""
         return (self["in_size"] + 2 * self["padding"] - self["kernel"]) // self["stride"] + 1
 
     @property
     def matmul(self) -> tuple[int, int, int, int]:
-        """(how many, rows, inner, cols) of the matrix products that it is; ones for what is none."""
+        """Return (how many, rows, inner, cols) of the matrix products that it is; ones for what is none."""
         if self.name == "linear":
             return 1, self["rows"], self["inner"], self["cols"]
         if self.name == "bmm":
@@ -165,12 +165,12 @@ class EagerOperator:
 
     @property
     def block_rows(self) -> int:
-        """Rows of the blocks of operators that have such: the largest power of two, to a limit, that divides them."""
+        """Return the rows of a block of operators that have such: the largest power of two, to a limit, in them."""
         return math.gcd(self["rows"], _BLOCK_ROWS[self.name])
 
     @property
     def flops(self) -> float:
-        """Arithmetic of its definition; libraries may do with less (Winograd)."""
+        """Count the arithmetic of its definition; libraries may do with less (Winograd)."""
         if self.kind.family in PRODUCTS:
             return 2.0 * math.prod(self.matmul)
         if "kernel" in self.sizes:
@@ -180,7 +180,7 @@ class EagerOperator:
 
     @property
     def read_elements(self) -> float:
-        """Elements of its inputs, each counted once; of a table only the rows that are looked up."""
+        """Count the elements of its inputs once each; of a table only the rows that are looked up."""
         if self.name == "linear":
             rows, inner, cols = (self[name] for name in ("rows", "inner", "cols"))
             return float(rows * inner + inner * cols + self["bias"] * cols)
@@ -202,7 +202,7 @@ class EagerOperator:
 
     @property
     def written_elements(self) -> float:
-        """Elements of its output."""
+        """Count the elements of its output."""
         if self.kind.family in PRODUCTS:
             many, rows, _, cols = self.matmul
             return float(many * rows * cols)
@@ -212,23 +212,23 @@ class EagerOperator:
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of one element."""
+        """One element has so many bytes."""
         return ELEMENT_BYTES[self.dtype]
 
     @property
     def io_bytes(self) -> float:
-        """Bytes of all inputs and outputs, each counted once."""
+        """All inputs and outputs have so many bytes, each counted once."""
         return self.element_bytes * (self.read_elements + self.written_elements)
 
     def to_json(self) -> str:
-        """The same text for the same operator."""
+        """Write the same text for the same operator."""
         late = {name for name, usual in _LATE.items() if self.sizes.get(name) == usual}
         sizes = {name: value for name, value in self.sizes.items() if name not in late}
         return json.dumps({"operator": self.name, "dtype": self.dtype, **sizes}, sort_keys=True)
 
     @staticmethod
     def from_json(text: str) -> EagerOperator:
-        """Back again; ``UnsupportedProgramError``: no operator."""
+        """Read what ``to_json`` wrote; ``UnsupportedProgramError``: no operator."""
         try:
             values = dict(json.loads(text))
             return EagerOperator(values.pop("operator"), dtype=values.pop("dtype", "float32"), sizes=values)
@@ -237,7 +237,7 @@ class EagerOperator:
 
     @staticmethod
     def parse(name: str, text: str, dtype: str = "float32", /, **options: int) -> EagerOperator:
-        """``("linear", "512x1024x4096")``: its sizes in the order of its kind."""
+        """Parse ``("linear", "512x1024x4096")``: its sizes in the order of its kind."""
         kind = KINDS.get(name)
         parts = text.lower().split("x")
         if kind is not None and (len(parts) != len(kind.sizes) or not all(map(is_size, parts))):

@@ -20,7 +20,7 @@ def operator_task(operator: EagerOperator, network: str = "", origin: str = EAGE
 
 
 def task_id(operator: EagerOperator) -> str:
-    """16 hex digits, the same for the same call whatever device or runtime runs it."""
+    """Return 16 hex digits, the same for the same call whatever device or runtime runs it."""
     return hashlib.sha256(f"operator:{operator.to_json()}".encode()).hexdigest()[:16]
 
 
@@ -30,5 +30,5 @@ def served_by(runtime: str) -> str:
 
 
 def record_id(task: str, device: str, target: str, schedule: str) -> str:
-    """16 hex digits: of what is served for ``task`` (its id) on a device with that target (JSON)."""
+    """Return 16 hex digits for what is served for ``task`` (its id) on a device with that target (JSON)."""
     return hashlib.sha256("\n".join((task, device, target, schedule)).encode()).hexdigest()[:16]

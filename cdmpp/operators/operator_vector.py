@@ -29,13 +29,13 @@ OPERATOR_NAMES = names(OPERATOR_FEATURES)
 
 
 def operator_vector(operator: EagerOperator) -> np.ndarray:
-    """(CODE_WIDTH,) float32, filled up with zeros."""
+    """Return (CODE_WIDTH,) float32, filled up with zeros."""
     vector = np.array(stored(OPERATOR_FEATURES, _quantities(operator)), np.float32)
     return np.pad(vector, (0, CODE_WIDTH - len(vector)))
 
 
 def operator_program(operator: EagerOperator, target_kind: str) -> CompactAST:
-    """The compact AST of its definition with its own vector, for a device of ``target_kind`` (cpu or gpu)."""
+    """Make the compact AST of its definition with its vector, for a device of ``target_kind`` (cpu or gpu)."""
     try:
         return replace(operator_ast(operator), code=operator_vector(operator), target_kind=target_kind)
     except OverflowError as error:

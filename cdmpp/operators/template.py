@@ -39,7 +39,7 @@ def loop_program(operator: EagerOperator) -> LoopProgram:
 
 
 def operator_ast(operator: EagerOperator) -> CompactAST:
-    """The compact AST of an operator: its loops are read as serial ones whatever device it is for.
+    """Read the compact AST of an operator: its loops are serial ones whatever device it is for.
 
     The same as ``extract`` gives for ``loop_script.script(loop_program(operator))``.
     """

@@ -20,7 +20,7 @@ STATES = {"none": 0, "sgd": 1, "adam": 2, "adamw": 2}
 
 
 def update_of(optimizer: str, elements: Sequence[int], dtype: str, together: bool) -> tuple[EagerOperator, ...]:
-    """Calls of one update of parameters of so many ``elements``.
+    """List the calls of one update of parameters of so many ``elements``.
 
     ``together``: of all parameters at a time, as torch does it on GPUs (``foreach``); else one after the other.
     """
@@ -31,7 +31,7 @@ def update_of(optimizer: str, elements: Sequence[int], dtype: str, together: boo
 
 
 def workspace_elements(optimizer: str, elements: Sequence[int], together: bool) -> int:
-    """Most elements that such an update holds next to parameters, gradients and states.
+    """Count the most elements that such an update holds next to parameters, gradients and states.
 
     Adam's denominator: of all parameters where these are updated together, in place after its first operator; else of
     one parameter, twice.

@@ -28,7 +28,7 @@ _SAMPLER = "2"
 
 @dataclass(frozen=True)
 class Candidates:
-    """Different programs of one task."""
+    """These are different programs of one task."""
 
     schedules: tuple[str, ...]
     """(n,) traces as JSON, or TVMScript of scheduled programs."""
@@ -39,7 +39,7 @@ class Candidates:
 def candidates_of(
     tasks: Mapping[str, Task], device: Device, n: int, seed: int = 0, progress: bool = True
 ) -> dict[str, Candidates]:
-    """``n`` sampled schedules of each task for ``device``, fewer where there are not as many; 0: only TVM's default.
+    """Sample ``n`` schedules of each task for ``device``, or as many as there are; 0: only TVM's default.
 
     ``CdmppError`` names tasks of which no program can be made.
     """

@@ -19,7 +19,7 @@ def measured_here(read: CompiledNetwork, schedules: Mapping[str, str], device: D
 
 
 def with_measured(prediction: NetworkPrediction, read: CompiledNetwork, device: Device) -> NetworkPrediction:
-    """The prediction with the measured time of the network and of each of its kernels by itself."""
+    """Add the measured time of the network and of each of its kernels by itself."""
     schedules = {kernel.task_id: kernel.schedule for kernel in prediction.kernels}
     measured = measured_here(read, schedules, device)
     kernels = tuple(replace(kernel, measured_s=measured.alone_s[kernel.task_id]) for kernel in prediction.kernels)

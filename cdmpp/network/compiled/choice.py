@@ -36,7 +36,7 @@ _SURE = 0.7
 
 @dataclass(frozen=True)
 class Chosen:
-    """The program of a task and what the model says of it."""
+    """This program of a task was chosen, and the model says this of it."""
 
     schedule: str
     """Trace as JSON, or TVMScript of the scheduled program."""
@@ -49,7 +49,7 @@ class Chosen:
 
 
 class Chooser:
-    """Chooses by one model for one device, and remembers: a task that it answered before comes from the cache."""
+    """A chooser asks one model for one device, and remembers: a task that it answered before comes from the cache."""
 
     def __init__(self, predictor: Predictor, weights: Path, device: Device, rule: ScheduleRule, seed: int = 0) -> None:
         """``weights``: the file of the predictor's weights, which names its answers in the cache."""
@@ -121,7 +121,7 @@ class Chooser:
     def shortlist(
         self, tasks: Mapping[str, Task], each: Mapping[str, int], progress: bool = True
     ) -> dict[str, list[Chosen]]:
-        """The most promising sampled programs of each task, best first, at most ``each`` by task id.
+        """Return the most promising sampled programs of each task, best first, at most ``each`` by task id.
 
         Twice as many are compiled to be read. ``CdmppError``: a task of which no program can be made.
         """
@@ -226,7 +226,7 @@ class Chooser:
 
 
 def worth_compiling(chances: np.ndarray, most: int, surely: bool = False) -> np.ndarray:
-    """Places of the likeliest among a task's programs, until the best is among them with a chance of ``_SURE``.
+    """Return the places of the likeliest programs of a task, until the best is among them with chance ``_SURE``.
 
     ``surely``: ``most`` of them whatever their chance.
     """

@@ -18,7 +18,7 @@ from cdmpp.network.graph import NetworkGraph
 
 @dataclass(frozen=True)
 class Level:
-    """A cache, or memory behind all of them."""
+    """A level is a cache, or memory behind all of them."""
 
     bytes: float
     seconds_per_byte: float
@@ -26,7 +26,7 @@ class Level:
 
 
 def levels_of(device: Device) -> tuple[Level, ...]:
-    """From the nearest that a network's buffers may lie in to memory; empty where bandwidths are not described.
+    """List the nearest level that a network's buffers may lie in to memory; empty where no bandwidth is described.
 
     Of the last cache only what the device's launch overheads say is its own.
     """
@@ -51,7 +51,7 @@ def levels_of(device: Device) -> tuple[Level, ...]:
 
 
 def far_of(touched: Sequence[Touch], levels: Sequence[Level]) -> float:
-    """Seconds to fetch what lies farther away than where the kernel alone would find it."""
+    """Compute seconds to fetch what lies farther away than where the kernel alone would find it."""
 
     def level(distance: float) -> Level:
         return next(one for one in levels if distance <= one.bytes)
@@ -63,7 +63,7 @@ def far_of(touched: Sequence[Touch], levels: Sequence[Level]) -> float:
 
 
 def cold_of(touched: Sequence[Touch], device: Device, levels: Sequence[Level], alone_s: float) -> float:
-    """Seconds that a call takes longer than ``alone_s``, which is what the model predicts.
+    """Compute the seconds that a call takes longer than ``alone_s``, which is what the model predicts.
 
     A call needs at least the time in which all that it touches comes from memory, where no cache of a CPU holds it.
     Zero where the device's share was never measured. ``levels``: those of the device.
@@ -77,6 +77,6 @@ def cold_of(touched: Sequence[Touch], device: Device, levels: Sequence[Level], a
 
 
 def cold_seconds(graph: NetworkGraph, device: Device, alone_s: Sequence[float]) -> list[float]:
-    """(n calls) ``cold_of`` each, ``alone_s`` (n calls)."""
+    """Compute ``cold_of`` each call, (n calls); ``alone_s`` (n calls)."""
     levels = levels_of(device)
     return [cold_of(seen, device, levels, alone) for seen, alone in zip(touches(graph), alone_s, strict=True)]

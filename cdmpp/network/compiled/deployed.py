@@ -9,7 +9,7 @@ FOLD = "fold"
 
 
 def split_known(module: Any) -> tuple[Any, list[tuple[str, Any]]]:
-    """``main(inputs, known values)`` and ``fold(weights)``, which returns these values as a tuple.
+    """Split into ``main(inputs, known values)`` and ``fold(weights)``, which returns these values as a tuple.
 
     The same kernels are folded as ``graph_of`` leaves out. TVM's own pass keeps those that read no weight at all.
     Returns the module and name and type of each parameter of ``fold``: weights, results of operators that no tensor

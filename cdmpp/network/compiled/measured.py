@@ -30,7 +30,7 @@ _VISIT_S = 4.0
 
 @dataclass(frozen=True)
 class MeasuredNetwork:
-    """The times and memory of one network, measured on one device."""
+    """One network has these times and this memory, measured on one device."""
 
     samples_s: tuple[float, ...]
     """Seconds a run, one a round."""
@@ -45,12 +45,12 @@ class MeasuredNetwork:
 
     @property
     def latency_s(self) -> float:
-        """Seconds of one run on a quiet machine: see ``quiet_seconds``."""
+        """Return seconds of one run on a quiet machine: see ``quiet_seconds``."""
         return quiet_seconds(self.samples_s, self.kernels_s)
 
 
 def quiet_seconds(samples_s: Sequence[float], kernels_s: Sequence[float]) -> float:
-    """One run on a quiet machine; other guests of the host only ever add to it.
+    """Estimate one run on a quiet machine; other guests of the host only ever add to it.
 
     The least of all rounds. A run of a tenth of a second is seldom quiet throughout, but its kernels are: of longer
     ones the sum of what each call took at least, where that is less.
@@ -116,7 +116,7 @@ def measure_network(
 
 
 def check_is_here(device: Device) -> list[int]:
-    """Cores that this process may use; ``CdmppError`` where networks of ``device`` cannot run on them."""
+    """Return the cores that this process may use; ``CdmppError`` where networks of ``device`` cannot run on them."""
     threads, here = int(device.target.get("num-cores", 1)), sorted(os.sched_getaffinity(0))
     if device.kind != "cpu" or threads > len(here):
         raise CdmppError(

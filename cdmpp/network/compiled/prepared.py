@@ -32,7 +32,7 @@ _NO_BACKWARD = "the model learned from no kernel of a backward pass on this devi
 
 @dataclass(frozen=True)
 class PreparedNetwork:
-    """The programs that a compiled network runs on a device, chosen by one model."""
+    """A compiled network runs these programs on a device, chosen by one model."""
 
     read: CompiledNetwork
     chosen: Mapping[str, Chosen]
@@ -57,14 +57,14 @@ class PreparedNetwork:
         return PreparedNetwork(read, chosen, device, chooser.predictor, model, rule, chooser)
 
     def with_model(self, model: str | Path, progress: bool = True) -> PreparedNetwork:
-        """The same programs, predicted by another model; not of a step whose backward pass is a ratio."""
+        """Predict the same programs by another model; not of a step whose backward pass is a ratio."""
         chooser = _chooser(str(model), self.device, ScheduleRule("untuned"))
         schedules = {key: one.schedule for key, one in self.chosen.items()}
         chosen = chooser.value(self.read.graph.tasks, schedules, progress)
         return replace(self, chosen=chosen, predictor=chooser.predictor, model=str(model), chooser=chooser)
 
     def priced(self) -> PricedNetwork:
-        """The time of each call: that of its program alone, and what its data outside the caches costs."""
+        """Price each call: its program alone, and what its data outside the caches costs."""
         read, graph, chosen = self.read, self.read.graph, self.chosen
         alone = [chosen[call.task_id].latency_s for call in graph.calls]
         cold = cold_seconds(graph, self.device, alone)
@@ -106,7 +106,7 @@ class PreparedNetwork:
 
 
 def predictor_of(model: str) -> Predictor:
-    """The model of a folder or a shipped name, read once while its weights stay as they are."""
+    """Load the model of a folder or a shipped name, once while its weights stay as they are."""
     folder = find_model(model)
     return _loaded(folder, (folder / WEIGHTS).stat().st_mtime_ns)
 

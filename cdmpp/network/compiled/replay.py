@@ -15,7 +15,7 @@ START = "start"
 
 
 def replay(graph: NetworkGraph, seconds: Sequence[float], overheads: LaunchOverheads) -> Timeline:
-    """One run: a span a call. ``seconds`` (n calls) is how long each kernel takes.
+    """Replay one run: a span a call. ``seconds`` (n calls) is how long each kernel takes.
 
     Each call runs on the engine of its op class, in the order of the program on each of its streams. Between two
     kernels of a stream lies the device's ``call_s``; the first waits for ``run_s`` besides.
@@ -55,7 +55,7 @@ def overhead_seconds(timeline: Timeline) -> float:
 
 
 def by_task(graph: NetworkGraph, values: Sequence[float]) -> Mapping[str, float]:
-    """Task id -> mean over its calls."""
+    """Return the mean over the calls of each task, by id."""
     sums: dict[str, float] = {}
     for call, value in zip(graph.calls, values, strict=True):
         sums[call.task_id] = sums.get(call.task_id, 0.0) + value

@@ -15,7 +15,7 @@ from cdmpp.network.graph import Call, NetworkGraph
 
 @dataclass(frozen=True)
 class Touch:
-    """A buffer that a call reads or writes."""
+    """A call reads or writes this buffer."""
 
     bytes: int
     """Bytes of the buffer that are touched."""

@@ -15,7 +15,7 @@ SCHEDULES = Limits(1, 4096, "schedules")
 
 @dataclass(frozen=True)
 class ScheduleRule:
-    """``best_of:K``, ``untuned`` or ``database:DIR``."""
+    """The rule is ``best_of:K``, ``untuned`` or ``database:DIR``."""
 
     kind: str
     """``best_of``, ``untuned`` or ``database``."""
@@ -26,7 +26,7 @@ class ScheduleRule:
 
     @staticmethod
     def parse(text: str) -> ScheduleRule:
-        """``UsageError`` names the three forms."""
+        """Parse a rule; ``UsageError`` names the three forms."""
         kind, _, rest = text.partition(":")
         if kind == "untuned" and not rest:
             return ScheduleRule(kind)
@@ -44,5 +44,5 @@ class ScheduleRule:
 
     @property
     def precise(self) -> int:
-        """Number of schedules of ``best_of``, at most, that are chosen by their ASTs and compiled for a second look."""
+        """So many schedules of ``best_of``, at most, are chosen by their ASTs and compiled for a second look."""
         return min(self.n, max(4, self.n // 16))

@@ -27,7 +27,7 @@ from cdmpp.predict.flags import OF_STEPS
 
 @dataclass(frozen=True)
 class CompiledRuntime:
-    """TVM's runtime: one program a kernel, on the queues of the device.
+    """TVM's runtime runs one program a kernel, on the queues of the device.
 
     Attributes:
         model: folder of a model or name of a shipped one; None: the first that was trained on the device, for training
@@ -45,7 +45,7 @@ class CompiledRuntime:
         ScheduleRule.parse(self.schedule)
 
     def read(self, workload: Workload, device: Device) -> CompiledNetwork:
-        """The kernels of one run as tensor programs.
+        """Read the kernels of one run as tensor programs.
 
         Raises:
             UsageError: the mode ``forward_backward``, which only eager PyTorch has.
@@ -62,16 +62,16 @@ class CompiledRuntime:
         return graph_for(workload, partial(self._get_ready, device))
 
     def choose(self, read: CompiledNetwork, device: Device, progress: bool = True) -> PreparedNetwork:
-        """The program of each kernel; ``CdmppError`` where there is none, or no model for the device."""
+        """Choose the program of each kernel; ``CdmppError``: there is none, or no model for the device."""
         model = self._model_name(device, read.step is not None)
         return PreparedNetwork.of(read, device, model, ScheduleRule.parse(self.schedule), progress)
 
     def price(self, read: CompiledNetwork, device: Device, progress: bool = True) -> PricedNetwork:
-        """The time of each call, by the program that was chosen for it; errors as of ``choose``."""
+        """Price each call by the program that was chosen for it; errors as of ``choose``."""
         return self.choose(read, device, progress).priced()
 
     def launch(self, priced: PricedNetwork) -> LaunchedNetwork:
-        """Calls on the queues of the device, with its gaps between them."""
+        """Launch calls on the queues of the device, with its gaps between them."""
         timeline = replay(priced.read.graph, priced.call_s, priced.device.launch_overheads)
         return LaunchedNetwork(timeline, overhead_seconds(timeline))
 
@@ -87,7 +87,7 @@ class CompiledRuntime:
 
 
 def compiled_step(step: TrainingStep) -> CompiledNetwork:
-    """A training step as the calls of a compiled network."""
+    """Read a training step as the calls of a compiled network."""
     return CompiledNetwork(graph=step.graph, batch=step.batch, warnings=step.warnings, step=step, source=_no_source)
 
 

@@ -31,7 +31,7 @@ _PACKAGES = ("torch", "torchvision", "transformers", "onnx", "apache-tvm")
 
 @dataclass(frozen=True, kw_only=True)
 class CompiledNetwork(ReadNetwork):
-    """A network as TVM compiles it, and the way to the rest of it."""
+    """This is a network as TVM compiles it, and the way to the rest of it."""
 
     source: Callable[[], NetworkSource]
     """The Relax module and the torch model; reads them where only the graph was kept."""

@@ -37,7 +37,7 @@ them."""
 
 
 def ratio_step(network: TorchNetwork, optimizer: Optimizer, batch: int, reason: str) -> TrainingStep:
-    """The step of a network whose forward pass TVM can import; loss and dropout are left out.
+    """Make the step of a network whose forward pass TVM can import; loss and dropout are left out.
 
     Each call of the forward pass has one of the backward pass, in reverse order. All results of the forward pass count
     as saved.

@@ -22,7 +22,7 @@ from cdmpp.programs.training.optimizers import Optimizer, optimizer_of
 
 @checked()
 def read_step(workload: Workload, fallback: bool = True) -> TrainingStep:
-    """Forward pass, backward pass and update of a network as tensor programs in float32. Needs TVM.
+    """Read forward pass, backward pass and update of a network as tensor programs in float32. Needs TVM.
 
     Args:
         workload: of mode ``training_step``.
@@ -52,7 +52,7 @@ def read_step(workload: Workload, fallback: bool = True) -> TrainingStep:
 
 
 def step_of(joint: JointGraph, lowered: Any, optimizer: Optimizer, name: str, batch: int) -> TrainingStep:
-    """The training step of a joint graph and of what ``lowered_step`` made of it."""
+    """Make the training step of a joint graph and of what ``lowered_step`` made of it."""
     graph, ends = graph_with_ends(lowered, name)
     results = list(zip(joint.results, ends.results, strict=False))  # new parameters and states come after these
     kept = [place for value, places in results if value.role != "gradient" for place in places]

@@ -13,7 +13,7 @@ from cdmpp.programs.identity import task_id
 
 
 def best_schedules(folder: Path, wanted: Set[str], device: Device) -> dict[str, str]:
-    """Task id -> trace as JSON of its fastest record, of ``wanted`` tasks that have one.
+    """Return the trace (JSON) of the fastest record of each task of ``wanted`` that has one, by task id.
 
     Raises:
         DataError: no database, or none of its records is of these tasks.

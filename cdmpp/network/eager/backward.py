@@ -15,7 +15,7 @@ from cdmpp.operators.operator_task import operator_task
 
 
 class ForwardBackward(NamedTuple):
-    """A network whose calls are those of its forward pass, then those of its backward pass."""
+    """The calls of this network are those of its forward pass, then those of its backward pass."""
 
     graph: NetworkGraph
     operators: dict[str, EagerOperator]
@@ -29,7 +29,7 @@ class ForwardBackward(NamedTuple):
 
 
 def with_backward(made: EagerGraph, accumulates: bool = True) -> ForwardBackward:
-    """Calls in the opposite order; what they read of the forward pass lives until then.
+    """Add calls in the opposite order; what they read of the forward pass lives until then.
 
     What depends on no parameter has no backward pass, and an input that does not, no gradient. What
     ``torch.utils.checkpoint`` recomputes is not kept: it runs again when the backward pass first needs a result of it.
@@ -43,7 +43,7 @@ def with_backward(made: EagerGraph, accumulates: bool = True) -> ForwardBackward
 
 
 class GrownTasks:
-    """Tasks of operators, each once."""
+    """This table has each task of an operator once."""
 
     def __init__(self, network: str) -> None:
         self.network = network
@@ -51,7 +51,7 @@ class GrownTasks:
         self.operators: dict[str, EagerOperator] = {}
 
     def task(self, operator: EagerOperator) -> str:
-        """Id of the operator's task."""
+        """Return the id of the operator's task."""
         made = operator_task(operator, self.network)
         self.tasks.setdefault(made.task_id, made)
         self.operators.setdefault(made.task_id, operator)

@@ -20,7 +20,7 @@ StandIns = dict[int, str]
 
 
 class Factor(NamedTuple):
-    """An operand of a product."""
+    """A factor is an operand of a product."""
 
     sources: frozenset[int]
     """Places as in ``Learning``; ``weights`` are numbers as there."""
@@ -28,7 +28,7 @@ class Factor(NamedTuple):
 
 
 class Buffer(NamedTuple):
-    """What autograd keeps of the forward pass."""
+    """Autograd keeps this of the forward pass."""
 
     place: int
     """Place of the call that wrote it."""
@@ -38,7 +38,7 @@ class Buffer(NamedTuple):
 
 
 class Learning(NamedTuple):
-    """The receivers of the gradient of a call's result, and the regions for which the call runs again."""
+    """The gradient of a call's result goes to these receivers; in these regions the call runs again."""
 
     sources: frozenset[int] = frozenset()
     """Places of the calls whose results it is passed on to: not through ``detach``, nor where gradients are off."""
@@ -57,7 +57,7 @@ class Learning(NamedTuple):
 
 
 class EagerGraph(NamedTuple):
-    """A network as calls of operators."""
+    """The calls of a network are operators."""
 
     graph: NetworkGraph
     operators: dict[str, EagerOperator]

@@ -10,7 +10,7 @@ _DEVICE, _HOST = "device", "host"
 
 
 def launched(priced: PricedNetwork) -> LaunchedNetwork:
-    """One run, the calls in the order of the program on both sides."""
+    """Launch one run, the calls in the order of the program on both sides."""
     graph, tasks = priced.read.graph, list[Task]()
     for place, (call, seconds, dispatch_s) in enumerate(
         zip(graph.calls, priced.call_s, priced.dispatch_s, strict=True)

@@ -21,7 +21,7 @@ _CACHED_BYTES, _FAR = 1 << 20, 8
 
 
 def priced_by(predictor: Predictor, model: str, read: EagerNetwork, device: Device) -> PricedNetwork:
-    """The calls of a network as ``predictor``, called ``model``, says.
+    """Price the calls of a network as ``predictor``, called ``model``, says.
 
     Of each operator the host's dispatch is taken off, since in a network the host runs ahead. A call that is repeated,
     as those that were measured, finds its data in the caches of a GPU. In a network others ran in between: it takes no

@@ -21,7 +21,7 @@ from cdmpp.programs.regions import flags_of
 
 @dataclass(frozen=True, kw_only=True)
 class EagerNetwork(ReadNetwork):
-    """A network of framework operators."""
+    """This network is made of framework operators."""
 
     operators: Mapping[str, EagerOperator]
     """Task id -> operator."""
@@ -31,7 +31,7 @@ class EagerNetwork(ReadNetwork):
 
 
 def read_run(workload: Workload, kind: str = "gpu") -> EagerNetwork:
-    """The calls of one run of mode ``inference`` or ``forward_backward``.
+    """Read the calls of one run of mode ``inference`` or ``forward_backward``.
 
     Args:
         workload: which network, and how it runs.

@@ -9,7 +9,7 @@ from cdmpp.network.eager.saved import AFTER
 
 
 class Recomputation:
-    """Goes along with a backward pass, which asks before each call what runs again first.
+    """It goes along with a backward pass, which asks before each call what runs again first.
 
     Non-reentrant regions run again when the first result of theirs is needed, up to the last that is kept: to the
     kernel before it where that keeps its inputs, else including it. Reentrant ones run whole when their gradient
@@ -29,7 +29,7 @@ class Recomputation:
                 self.own.setdefault(region.number, []).append(place)
 
     def before(self, place: int) -> list[int]:
-        """Calls that run again before the gradient of call ``place`` is made, in order."""
+        """List calls that run again before the gradient of call ``place`` is made, in order."""
         found = list[int]()
         for region in self.learning[place].again:
             if region.number in self.ran or (region.waits and not self.learning[place].last):
@@ -40,11 +40,11 @@ class Recomputation:
         return found
 
     def done(self, place: int, again: int) -> None:
-        """Call ``place`` ran again as the call ``again``."""
+        """Note that call ``place`` ran again as the call ``again``."""
         self.places[place] = again
 
     def latest(self, place: int) -> int:
-        """The call whose result stands for that of call ``place`` in what runs from now on."""
+        """Return the call whose result stands for that of call ``place`` in what runs from now on."""
         return self.places.get(place, place)
 
     def _needed(self, own: Sequence[int], number: int) -> list[int]:

@@ -21,7 +21,7 @@ from cdmpp.predict.predictor import Predictor
 
 @dataclass(frozen=True)
 class EagerRuntime:
-    """PyTorch without a compiler: a host dispatches call after call, and a device runs them in that order.
+    """PyTorch runs without a compiler: a host dispatches call after call, and a device runs them in that order.
 
     Attributes:
         model: folder or name of a model of framework operators, or one that is loaded; None: the first that knows the
@@ -34,7 +34,7 @@ class EagerRuntime:
         check_fields(self)
 
     def read(self, workload: Workload, device: Device) -> EagerNetwork:
-        """The operators of one run, as a device of that kind has them.
+        """Read the operators of one run, as a device of that kind has them.
 
         Raises:
             CdmppError: what was given is no torch model, or has an operator that nothing can answer for.
@@ -43,12 +43,12 @@ class EagerRuntime:
         return read(workload, device.kind)
 
     def price(self, read: EagerNetwork, device: Device, progress: bool = True) -> PricedNetwork:  # noqa: ARG002
-        """The time of each call; no bar is shown, since nothing is sampled or compiled."""
+        """Price each call; no bar is shown, since nothing is sampled or compiled."""
         if not isinstance(self.model, str | Path | None):
             return priced_by(self.model, "given", read, device)
         name = str(self.model) if self.model is not None else model_for(device, models(), EAGER_FEATURES).name
         return priced_by(load(name), name, read, device)
 
     def launch(self, priced: PricedNetwork) -> LaunchedNetwork:
-        """The host's dispatches and the device's calls, each in the order of the program."""
+        """Launch the host's dispatches and the device's calls, each in the order of the program."""
         return launched(priced)

@@ -17,7 +17,7 @@ BEFORE, WITHIN, AFTER = "before", "within", "after"
 
 
 class Saved(NamedTuple):
-    """The buffers that a node writes, and those that its backward pass reads."""
+    """A node writes some of these buffers, and its backward pass reads the others."""
 
     made: Mapping[int, int] = MappingProxyType({})
     """Number -> bytes of its results, also of those that it overwrites. Views of others are not among them."""

@@ -24,7 +24,7 @@ _BYTES = 4
 
 
 def read_step(workload: Workload, kind: str = "gpu") -> EagerNetwork:
-    """The calls of a training step.
+    """Read the calls of a training step.
 
     Gradients take the places of those before (``zero_grad`` as torch has it by default). On GPUs the update runs over
     all parameters at a time, on CPUs over one after the other; both are torch's defaults.

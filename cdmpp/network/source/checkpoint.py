@@ -36,7 +36,7 @@ _COUNT_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "robe
 
 
 def read_checkpoints() -> dict[str, dict[str, Any]]:
-    """Name on the hub -> entry, as shipped in ``conf/data/checkpoints.yaml``."""
+    """Read the shipped ``conf/data/checkpoints.yaml``: name on the hub -> entry."""
     path = conf_folder() / "data" / "checkpoints.yaml"
     try:
         return dict(yaml.safe_load(path.read_text(encoding="utf-8"))["checkpoints"])
@@ -45,7 +45,7 @@ def read_checkpoints() -> dict[str, dict[str, Any]]:
 
 
 def checkpoint_entry(name: str) -> tuple[str, dict[str, Any]]:
-    """``(short name, entry)`` of a shipped name, a ``config.json``, its folder, or what the local cache of the hub has.
+    """Return ``(short name, entry)`` of a shipped name, a ``config.json``, its folder, or what the hub's cache has.
 
     Raises:
         CdmppError: none of these; the message lists the nearest names.

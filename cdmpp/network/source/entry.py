@@ -41,7 +41,7 @@ def torchvision_entry(name: str) -> dict[str, Any]:
 
 
 def with_shape(entry: Mapping[str, Any], inputs: Mapping[str, Sequence[int]], what: str) -> dict[str, Any]:
-    """The entry of the network ``what`` with an input of another shape; ``CdmppError`` where it cannot have it."""
+    """Give the entry of the network ``what`` an input of another shape; ``CdmppError`` where it cannot have it."""
     kind = next(key for key in entry["input"] if key != "batch")
     names = [name for name in (_NAMES.get(kind), "x") if name]
     ranks = {"tokens": 2, "image": 4, "audio": 2, "mel": 3, "vector": 2}

@@ -13,7 +13,7 @@ from cdmpp.errors import CdmppError
 
 
 def in_half(model: nn.Module, example: Any) -> tuple[nn.Module, Any]:
-    """A copy with weights of float16 that hold nothing, and inputs of it: for what it runs, not for what it computes.
+    """Copy it with empty weights and inputs of float16: for what it runs, not for what it computes.
 
     Raises:
         CdmppError: the module cannot be copied.

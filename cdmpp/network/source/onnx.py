@@ -15,7 +15,7 @@ from cdmpp.programs.refusal import first_line, node_at_fault, quiet
 
 
 def relax_of_onnx(path: Path, batch: int | None, inputs: Mapping[str, Sequence[int]] | None) -> Any:
-    """Relax module of a file, not legalised; weights are inputs, after the others, and in the attribute ``params``.
+    """Import a file as a Relax module, not legalised; weights are inputs after the others, and attribute ``params``.
 
     Raises:
         CdmppError: no such file, no ONNX, an open dimension that neither ``inputs`` (shapes by name) nor ``batch``

@@ -26,7 +26,7 @@ _LONGEST_MESSAGE = 1 << 31
 
 
 def read_onnx(path: Path) -> Any:
-    """``onnx.ModelProto`` of a file that says what it computes: functions inlined, weights loaded.
+    """Read an ``onnx.ModelProto`` that says what it computes: functions inlined, weights loaded.
 
     Raises:
         CdmppError: no such file, no ONNX, or a graph that is not valid, of an operator set that onnx does not know, or
@@ -63,7 +63,7 @@ def read_onnx(path: Path) -> Any:
 
 
 def infer_types(file: str, model: Any) -> dict[str, Any]:
-    """Name of a value -> its ``TypeProto``, as the file declares it and ``onnx.shape_inference`` finds it.
+    """Return the ``TypeProto`` of values by name, as the file declares or ``onnx.shape_inference`` finds them.
 
     Raises:
         CdmppError: the declared and the inferred type or shape of a value differ, or operands do not fit.
@@ -80,7 +80,7 @@ def infer_types(file: str, model: Any) -> dict[str, Any]:
 
 
 def type_of(described: Any) -> tuple[list[int | None] | None, str] | None:
-    """``(sizes, dtype)`` of a ``TypeProto`` of a tensor; None for sizes that it leaves open, and for other types."""
+    """Return ``(sizes, dtype)`` of a tensor's ``TypeProto``; None for sizes that it leaves open, and other types."""
     from onnx import helper
 
     if described.WhichOneof("value") != "tensor_type" or not described.tensor_type.elem_type:

@@ -16,7 +16,7 @@ _SMALL = 64
 
 
 def imported(file: str, model: Any, types: Mapping[str, Any]) -> Any:
-    """Relax module of a checked model whose sizes are all known; weights are inputs, after the others.
+    """Import a checked model whose sizes are all known as a Relax module; weights are inputs, after the others.
 
     ``types`` has the ``TypeProto`` of each value, by name. TVM keeps what it makes of a value under the same name.
 

@@ -17,7 +17,7 @@ from cdmpp.programs.networks import lower, to_relax
 
 @dataclass(frozen=True)
 class NetworkSource:
-    """A network as a Relax module, and the torch model that it came from."""
+    """This is a network as a Relax module, and the torch model that it came from."""
 
     name: str
     """Short, for tables: ``resnet50``, ``model.onnx``, the class of a module."""
@@ -35,7 +35,7 @@ class NetworkSource:
 
 @within_free_memory("the network, as it is asked for,")
 def read_network(workload: Workload, exported: Any = None) -> NetworkSource:
-    """The network of a workload as a Relax module. Needs TVM.
+    """Read the network of a workload as a Relax module. Needs TVM.
 
     ``exported``: of a torch module: what ``networks.export`` made of it before; it is changed.
 

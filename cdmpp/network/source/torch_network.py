@@ -25,7 +25,7 @@ _MOST_BYTES = 2e9
 
 @dataclass(frozen=True)
 class TorchNetwork:
-    """A torch model in eval mode with inputs that it runs on: ``model(*example)``."""
+    """This is a torch model in eval mode with inputs that it runs on: ``model(*example)``."""
 
     name: str
     model: Any
@@ -38,7 +38,7 @@ class TorchNetwork:
 
 @within_free_memory("the network, as it is asked for,")
 def read_torch(workload: Workload, needs_values: bool = True) -> TorchNetwork:
-    """The torch model of a workload and its inputs.
+    """Read the torch model of a workload and its inputs.
 
     Args:
         workload: which network, and of which shapes and type.
@@ -67,14 +67,14 @@ def read_torch(workload: Workload, needs_values: bool = True) -> TorchNetwork:
 
 
 def positional(model: Any, example: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A model that takes the example inputs in their order, and these."""
+    """Return a model that takes the example inputs in their order, and these."""
     if isinstance(example, Mapping):
         return _by_name(model, tuple(example)), tuple(example.values())
     return model, tuple(example) if isinstance(example, tuple | list) else (example,)
 
 
 def refuse_example(what: str, example: Any) -> None:
-    """``UsageError`` where example inputs were given for a network that has its own."""
+    """Raise ``UsageError`` where example inputs were given for a network that has its own."""
     if example is not None:
         raise UsageError(f"{what} has inputs of its own: leave example_inputs out, or give shapes as inputs")
 

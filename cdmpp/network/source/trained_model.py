@@ -19,7 +19,7 @@ from cdmpp.programs.wrappers import check_wrappers
 
 
 def trained_model(workload: Workload) -> tuple[TorchNetwork, Any]:
-    """The network, and a copy of its model in training mode; parts that are frozen in eval mode stay so.
+    """Return the network, and a copy of its model in training mode; parts that are frozen in eval mode stay so.
 
     Raises:
         UsageError: as of ``read_torch``.
@@ -65,7 +65,7 @@ def _check_runs(network: TorchNetwork) -> None:
 
 @contextmanager
 def modes_kept(network: Any) -> Iterator[None]:
-    """Leaves the modes of a module as they were."""
+    """Leave the modes of a module as they were."""
     modules = list(network.modules()) if hasattr(network, "modules") else []
     before = [module.training for module in modules]
     try:
@@ -76,20 +76,20 @@ def modes_kept(network: Any) -> Iterator[None]:
 
 
 def batch_of(arguments: Sequence[Any]) -> int:
-    """Examples in one step: the first size of the first tensor; 1 where there is none."""
+    """Return the examples in one step: the first size of the first tensor; 1 where there is none."""
     first = next((value for value in arguments if getattr(value, "shape", ())), None)
     return int(first.shape[0]) if first is not None else 1
 
 
 def buffers_of(model: Any) -> tuple[StepBuffer, ...]:
-    """The buffers of a torch module, in its order."""
+    """List the buffers of a torch module, in its order."""
     return tuple(
         StepBuffer(one.numel() * one.element_size(), str(one.dtype).removeprefix("torch.")) for one in model.buffers()
     )
 
 
 def rows_of(tensor: Any) -> int:
-    """Length of the first dimension; 1 for a number."""
+    """Return the length of the first dimension; 1 for a number."""
     return int(tensor.shape[0]) if tensor.dim() else 1
 
 

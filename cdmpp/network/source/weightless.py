@@ -14,7 +14,7 @@ def is_weightless(model: Any) -> bool:
 
 
 def as_on_cpu(model: Any, example: Any) -> tuple[Any, Any]:
-    """A copy of a model on the device meta, and its inputs, as tensors of a CPU that hold nothing.
+    """Copy a model on the device meta, and its inputs, as tensors of a CPU that hold nothing.
 
     On meta itself operators lay out their results in other ways than on CPUs and GPUs, and more is copied.
 
