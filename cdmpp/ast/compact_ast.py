@@ -47,10 +47,10 @@ class CompactAST:
 
     @property
     def n_leaf(self) -> int:
-        """The number of stores."""
+        """The program has so many stores."""
         return len(self.leaf_features)
 
     @property
     def n_kernel(self) -> int:
-        """The number of launches or top-level loop nests."""
+        """The program has so many launches or top-level loop nests."""
         return len(self.kernel_features)

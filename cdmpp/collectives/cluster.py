@@ -48,7 +48,7 @@ class Cluster:
 
     @property
     def ranks(self) -> int:
-        """The number of devices in all."""
+        """The cluster has so many devices in all."""
         return self.nodes * self.devices_per_node
 
     def nodes_of(self, ranks: int) -> int:

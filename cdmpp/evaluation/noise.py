@@ -12,7 +12,7 @@ from cdmpp.data.schema import Record
 
 @dataclass(frozen=True)
 class NoiseFloor:
-    """Repeated measurements deviate by so many percent of the latency."""
+    """Repeated measurements differ by so many percent of the latency."""
 
     n_programs: int
     mean: float

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class QuantileBins(nn.Module):
-    """This piecewise-linear encoding (Gorishniy et al. 2022) is centred: 0 below a bin, 1 above; edges are quantiles."""
+    """The encoding is piecewise linear (Gorishniy et al. 2022), centred: 0 below a bin, 1 above; edges: quantiles."""
 
     low: Tensor
     factor: Tensor

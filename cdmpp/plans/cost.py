@@ -18,7 +18,7 @@ _CAUSE_OF = {
 
 
 def by_cause(critical_s: Mapping[str, float]) -> dict[str, float]:
-    """Cause -> seconds, from the seconds of each kind of span on the critical path."""
+    """Sum the seconds of each kind of span on the critical path by cause."""
     seconds: dict[str, float] = {}
     for kind, own_s in critical_s.items():
         cause = _CAUSE_OF.get(kind, "communication")
@@ -28,7 +28,7 @@ def by_cause(critical_s: Mapping[str, float]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one plan."""
+    """A plan has this cost."""
 
     iteration_s: float
     """Seconds of a whole step, from update to update."""
@@ -40,5 +40,5 @@ class Cost:
 
     @property
     def batch_s(self) -> float:
-        """Seconds for one batch of each rank, by which plans with other numbers of accumulation steps compare."""
+        """One batch of each rank takes so long; plans with other numbers of accumulation steps compare by it."""
         return self.iteration_s / self.gradient_accumulation_steps

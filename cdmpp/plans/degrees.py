@@ -22,7 +22,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class ParallelDegrees:
-    """The number of ranks along each dimension; their product is the number of ranks of the job.
+    """Each dimension has so many ranks; their product is the number of ranks of the job.
 
     The names are those of torchtitan. ``CdmppError`` for a degree below 1, or too many ranks.
     """
@@ -49,9 +49,9 @@ class ParallelDegrees:
 
     @property
     def ranks(self) -> int:
-        """The number of ranks of the job."""
+        """The job has so many ranks."""
         return math.prod(astuple(self))
 
     def beyond_one(self) -> tuple[str, ...]:
-        """Names of the degrees that exceed 1."""
+        """Return the names of the degrees that exceed 1."""
         return tuple(one.name for one in fields(self) if getattr(self, one.name) > 1)

@@ -42,7 +42,7 @@ def replay_step(
     granularity: str = "collective",
     slow: Mapping[int, float] | None = None,
 ) -> StepReplay:
-    """One training step on several devices, each with the batch of one. Needs no TVM.
+    """Replay one training step on several devices, each with the batch of one. Needs no TVM.
 
     Args:
         step: the step on one device, as ``predict_step`` returned it.
@@ -84,7 +84,7 @@ def optimize_step(
     most_accumulation_steps: int = 1,
     method: str = "replay",
 ) -> SearchResult:
-    """The best plan for a training step on equal devices. Needs no TVM.
+    """Find the best plan for a training step on equal devices. Needs no TVM.
 
     Args:
         step: the step on one device, as ``predict_step`` returned it.
@@ -112,7 +112,7 @@ def optimize_step(
 
 
 def plan_for(ranks: int | None, strategy: str | Strategy, plan: Plan | None) -> Plan:
-    """``plan``, or the default of ``strategy``; ``CdmppError`` where the number of ranks is missing or differs."""
+    """Return ``plan``, or the default of ``strategy``; ``CdmppError``: the number of ranks is missing or differs."""
     if plan is None:
         if ranks is None:
             raise CdmppError("the number of ranks is not given: say how many devices train, or give a plan")
@@ -123,7 +123,7 @@ def plan_for(ranks: int | None, strategy: str | Strategy, plan: Plan | None) -> 
 
 
 def check_slow(slow: Mapping[int, float], ranks: int) -> Mapping[int, float]:
-    """``slow`` as it is; ``CdmppError`` where a rank does not exist or a factor is not positive."""
+    """Return ``slow`` as it is; ``CdmppError`` where a rank does not exist or a factor is not positive."""
     for rank, factor in slow.items():
         if rank not in range(ranks) or not 0 < factor <= _SLOWEST:
             allowed = f"a rank from 0 to {ranks - 1} and a positive factor of at most {_SLOWEST:g}"

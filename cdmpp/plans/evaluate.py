@@ -25,7 +25,7 @@ METHODS = ("replay", "closed_form")
 
 @dataclass(frozen=True)
 class Evaluator:
-    """The costs of all plans of one step; each plan is evaluated once."""
+    """It finds the costs of all plans of one step; each plan is evaluated once."""
 
     graph: StepGraph
     """The ops of each rank, and the exchanges of a traced step."""
@@ -44,14 +44,14 @@ class Evaluator:
 
     @property
     def space(self) -> SearchSpace:
-        """The settings that may be changed."""
+        """These settings may be changed."""
         modules = tuple(module.name for module in can_recompute(self.graph.ranks[0]))
         can_accumulate = self.default.strategy.can_accumulate
         return SearchSpace(self.graph, modules, can_fuse_update(self.graph), can_accumulate)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings that hold for every cost, a sentence each."""
+        """These warnings hold for every cost, a sentence each."""
         by = "replay" if self.method == "replay" else "closed form"
         if self.topology is None:
             return (f"the cost of a plan is known by {by} of the traced step with other settings; memory is unknown",)
@@ -61,20 +61,20 @@ class Evaluator:
         return tuple(found)
 
     def evaluate(self, plan: Plan) -> Cost:
-        """The cost of a plan, as the function ``evaluate`` finds it."""
+        """Find the cost of a plan, as the function ``evaluate`` does."""
         if plan not in self._costs:
             self._costs[plan] = evaluate(plan, self.graph, self.topology, self.memory, self.method)
         return self._costs[plan]
 
     def peak_bytes(self, plan: Plan) -> int | None:
-        """The peak bytes of its cost, without a replay."""
+        """Return the peak bytes of its cost, without a replay."""
         return None if self.memory is None else self.memory.peak_bytes(plan)
 
 
 def evaluate(
     plan: Plan, graph: StepGraph, topology: Topology | None, memory: Memory | None = None, method: str = "replay"
 ) -> Cost:
-    """The cost of a plan.
+    """Find the cost of a plan.
 
     Args:
         plan: all settings.
@@ -101,7 +101,7 @@ def evaluate(
 
 
 def changed(graph: StepGraph, plan: Plan) -> StepGraph:
-    """The step as ranks compute it under a plan; ``CdmppError`` for modules that cannot be recomputed."""
+    """Change the step to what ranks compute under a plan; ``CdmppError`` for modules that cannot be recomputed."""
     known = [module.name for module in can_recompute(graph.ranks[0])]
     if unknown := [name for name in plan.recompute if name not in known]:
         raise CdmppError(f"plan.recompute names {unknown[0]!r}, no module of this step; {nearest(unknown[0], known)}")

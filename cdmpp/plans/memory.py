@@ -13,14 +13,14 @@ from cdmpp.steps.transforms.recompute import run_order
 
 @dataclass(frozen=True)
 class Memory:
-    """The bytes that one rank holds by itself, from which follow those that it holds under a plan."""
+    """One rank holds so many bytes by itself; those that it holds under a plan follow from them."""
 
     held: StepMemory
     rank: RankGraph
     """The rank's ops with the bytes they write and read, its gradients and modules."""
 
     def live_bytes(self, recomputed: tuple[str, ...] = (), with_gradients: bool = True) -> int:
-        """Most bytes of results alive at a time, those of the update left out: it writes in place.
+        """Return the most bytes of results alive at a time, without those of the update, which writes in place.
 
         A result lives until its last reader has run. Inside a module that is recomputed it lives twice: until its last
         reader in the forward pass, and from the second run on.
@@ -38,7 +38,7 @@ class Memory:
         return peak_of(ops, runs, {one.ready_after for one in self.rank.gradients} if with_gradients else ())
 
     def peak_bytes(self, plan: Plan) -> int:
-        """Bytes of parameters, states, gradients, results and what the strategy adds; buffers of NCCL are unknown."""
+        """Sum parameters, states, gradients, results and what the strategy adds; buffers of NCCL are unknown."""
         held, recompute = self.held, plan.recompute
         own = plan.strategy.rank_bytes(held, self.rank.modules, plan.ranks)
         kept = held.buffer_bytes + held.input_bytes + own.kept_bytes

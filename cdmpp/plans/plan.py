@@ -23,7 +23,7 @@ UPDATES = ("separate", "fused")
 
 @dataclass(frozen=True)
 class Plan:
-    """Settings of one job. As it is made, it is the framework's default on one rank.
+    """A plan holds the settings of one job. As it is made, it is the framework's default on one rank.
 
     ``CdmppError`` for a value that cannot be, and for degrees that the strategy does not support.
     """
@@ -62,11 +62,11 @@ class Plan:
 
     @property
     def ranks(self) -> int:
-        """The number of ranks of the job."""
+        """The job has so many ranks."""
         return self.degrees.ranks
 
     def changes(self, default: Plan) -> tuple[str, ...]:
-        """The settings that differ from those of ``default``, a phrase each."""
+        """Name the settings that differ from those of ``default``, a phrase each."""
         told = {
             "gradient_accumulation_steps": f"{self.gradient_accumulation_steps} gradient accumulation steps",
             "recompute": f"recomputed: {some(self.recompute, ', ', 4) or 'nothing'}",
@@ -79,7 +79,7 @@ class Plan:
         return (*own, *(told[name] for name in differ if name != "strategy"))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON and YAML take them; ``plan_from_dict`` gives the plan again."""
+        """Return plain values, as JSON and YAML take them; ``plan_from_dict`` gives the plan again."""
         return {
             "strategy": to_dict(self.strategy),
             "degrees": asdict(self.degrees),
@@ -91,7 +91,7 @@ class Plan:
 
 
 def plan_on(ranks: int, strategy: str | Strategy = DEFAULT_STRATEGY, **settings: Any) -> Plan:
-    """The default plan of a strategy on so many ranks; ``settings`` are other fields of ``Plan``."""
+    """Make the default plan of a strategy on so many ranks; ``settings`` are other fields of ``Plan``."""
     check_ranks(ranks)
     strategy = STRATEGIES[strategy]() if isinstance(strategy, str) else strategy
     return Plan(strategy, ParallelDegrees(**{strategy.degrees[0]: ranks}), **settings)

@@ -35,7 +35,7 @@ from cdmpp.platform.limits import fitting
 
 
 def plan_from_dict(values: Mapping[str, Any], ranks: int | None = None) -> Plan:
-    """The plan of plain values.
+    """Make a plan of plain values.
 
     Args:
         values: what ``Plan.to_dict`` gave, or a part of it.
@@ -62,7 +62,7 @@ def plan_from_dict(values: Mapping[str, Any], ranks: int | None = None) -> Plan:
 
 
 def read_plan(path: Path, ranks: int | None = None) -> Plan:
-    """The plan of a file, as ``plan_from_dict`` reads it; every error names the file."""
+    """Read the plan of a file, as ``plan_from_dict`` does; every error names the file."""
     values = read_yaml(path)
     try:
         return plan_from_dict(values, ranks)

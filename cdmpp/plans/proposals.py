@@ -11,7 +11,7 @@ from cdmpp.plans.search_space import SearchSpace
 
 @dataclass(frozen=True)
 class Proposal:
-    """One kind of change, with all plans that it may lead to."""
+    """A proposal is one kind of change, with all plans that it may lead to."""
 
     name: str
     cause: str
@@ -20,7 +20,7 @@ class Proposal:
 
 
 def proposals(plan: Plan, space: SearchSpace, most_accumulation_steps: int = 1) -> Iterator[Proposal]:
-    """Changes of ``plan``; those that lead to no other plan are left out."""
+    """List changes of ``plan``; those that lead to no other plan are left out."""
     for name, cause, found in _all(plan, space, most_accumulation_steps):
         others = tuple(dict.fromkeys(other for other in found if other != plan))
         if others:
@@ -40,7 +40,7 @@ def _all(plan: Plan, space: SearchSpace, most_accumulation_steps: int) -> Iterat
 
 
 def memory_savers(plan: Plan, space: SearchSpace) -> Iterator[tuple[str, Plan]]:
-    """Plans that may hold less, each with one setting changed, by the name of the change."""
+    """List plans that may hold less, each with one setting changed, by the name of the change."""
     for name, strategy in plan.strategy.memory_savers(plan.ranks):
         yield name, replace(plan, strategy=strategy)
     if plan.gradient_accumulation_steps > 1:
@@ -51,5 +51,5 @@ def memory_savers(plan: Plan, space: SearchSpace) -> Iterator[tuple[str, Plan]]:
 
 
 def with_module(recompute: tuple[str, ...], name: str, space: SearchSpace) -> tuple[str, ...]:
-    """One more recomputed module, in the order of the model."""
+    """Recompute one more module, in the order of the model."""
     return tuple(module for module in space.modules if module in recompute or module == name)

@@ -22,7 +22,7 @@ Kind = TypeVar("Kind", bound=_Named)
 
 
 class Registry(Generic[Kind]):
-    """Frozen dataclasses by their ``name``, in the order of their files."""
+    """It keeps frozen dataclasses by their ``name``, in the order of their files."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -53,12 +53,12 @@ class Registry(Generic[Kind]):
         return self._kinds[name]
 
     def from_dict(self, values: Any, group: str) -> Kind:
-        """The kind that ``to_dict`` wrote; a bare name: its defaults. ``CdmppError``: unknown name, key or value."""
+        """Make the kind that ``to_dict`` wrote; a bare name: its defaults. ``CdmppError``: unknown name, key, value."""
         values = {"name": values} if isinstance(values, str) else dict(fitting(group, values, Mapping))
         kind = self[fitting(f"{group}.name", values.pop("name", None), str)]
         return config_from_dict(kind, values, group)
 
 
 def to_dict(kind: Any) -> dict[str, Any]:
-    """Name and settings as plain values, lists for tuples."""
+    """Return name and settings as plain values, lists for tuples."""
     return {"name": kind.name, **{key: list(v) if isinstance(v, tuple) else v for key, v in asdict(kind).items()}}

@@ -28,7 +28,7 @@ def search(
     most_accumulation_steps: int = 1,
     optimizer: str = "adamw",
 ) -> SearchResult:
-    """The best plan that proposals lead to from the default; the same evaluator gives the same plan.
+    """Find the best plan that proposals lead to from the default; the same evaluator gives the same plan.
 
     Where the default needs more memory than allowed, settings are changed first that save most bytes a second. Then
     each proposal whose part of the critical path is worth it is tried with all its plans, and the best one is taken.

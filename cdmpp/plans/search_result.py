@@ -12,7 +12,7 @@ from cdmpp.plans.torch_settings import torch_settings
 
 @dataclass(frozen=True)
 class SearchStep:
-    """One proposal, as it was tried."""
+    """This is one proposal, as it was tried."""
 
     proposal: str
     cause: str
@@ -26,7 +26,7 @@ class SearchStep:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The plan that was found, next to the default."""
+    """This plan was found; the default is next to it."""
 
     plan: Plan
     cost: Cost
@@ -41,31 +41,31 @@ class SearchResult:
 
     @property
     def iteration_s(self) -> float:
-        """Seconds of one step under the plan."""
+        """One step under the plan takes so long."""
         return self.cost.iteration_s
 
     @property
     def default_iteration_s(self) -> float:
-        """Seconds of one step under the default."""
+        """One step under the default takes so long."""
         return self.default_cost.iteration_s
 
     @property
     def gain(self) -> float:
-        """Examples a second over those of the default, less 1; below 0 where the default does not fit into memory."""
+        """Return examples a second over those of the default, less 1; below 0 where the default does not fit."""
         return self.default_cost.batch_s / self.cost.batch_s - 1.0 if self.cost.batch_s else 0.0
 
     @property
     def peak_bytes(self) -> int | None:
-        """Peak bytes on the rank that needs the most; None if memory is unknown."""
+        """The rank that needs the most needs so many bytes at its peak; None if memory is unknown."""
         return self.cost.peak_bytes
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """Lines of Python that realise the plan."""
+        """These lines of Python realise the plan."""
         return torch_settings(self.plan, self.optimizer)
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as JSON takes it; units are in the names of the keys."""
+        """Return the result as JSON takes it; units are in the names of the keys."""
         return {
             "plan": self.plan.to_dict(),
             "changes": list(self.plan.changes(self.default)),

@@ -9,7 +9,7 @@ from cdmpp.steps.step_graph import StepGraph
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """The settings of a job that may be changed."""
+    """These settings of a job may be changed."""
 
     graph: StepGraph
     """The step, from which a strategy sees which of its settings matter."""

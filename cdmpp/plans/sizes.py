@@ -9,7 +9,7 @@ _LEAST_TRIED, _MOST_TRIED = 2**18, 2**30
 
 
 def sizes(gradient_bytes: int) -> tuple[int, ...]:
-    """Powers of two from 256 KiB up to the first that holds all gradients."""
+    """List powers of two from 256 KiB up to the first that holds all gradients."""
     found = [_LEAST_TRIED]
     while found[-1] < min(gradient_bytes, _MOST_TRIED):
         found.append(2 * found[-1])
@@ -17,5 +17,5 @@ def sizes(gradient_bytes: int) -> tuple[int, ...]:
 
 
 def mib(n_bytes: int) -> str:
-    """``1572864`` -> ``1.5``."""
+    """Write ``1572864`` as ``1.5``."""
     return f"{n_bytes / MIB:g}"

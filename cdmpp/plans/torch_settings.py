@@ -10,7 +10,7 @@ _CLASSES: Mapping[str, str] = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 
 
 def torch_settings(plan: Plan, optimizer: str = "adamw") -> tuple[str, ...]:
-    """Lines of Python for a ``model`` and ``batches``; ``optimizer``: ``sgd``, ``adam``, ``adamw``, or empty."""
+    """Write Python for a ``model`` and ``batches``; ``optimizer``: ``sgd``, ``adam``, ``adamw``, or empty."""
     return (*_recomputed(plan), *plan.strategy.torch_lines(), *_optimizer(plan, optimizer), *_loop(plan))
 
 

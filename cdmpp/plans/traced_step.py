@@ -14,13 +14,13 @@ from cdmpp.steps.transforms.fuse_update import is_update_fused
 
 
 def optimize_traced(graph: StepGraph, most_accumulation_steps: int = 1, optimizer: str = "") -> SearchResult:
-    """The best plan for a traced step, as ``search`` finds it. A trace does not say which optimizer it has."""
+    """Find the best plan for a traced step by ``search``. A trace does not say which optimizer it has."""
     plan, graph = traced_plan(graph), contention_free(graph)  # once, in place of in each evaluation
     return search(Evaluator(graph, None, plan), None, most_accumulation_steps, optimizer)
 
 
 def traced_plan(graph: StepGraph) -> Plan:
-    """The plan under which a step was traced, by the first strategy that recognizes its exchanges.
+    """Return the plan under which a step was traced, by the first strategy that recognizes its exchanges.
 
     Raises:
         CdmppError: no strategy does; it says why.

@@ -20,7 +20,7 @@ _ELSEWHERE_BYTES = 2**34
 
 
 def free_bytes() -> int:
-    """Memory that this process may still take: what the machine has free, within the limit of ``ulimit -v``."""
+    """Return the memory that this process may still take: what is free, within the limit of ``ulimit -v``."""
     free = _ELSEWHERE_BYTES
     with suppress(OSError, ValueError, IndexError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -32,7 +32,7 @@ def free_bytes() -> int:
 
 
 def check_bytes(what: str, n_bytes: int, remedy: str) -> None:
-    """``CdmppError`` where ``n_bytes`` are more than what is free; ``what`` begins the message, ``remedy`` ends it."""
+    """Raise ``CdmppError`` for more ``n_bytes`` than are free; ``what`` begins the message, ``remedy`` ends it."""
     if n_bytes > (free := free_bytes()):
         raise CdmppError(f"{what} needs {_size(n_bytes)} of memory and {_size(free)} are free: {remedy}")
 

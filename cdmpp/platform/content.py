@@ -32,7 +32,7 @@ _MAGIC, _CHUNK = b"\x1f\x8b", 1 << 20
 
 
 def chunks_of(path: Path) -> Iterator[bytes]:
-    """The bytes of a file, unpacked where it is gzipped, a megabyte at a time.
+    """Yield the bytes of a file, unpacked where it is gzipped, a megabyte at a time.
 
     ``DataError``: it cannot be read, it ends early, or it unpacks to more than ``MOST_TIMES`` its size.
     """
@@ -58,7 +58,7 @@ def chunks_of(path: Path) -> Iterator[bytes]:
 
 
 def content_of(path: Path, most: int = MOST_BYTES) -> bytes:
-    """The whole content as ``chunks_of`` gives it; ``DataError`` where it is of more than ``most`` bytes."""
+    """Return the whole content as ``chunks_of`` gives it; ``DataError`` where it is of more than ``most`` bytes."""
     found, count = [], 0
     for chunk in chunks_of(path):
         count += len(chunk)
@@ -69,7 +69,7 @@ def content_of(path: Path, most: int = MOST_BYTES) -> bytes:
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Number and bytes of each line that is not blank; ``DataError`` as ``chunks_of``, and for an endless line."""
+    """Yield number and bytes of each line that is not blank; ``DataError`` as ``chunks_of``, and for endless lines."""
     number, rest = 0, b""
     try:
         for chunk in chunks_of(path):
@@ -90,7 +90,7 @@ def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def parse_json(text: bytes | str) -> Any:
-    """A JSON value; ``ValueError`` where it is none, is nested too deep, or has a key twice in one object."""
+    """Parse a JSON value; ``ValueError``: it is none, is nested too deep, or has a key twice in one object."""
     try:
         return json.loads(text.decode("utf-8") if isinstance(text, bytes) else text, object_pairs_hook=_once)
     except RecursionError:
@@ -100,7 +100,7 @@ def parse_json(text: bytes | str) -> Any:
 
 
 def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """A Parquet file as a table, read batch by batch so that ``MOST_TABLE_BYTES`` are never passed by much.
+    """Read a Parquet file as a table, batch by batch so that ``MOST_TABLE_BYTES`` are never passed by much.
 
     ``DataError`` names a file that is corrupt, or of more than ``MOST_ROWS`` rows.
     """
@@ -109,7 +109,7 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def parquet_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """An empty batch with the schema of a Parquet file, and its rows; errors as ``read_parquet``."""
+    """Yield an empty batch with the schema of a Parquet file, and its rows; errors as ``read_parquet``."""
     try:
         with pq.ParquetFile(path) as file:
             if file.metadata.num_rows > MOST_ROWS:
@@ -133,7 +133,7 @@ def parquet_batches(path: Path, columns: Sequence[str] | None = None) -> Iterato
 
 
 def read_yaml(path: Path) -> Any:
-    """The plain values of a YAML file; ``DataError`` names it where it cannot be read, or has a key twice."""
+    """Read plain values of a YAML file; ``DataError`` names it where it cannot be read, or has a key twice."""
     try:
         return yaml.load(content_of(path, FREE_BYTES).decode("utf-8"), Loader=_Loader)
     except (UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError) as error:

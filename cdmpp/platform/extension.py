@@ -13,7 +13,7 @@ _SOURCES = {"extract": "ast/native", "cpu_code": "machine_code/cpu/native", "gpu
 
 
 def extension(name: str) -> Path:
-    """Path of the library ``extract``, ``cpu_code`` or ``gpu_code``.
+    """Return the path of the library ``extract``, ``cpu_code`` or ``gpu_code``.
 
     Raises:
         MissingToolError: it was not built; or, in a checkout, it is of other sources than lie there.
@@ -28,6 +28,6 @@ def extension(name: str) -> Path:
 
 
 def digest_of(sources: Path) -> str:
-    """A digest of all files of a folder, as ``CMakeLists.txt`` makes it."""
+    """Compute a digest of all files of a folder, as ``CMakeLists.txt`` makes it."""
     digests = (sha256(path.read_bytes()).hexdigest() for path in sorted(sources.iterdir()))
     return sha256("".join(digests).encode()).hexdigest()

@@ -74,7 +74,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """The value as strict JSON can hold it: NaN and infinity (no task counts towards a metric) become null."""
+    """Return the value as strict JSON holds it: NaN and infinity (no task counts towards a metric) become null."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -95,7 +95,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_lines(path: Path) -> list[Any]:
-    """Values of a JSON-lines file that may end in a line cut short by a kill; empty where there is none."""
+    """Read values of a JSON-lines file that may end in a line cut short by a kill; empty where there is none."""
     values = []
     for _, line in lines_of(path) if path.exists() else ():
         with suppress(ValueError):
@@ -104,7 +104,7 @@ def read_lines(path: Path) -> list[Any]:
 
 
 def read_entries(path: Path, device: str, *numbers: str) -> list[dict[str, Any]]:
-    """The entries of a journal that are of ``device``, read by ``read_lines``; all have ``id`` or ``record_id``.
+    """Read a journal's entries of ``device``, by ``read_lines``; all have ``id`` or ``record_id``.
 
     ``DataError`` names the file and an entry that is none: no object, without ids, or without positive ``numbers``.
     """
@@ -151,7 +151,7 @@ def read_table(path: Path) -> pa.Table:
 
 
 def check_version(path: Path, version: int | str) -> None:
-    """``DataError`` where a file or folder is of a newer schema."""
+    """Raise ``DataError`` where a file or folder is of a newer schema."""
     if not isinstance(version, int) or version > SCHEMA_VERSION:
         raise DataError(
             f"{path} has schema version {version}, this cdmpp reads up to {SCHEMA_VERSION}: install a newer cdmpp"

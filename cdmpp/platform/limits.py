@@ -22,7 +22,7 @@ _EXACT = 2**53
 
 @dataclass(frozen=True)
 class Limits:
-    """The numbers that a setting may have; calling it reads one from a command line, as ``type`` of ``argparse``."""
+    """A setting may have these numbers; calling it reads one from a command line, as ``type`` of ``argparse``."""
 
     least: float
     most: float
@@ -41,7 +41,7 @@ class Limits:
         return (self.least < value if self.above else self.least <= value) and value <= self.most
 
     def fitting(self, name: str, value: Any) -> Any:
-        """``value`` where it may be, a float where numbers may be broken; ``UsageError`` names what is allowed."""
+        """Return ``value`` where it may be, a float where numbers may be broken; ``UsageError`` says what may be."""
         allowed = (int,) if self.whole else (int, float)
         if type(value) not in allowed or value not in self:  # NaN is in no limits
             raise UsageError(f"{name} is {shown(value)}: expected {self}")
@@ -56,12 +56,12 @@ class Limits:
 
 
 def numbers(least: float, most: float, unit: str = "", above: bool = False) -> Limits:
-    """Limits of numbers that need not be whole."""
+    """Make limits of numbers that need not be whole."""
     return Limits(least, most, unit, whole=False, above=above)
 
 
 def text(given: str) -> str:
-    """A name of a command line, as ``type`` of ``argparse``: an empty one is none."""
+    """Read a name of a command line, as ``type`` of ``argparse``: an empty one is none."""
     try:
         return _text("it", given)
     except UsageError as error:
@@ -69,7 +69,7 @@ def text(given: str) -> str:
 
 
 def path(given: str) -> Path:
-    """A file or folder of a command line, as ``type`` of ``argparse``; an empty one would be the working folder."""
+    """Read a file or folder of a command line, as ``type`` of ``argparse``; empty would be the working folder."""
     return Path(text(given))
 
 
@@ -80,7 +80,7 @@ SIZES = Limits(1, 2**31)
 
 
 def fitting(name: str, value: Any, hint: Any, limits: Limits | None = None) -> Any:
-    """``value`` as a setting of the type ``hint``: lists become tuples where it is one, whole numbers floats.
+    """Return ``value`` as a setting of the type ``hint``: lists become tuples where it is one, whole numbers floats.
 
     ``UsageError`` for another type, a number beyond ``limits``, an empty text, and a list that says something twice.
     """
@@ -132,7 +132,7 @@ def _fitting_list(name: str, value: Any, kind: Any, limits: Limits | None) -> An
 
 
 def checked(**limits: Limits) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorator of a public function: ``UsageError`` for an argument that is not ``fitting`` its type or its limits."""
+    """Decorate a public function: ``UsageError`` for an argument that is not ``fitting`` its type or its limits."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         signature = inspect.signature(function)
@@ -152,24 +152,24 @@ def checked(**limits: Limits) -> Callable[[Callable[P, T]], Callable[P, T]]:
 def fitting_values(
     values: Mapping[str, Any], hints: Mapping[str, Any], limits: Mapping[str, Limits], prefix: str = ""
 ) -> dict[str, Any]:
-    """``fitting`` for each of ``values``; ``prefix`` is put before their names."""
+    """Take ``fitting`` of each of ``values``; ``prefix`` is put before their names."""
     return {key: fitting(f"{prefix}{key}", value, hints[key], limits.get(key)) for key, value in values.items()}
 
 
 def check_fields(config: Any, prefix: str = "") -> None:
-    """``UsageError`` for the first field of a dataclass that is not ``fitting`` its type and the class's ``LIMITS``."""
+    """Raise ``UsageError`` for the first field not ``fitting`` its type and the dataclass's ``LIMITS``."""
     for name, hint in hints_of(type(config)).items():
         fitting(f"{prefix}{name}", getattr(config, name), hint, getattr(config, "LIMITS", {}).get(name))
 
 
 def check_all(name: str, values: Any, kind: type) -> None:
-    """``UsageError`` where ``values`` are no list or tuple of ``kind``."""
+    """Raise ``UsageError`` where ``values`` are no list or tuple of ``kind``."""
     if odd := [one for one in _list(name, values) if not isinstance(one, kind)]:
         raise UsageError(f"{name} hold {shown(odd[0])}: expected a {kind.__name__} each")
 
 
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
-    """``UsageError`` where ``value`` is none of ``choices``."""
+    """Raise ``UsageError`` where ``value`` is none of ``choices``."""
     if not any(type(value) is type(one) and value == one for one in choices):
         raise UsageError(
             f"{name} is {shown(value)}; one of {', '.join('null' if c is None else str(c) for c in choices)}"
@@ -177,7 +177,7 @@ def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
 
 
 def hints_of(kind: Any) -> Mapping[str, Any]:
-    """Name -> type of the fields of a dataclass, or of the arguments of a function."""
+    """Return the types of the fields of a dataclass, or of the arguments of a function, by name."""
     return _hints_of(kind)
 
 
@@ -194,7 +194,7 @@ def _list(name: str, value: Any) -> Sequence[Any]:
 
 
 def check_once(name: str, items: Sequence[Any]) -> None:
-    """``UsageError`` for the first of ``items`` that is there twice."""
+    """Raise ``UsageError`` for the first of ``items`` that is there twice."""
     if twice := [one for i, one in enumerate(items) if one in items[:i]]:
         raise UsageError(f"{name} says {shown(twice[0])} twice: name each once")
 
@@ -218,7 +218,7 @@ def _of(name: str, value: Any, kind: type, expected: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """``value`` for a message, cut where it is long."""
+    """Show ``value`` for a message, cut where it is long."""
     try:
         whole = repr(value)
     except ValueError:  # a whole number of thousands of digits

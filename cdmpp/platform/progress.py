@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def shown(items: Generator[T], title: str, total: int, progress: bool) -> Generator[T]:
-    """``items``, with a bar where ``progress`` is wanted."""
+    """Yield ``items``, with a bar where ``progress`` is wanted."""
     if not progress:
         return items
     from rich.console import Console

@@ -35,7 +35,7 @@ Operation = Callable[[Request], Reply]
 
 
 class Worker:
-    """One child process, started when first needed and again after every crash or hang.
+    """A worker is one child process, started when first needed and again after every crash or hang.
 
     A reply that holds ``cause`` is a failure: ``crash`` (with the exit ``status``), ``timeout`` or what the operation
     itself reported.
@@ -58,7 +58,7 @@ class Worker:
 
     @property
     def running(self) -> bool:
-        """True while the process lives."""
+        """Return True while the process lives."""
         return self._process is not None and self._process.poll() is None
 
     def launch(self) -> None:
@@ -84,7 +84,7 @@ class Worker:
         self._write(self.ready, START_LIMIT_S)
 
     def start(self) -> None:
-        """``launch``, and wait until the process is ready; ``CdmppError`` where it does not start."""
+        """Do as ``launch``, and wait until the process is ready; ``CdmppError`` where it does not start."""
         self.launch()
         if self._starting:
             self.advance()
@@ -114,7 +114,7 @@ class Worker:
             self._write(message, limit_s)
 
     def advance(self) -> Reply | None:
-        """The reply to the last request; None where the process got ready and has the request now.
+        """Return the reply to the last request; None where the process got ready and has the request now.
 
         Kills the process at its deadline. ``CdmppError``: it does not start.
         """
@@ -183,7 +183,7 @@ _KEPT = 2
 
 
 def take_worker(command: Sequence[str], ready: Request | None = None) -> Worker:
-    """A kept process of ``command``, or a new one that begins with ``ready``.
+    """Take a kept process of ``command``, or a new one that begins with ``ready``.
 
     ``take_worker(c).launch()`` early saves waiting later.
     """

@@ -25,7 +25,7 @@ _METRICS = ("mape", "median_ape", "spearman_within_task", "top1_regret")
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A model folder as its two JSON files describe it."""
+    """This is a model folder as its two JSON files describe it."""
 
     name: str
     """The name that ``cdmpp.load_model`` takes: the plain one of a shipped model, else a path."""
@@ -46,21 +46,21 @@ class ModelEntry:
 
     @property
     def kinds(self) -> set[str]:
-        """``cpu`` or ``gpu``, of the devices that are described here."""
+        """Return ``cpu`` or ``gpu``, of the devices that are described here."""
         return {devices.get(name).kind for name in self.devices if name in devices.names()}
 
     @property
     def archs(self) -> set[str]:
-        """``sm_80`` and the like, of the GPUs that are described here."""
+        """Return ``sm_80`` and the like, of the GPUs that are described here."""
         return {str(devices.get(name).target.get("arch")) for name in self.devices if name in devices.names()}
 
     @property
     def usable(self) -> bool:
-        """True if its JSON files are those of a model of this version."""
+        """Return True if its JSON files are those of a model of this version."""
         return self.state == "usable"
 
     def summary(self) -> dict[str, Any]:
-        """Size and the figures of its card, those of the test where it has been evaluated, else of the validation."""
+        """Return size and the figures of its card: of the test where it has been evaluated, else of the validation."""
         return {
             "name": self.name,
             "devices": [*self.devices, *(f"{device} (zero-shot)" for device in self.zero_shot)],
@@ -71,7 +71,7 @@ class ModelEntry:
 
 
 def models(root: Path = Path()) -> list[ModelEntry]:
-    """Every model folder, shipped ones first, then the newest first."""
+    """List every model folder, shipped ones first, then the newest first."""
     configs = (path for pattern in _PATTERNS for path in root.glob(pattern) if (path.parent / WEIGHTS).is_file())
     local = sorted(configs, key=lambda path: path.stat().st_mtime, reverse=True)
     entries = [_entry(path.parent, path.parent.name) for path in sorted(SHIPPED.glob("*/config.json"))]
@@ -80,7 +80,7 @@ def models(root: Path = Path()) -> list[ModelEntry]:
 
 
 def model_for(device: str | Device, entries: Sequence[ModelEntry], features: str = "cdmpp") -> ModelEntry:
-    """The model to use when none is named: the first usable one trained on ``device``, else made for it zero-shot.
+    """Choose a model when none is named: the first usable one trained on ``device``, else made for it zero-shot.
 
     ``device`` is a name, or a device described in Python, which no file needs to describe.
 

@@ -22,7 +22,7 @@ from cdmpp.programs.task import Program
 
 
 def read_programs(programs: Sequence[Program], options: ReadOptions) -> ProgramBatch:
-    """Raises ``UnsupportedProgramError`` for the first program that has no AST or another device's target."""
+    """Read programs; ``UnsupportedProgramError`` for the first without an AST, or with another device's target."""
     labels = tuple(getattr(program, "name", "") or f"#{i}" for i, program in enumerate(programs))
     given = {str(program.target) for program in programs}
     texts, reasons = {}, {}

@@ -16,7 +16,7 @@ from cdmpp.predict.program_batch import ProgramBatch, ReadOptions
 
 @dataclass(frozen=True)
 class Derived:
-    """ASTs and code vectors by the key of their source, or the reasons why there are none."""
+    """ASTs and code vectors, or the reasons why there are none, are kept by the key of their source."""
 
     stored: Mapping[str, CompactAST]
     codes: Mapping[str, np.ndarray]
@@ -50,7 +50,7 @@ class Derived:
         return Derived(stored, cached_codes(codes) if compiled else {}, faults.get("asts", {}), of_codes)
 
     def inputs(self, sources: Sequence[Source], labels: Sequence[str]) -> ProgramBatch:
-        """The programs of sources that all have ASTs."""
+        """Return the programs of sources that all have ASTs."""
         keys = [source.key for source in sources]
         inputs = ProgramBatch(AstTable.from_asts(self.stored[key] for key in keys), tuple(labels))
         return inputs.with_codes(self.codes, self.code_faults, keys)

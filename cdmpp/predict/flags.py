@@ -39,7 +39,7 @@ _CPU_BOOST = 1.1  # by how much a CPU's clock may exceed that of its description
 def flag_programs(
     asts: AstTable, device: Device, latency_s: np.ndarray, wants_code: bool, learned_unscheduled: int = 0
 ) -> dict[str, np.ndarray]:
-    """Flag -> (n,) bool, those that follow from programs and answers.
+    """Return (n,) bool by flag, for those flags that follow from programs and answers.
 
     ``wants_code``: the model reads the machine code of such a device. ``learned_unscheduled``: programs of this
     device without a schedule that it learned from.
@@ -55,7 +55,7 @@ def flag_programs(
 
 
 def count_unknown(asts: AstTable) -> np.ndarray:
-    """(n,) bool: CPU programs whose code vectors say that data decide how often parts of them run."""
+    """Return (n,) True for CPU programs in which data decide how often parts run, by their code vectors."""
     if asts.codes is None:
         return np.zeros(len(asts), bool)
     branches = asts.codes[:, _UNKNOWN]  # log2(1 + n)
@@ -63,7 +63,7 @@ def count_unknown(asts: AstTable) -> np.ndarray:
 
 
 def least_seconds(asts: AstTable, device: Device) -> np.ndarray:
-    """(n,) seconds that the multiply-adds of each program need at the device's published peak; 0 where none is known.
+    """Return (n,) seconds of the multiply-adds at the device's published peak; 0 where none is known.
 
     Only multiply-adds count: a compiler may fold other operations. A loop nest uses no more cores than it has parallel
     iterations or blocks.

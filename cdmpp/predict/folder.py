@@ -30,7 +30,7 @@ _NO_AST = "no AST was derived"
 
 
 def read_path(path: Path, options: ReadOptions) -> ProgramBatch:
-    """Compact ASTs and a label for each; ``CdmppError`` where no program can be read as is wished.
+    """Read compact ASTs and a label for each; ``CdmppError`` where no program can be read as is wished.
 
     A data set gives its programs of the device by record id (of all devices where it has none of this one), a
     database its lines in file order, whether or not they were measured, a TVMScript file its functions, a Parquet

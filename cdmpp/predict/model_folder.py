@@ -26,7 +26,7 @@ _SMALL = 2**28
 
 @checked()
 def load(path_or_name: str | Path) -> Predictor:
-    """A predictor from a model folder, or a shipped one by name.
+    """Load a predictor from a model folder, or a shipped one by name.
 
     ``ModelFormatError`` names what is missing, damaged, impossible or of another version: model, file or field.
     """
@@ -41,12 +41,12 @@ def load(path_or_name: str | Path) -> Predictor:
 
 
 def pretrained_names() -> list[str]:
-    """Names of the models that ship with the package."""
+    """Return the names of the models that ship with the package."""
     return sorted(path.parent.name for path in SHIPPED.glob(f"*/{CONFIG}"))
 
 
 def find_model(path_or_name: str | Path) -> Path:
-    """The folder of a model; ``ModelFormatError`` where there is none."""
+    """Find the folder of a model; ``ModelFormatError`` where there is none."""
     if "\0" not in str(path_or_name):
         for folder in (Path(path_or_name), SHIPPED / str(path_or_name)):
             if (folder / CONFIG).is_file():

@@ -14,7 +14,7 @@ from cdmpp.errors import CdmppError
 
 @dataclass(frozen=True)
 class Prediction:
-    """Latencies of n programs on one device."""
+    """A prediction holds the latencies of n programs on one device."""
 
     latency_s: np.ndarray
     """(n,) float64, seconds."""
@@ -65,11 +65,11 @@ class Prediction:
 
     @property
     def device(self) -> str:
-        """Name of the device."""
+        """This is the name of the device."""
         return self.sheet.name
 
     def interval(self, i: int) -> dict[float, tuple[float, float]]:
-        """Level -> lower and upper bound of program ``i`` in seconds; empty where nothing is known of its error."""
+        """Return bounds of program ``i`` in seconds by level; empty where nothing is known of its error."""
         bounds = {level: (float(low[i]), float(high[i])) for level, (low, high) in self.intervals.items()}
         return {level: pair for level, pair in bounds.items() if not math.isnan(pair[0])}
 

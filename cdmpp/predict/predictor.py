@@ -57,7 +57,7 @@ _TYPICAL_ERROR = 0.4
 
 
 class Predictor:
-    """One model or several of the same kind (members), with the devices they were trained on.
+    """A predictor has one model or several of the same kind (members), with the devices they were trained on.
 
     ``card`` is a dictionary for readers: data, split, validation figures. Nothing in it is needed to predict.
     """
@@ -89,7 +89,7 @@ class Predictor:
         """Added to every log-latency: ``training.metrics.mape_factor`` of the validation part."""
 
     def to(self, torch_device: str) -> Predictor:
-        """This predictor, with its weights moved."""
+        """Move the weights of this predictor."""
         for module in (*self.models, *([self.ranker] if self.ranker else [])):
             module.to(torch_device)
         return self
@@ -110,7 +110,7 @@ class Predictor:
         limit_s: float = LIMIT_S,
         retarget: bool = False,
     ) -> Prediction:
-        """Latency of each program.
+        """Predict the latency of each program.
 
         Args:
             programs: programs (needs TVM), stored ASTs, framework operators, a TVMScript file, a data set
@@ -156,7 +156,7 @@ class Predictor:
         return replace(self._answer(seen, inputs, target), described=described)
 
     def chances(self, asts: AstTable, device: str | Device, tasks: Sequence[str]) -> np.ndarray:
-        """(n,) chance of each program to be the fastest of its task, by only its AST; ``tasks`` (n,) names the tasks.
+        """Return (n,) chances to be the fastest program of its task, by only its AST; ``tasks`` (n,) names the tasks.
 
         Those of one task add up to one. Where there is a ranker, the geometric mean of what it says and what the
         predictions without machine code do: the two err differently.
@@ -174,7 +174,7 @@ class Predictor:
         return weights / np.bincount(which, weights)[which]
 
     def device_share(self, operators: Sequence[EagerOperator], device: str | Device) -> np.ndarray:
-        """(n,) share of each call's latency in which the device is busy; the rest is its host's dispatch.
+        """Return the (n,) share of each call in which the device is busy; the rest is its host's dispatch.
 
         ``CdmppError``: this is no model of framework operators.
         """
@@ -241,7 +241,7 @@ class Predictor:
 
     @torch.inference_mode()
     def examine(self, programs: ProgramTensors, rows: np.ndarray) -> Examined:
-        """The model's view of ``rows`` of tensors on its torch device; hidden vectors are those of the first member."""
+        """Return the model's view of ``rows`` on its torch device; hidden vectors are those of the first member."""
         rows = np.asarray(rows, np.int64)
         logs, parts, order = np.empty((len(self.models), len(programs))), [], []
         for batch in ordered_batches(programs, rows):
@@ -259,12 +259,12 @@ class Predictor:
 
     @property
     def reads_code(self) -> bool:
-        """True where a member reads code vectors (``cdmpp.machine_code``)."""
+        """Return True where a member reads code vectors (``cdmpp.machine_code``)."""
         return any(getattr(model.config, "code", False) for model in self.models)
 
     @property
     def can_scale(self) -> bool:
-        """True where few calls of a device tell every member that device's numbers (``recipes.scaled``)."""
+        """Return True where a few calls tell every member the numbers of a device (``recipes.scaled``)."""
         return all(getattr(model, "can_scale", False) for model in self.models)
 
     @property
@@ -279,7 +279,7 @@ class Predictor:
 
     @property
     def torch_device(self) -> torch.device:
-        """The torch device that the weights lie on."""
+        """The weights lie on this torch device."""
         return next(self.models[0].parameters()).device
 
     def _device(self, device: str | Device | None) -> Device:
@@ -322,7 +322,7 @@ class Predictor:
 
 
 def device_group(device: Device) -> str:
-    """The device's path among the groups of ``Conformal``: kind, then name."""
+    """Return the device's path among the groups of ``Conformal``: kind, then name."""
     return f"{device.kind}/{device.name}"
 
 

@@ -17,7 +17,7 @@ from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Options that decide how programs are read."""
+    """These options decide how programs are read."""
 
     device: Device
     features: str = "cdmpp"
@@ -29,7 +29,7 @@ class ReadOptions:
     """Make programs of another architecture, or of another CPU, for the device's own target."""
 
     def target_of(self, target: str) -> str:
-        """JSON of the target that a program recorded for ``target`` (JSON) is made for.
+        """Return the target that a program recorded for ``target`` is made for, both as JSON.
 
         ``UnsupportedProgramError``: it is not of the device.
         """
@@ -43,7 +43,7 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class ProgramBatch:
-    """n programs as a model reads them."""
+    """A model reads n programs so."""
 
     asts: AstTable
     labels: tuple[str, ...]
@@ -55,7 +55,7 @@ class ProgramBatch:
     def with_codes(
         self, codes: Mapping[str, np.ndarray], faults: Mapping[str, str], keys: Sequence[str]
     ) -> ProgramBatch:
-        """Code vectors for programs that have none yet, and why some get none, by the ``keys`` (n,) of the programs."""
+        """Get code vectors for programs without, and why some get none, by the ``keys`` (n,) of the programs."""
         reasons = {i: faults[key] for i, key in enumerate(keys) if key in faults}
         if not codes:
             return replace(self, reasons=reasons)

@@ -17,7 +17,7 @@ from cdmpp.predict.program_batch import ProgramBatch, ReadOptions
 
 
 def read_batch(programs: Any, options: ReadOptions) -> ProgramBatch:
-    """Raises ``CdmppError`` where nothing can be read of what was given."""
+    """Read programs; ``CdmppError`` where nothing can be read of what was given."""
     if isinstance(programs, AstTable):
         return ProgramBatch(programs, _numbers(len(programs)))
     if isinstance(programs, str | Path):

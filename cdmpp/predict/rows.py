@@ -18,7 +18,7 @@ _PORTION = 32_768
 def predict_rows(
     predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray, compiled: bool | None = None
 ) -> np.ndarray:
-    """(len(rows),) seconds of the programs ``rows`` of ``dataset``, each on its own device.
+    """Predict seconds of the programs ``rows`` of ``dataset``, (len(rows),), each on its own device.
 
     ``compiled``: False: without their machine code, as at ``Predictor.predict``.
     """
@@ -28,7 +28,7 @@ def predict_rows(
 def predict_rows_with_intervals(
     predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray, compiled: bool | None = None
 ) -> tuple[np.ndarray, dict[float, tuple[np.ndarray, np.ndarray]]]:
-    """The same with lower and upper bounds by level, for the levels that every device among ``rows`` has."""
+    """Predict the same with lower and upper bounds by level, for levels that every device in ``rows`` has."""
     rows = np.asarray(rows)
     names = np.asarray(dataset.devices)[rows]
     predicted = np.empty(len(rows))
@@ -45,7 +45,7 @@ def predict_rows_with_intervals(
 
 
 def examine_rows(predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray) -> Examined:
-    """The view that ``predictor`` has of the programs ``rows`` of ``dataset``, each on its own device."""
+    """Return the view that ``predictor`` has of the programs ``rows`` of ``dataset``, each on its own device."""
     from cdmpp.data.batching import ProgramTensors
     from cdmpp.devices import sheets_of
 

@@ -41,7 +41,7 @@ _SUM = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class StoredConfig:
-    """The content of ``config.json``, apart from what only building the model can tell."""
+    """This is the content of ``config.json``, apart from what only building the model can tell."""
 
     file: Path
     features: str
@@ -61,7 +61,7 @@ class StoredConfig:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The mapping in a JSON file of a model folder; ``ModelFormatError`` names the file."""
+    """Read the mapping in a JSON file of a model folder; ``ModelFormatError`` names the file."""
     try:
         content = parse_json(content_of(path))
     except ValueError as error:
@@ -72,7 +72,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def other_version(folder: Path, config: Mapping[str, Any]) -> str:
-    """The reason why this version of the package cannot read the model in ``folder``; empty where it can."""
+    """Say why this version of the package cannot read the model in ``folder``; empty where it can."""
     for name, readable in _READABLE.items():
         if (value := config.get(name, readable[0])) not in readable:
             return (

@@ -101,13 +101,13 @@ def _check_sum(file: Path, expected: str | None) -> None:
 
 
 def calibrations(calibration: Calibration | None) -> dict[str, Calibration]:
-    """The calibrations by their keys in ``CALIBRATIONS``, under which their tensors are stored as well."""
+    """Return the calibrations by their keys in ``CALIBRATIONS``, under which their tensors are stored as well."""
     both = (calibration, calibration and calibration.without_code)
     return {key: one for key, one in zip(CALIBRATIONS, both, strict=True) if one is not None}
 
 
 def stored_weights(models: Sequence[Model], ranker: Ranker | None, half: bool) -> dict[str, Tensor]:
-    """The weights by their names in the file; ``half``: trained matrices, not what was fitted, as float16."""
+    """Return the weights by name in the file; ``half``: trained matrices, not what was fitted, as float16."""
     weights = {}
     for prefix, module in _named(models, ranker).items():
         matrices = _trained_matrices(module) if half else set()

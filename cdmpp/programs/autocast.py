@@ -18,7 +18,7 @@ DEVICES = {"cpu": "cpu", "gpu": "cuda"}
 
 
 class Autocast(NamedTuple):
-    """The innermost region of autocast around a node."""
+    """This is the innermost region of autocast around a node."""
 
     device: str
     dtype: Any
@@ -34,7 +34,7 @@ class Autocast(NamedTuple):
 def seen_as_on(
     kind: str | None, trains: bool, refuse: Callable[[str], NoReturn], told: dict[str, None]
 ) -> Iterator[None]:
-    """Regions of autocast as they are on another device, while a model is exported on a CPU.
+    """Treat regions of autocast as they are on another device, while a model is exported on a CPU.
 
     Args:
         kind: of that device, ``cpu`` or ``gpu``; None: enabled regions are refused.

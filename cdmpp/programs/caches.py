@@ -11,7 +11,7 @@ from typing import Any
 
 
 def register_caches() -> None:
-    """Tells torch what tensors are in each kind of cache that transformers has; nothing where it is not imported.
+    """Tell torch what tensors are in each kind of cache of transformers; nothing where it is not imported.
 
     transformers registers one kind of its own accord, when asked, and puts its tensors back by copying them.
     """

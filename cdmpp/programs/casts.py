@@ -17,7 +17,7 @@ from cdmpp.programs.refusal import place_in_model
 
 
 def with_casts(exported: Any, kind: str) -> None:
-    """Casts become nodes of the graph, whose values get the types that they have on that kind of device.
+    """Make casts nodes of the graph, whose values get the types that they have on that kind of device.
 
     Args:
         exported: with regions brought into one graph (``regions.inlined``); it is changed.
@@ -208,7 +208,7 @@ class _CastLog:
         self.mode = Mode()
 
     def add(self, function: Any, args: Any, kwargs: Any) -> None:
-        """Notes a call."""
+        """Note a call."""
         import torch
 
         if function is torch.ops.aten._to_copy.default and kwargs.get("dtype") is not None:

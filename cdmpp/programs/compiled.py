@@ -16,7 +16,7 @@ EAGER, TVM = "eager PyTorch", "what TVM compiles of it"
 
 @contextmanager
 def compiled_noted() -> Iterator[dict[str, None]]:
-    """Runs what is wrapped by ``torch.compile`` eagerly, and notes the names of what an export meets in the meantime.
+    """Run what ``torch.compile`` wraps eagerly, and note the names of what an export meets in the meantime.
 
     ``torch.compile`` wraps modules, methods and functions alike in one function, which asks whether an export is under
     way before it passes the call on: whoever asks is looked at.
@@ -41,13 +41,13 @@ def compiled_noted() -> Iterator[dict[str, None]]:
 
 
 def compiled_modules(model: Any) -> dict[str, None]:
-    """Names of the classes of modules that ``module.compile()`` wrapped in their places, which a copy of them loses."""
+    """Name the classes of modules that ``module.compile()`` wrapped in their places, which a copy loses."""
     wrapped = [one for one in model.modules() if getattr(one, "_compiled_call_impl", None) is not None]
     return dict.fromkeys(type(one).__name__ for one in wrapped)
 
 
 def compiled_flag(names: Iterable[str], as_what: str) -> tuple[str, ...]:
-    """The sentence that says of what ``compiled_noted`` noted that it is answered ``as_what``; none where none was."""
+    """Say of what ``compiled_noted`` noted that it is answered ``as_what``; empty where nothing was."""
     told = some(list(names), ", ", 5)
     return (f"torch.compile is left out: {told} answered as {as_what}",) if told else ()
 

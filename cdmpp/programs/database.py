@@ -33,7 +33,7 @@ FAILED_SECONDS = 1e9
 
 @dataclass(frozen=True)
 class TuningLine:
-    """One record of a tuning database."""
+    """This is one record of a tuning database."""
 
     number: int
     """Line number in the record file, from 1."""
@@ -48,7 +48,7 @@ class TuningLine:
 
     @property
     def measured(self) -> bool:
-        """False for a schedule that nobody has run yet."""
+        """Return False for a schedule that nobody has run yet."""
         return bool(self.seconds)
 
     @property
@@ -59,7 +59,7 @@ class TuningLine:
 
 @dataclass(frozen=True)
 class BadLine:
-    """A line that cannot be used, and why."""
+    """This line cannot be used, for this reason."""
 
     number: int
     reason: str
@@ -69,7 +69,7 @@ class BadLine:
 
 
 def find_file(folder: Path, name: str) -> Path:
-    """``name`` or ``name.gz`` in ``folder``; ``DataError`` where neither is there."""
+    """Find ``name`` or ``name.gz`` in ``folder``; ``DataError`` where neither is there."""
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
             return path
@@ -77,7 +77,7 @@ def find_file(folder: Path, name: str) -> Path:
 
 
 def is_database(folder: Path) -> bool:
-    """True where the folder holds both files of a MetaSchedule database."""
+    """Return True where the folder holds both files of a MetaSchedule database."""
     names = (RECORD_FILE, WORKLOAD_FILE)
     return all((folder / name).is_file() or (folder / f"{name}.gz").is_file() for name in names)
 
@@ -96,7 +96,7 @@ def _graph_of_line(path: Path, number: int, line: bytes) -> str:
 
 
 def read_workloads(folder: Path) -> list[tvm.IRModule | BadLine]:
-    """Unscheduled modules in file order, converted to TVM 0.27 where they are older.
+    """Read unscheduled modules in file order, converted to TVM 0.27 where they are older.
 
     A workload that cannot be restored comes as a ``BadLine`` in its place, so that the others keep their index.
     ``DataError``: there is none, or all of them are of a TVM whose format is not read here.
@@ -122,7 +122,7 @@ def read_workloads(folder: Path) -> list[tvm.IRModule | BadLine]:
 
 
 def read_lines(folder: Path) -> Iterator[TuningLine | BadLine]:
-    """Every record of the database in file order, failed ones too; a broken line comes as a ``BadLine``.
+    """Yield every record of the database in file order, failed ones too; a broken line comes as a ``BadLine``.
 
     A gzip file that ends early raises ``DataError`` with the last good line number.
     """

@@ -19,7 +19,7 @@ _OTHER = f"The answer would be that of another network: {ADVICE}"
 
 @dataclass(frozen=True)
 class Declared:
-    """Shape and type of a value, as its source has them."""
+    """A value has this shape and type in its source."""
 
     sizes: Sequence[int | None] | None
     """None: the rank is not known; None in it: that size is not."""
@@ -27,7 +27,7 @@ class Declared:
     """Empty: not known."""
 
     def fault(self, value: Any) -> str:
-        """The difference of a Relax expression from this, and what to do; empty where nothing that is known differs."""
+        """Say how a Relax expression differs from this, and what to do; empty where nothing known differs."""
         from tvm import relax
 
         kind = getattr(value, "ty", None)
@@ -54,7 +54,7 @@ class Declared:
 
 
 def sizes_of(kind: Any) -> list[int | None] | None:
-    """The sizes of a Relax tensor type: None for a size that is no number, and for a rank that is not known."""
+    """Return the sizes of a Relax tensor type; None: a size is no number, or the rank is not known."""
     if kind.shape is None or not hasattr(kind.shape, "values"):
         return None if kind.ndim < 0 else [None] * kind.ndim
     return [getattr(size, "value", None) for size in kind.shape.values]

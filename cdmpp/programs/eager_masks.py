@@ -18,7 +18,7 @@ _AS_EAGER: dict[str, Callable[..., Any]] = {
 
 @contextmanager
 def eager_masks() -> Iterator[None]:
-    """Masks that hide nothing are left out, which transformers does not do while exported; given ones are used.
+    """Leave out masks that hide nothing, as transformers does not while exported; given ones are used.
 
     Positions are taken as those of one sequence a row: whether several are packed into it, no export can see.
     """

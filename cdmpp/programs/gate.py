@@ -42,7 +42,7 @@ _NUMBERS = set("line column end_line end_column data_alignment offset_factor kin
 
 
 def load_graph(text: str, where: str) -> tvm.IRModule:
-    """A module from the JSON graph that ``tvm.ir.save_json`` makes.
+    """Load a module from the JSON graph that ``tvm.ir.save_json`` makes.
 
     Raises:
         UnsupportedProgramError: not such a graph, a node that is no part of a tensor program, or one that TVM cannot
@@ -113,7 +113,7 @@ def check_module(module: Any, where: str) -> None:
 
 
 def nodes_of(root: Any, kind: type) -> list[Any]:
-    """Nodes of one type in the IR below ``root``, in program order."""
+    """Yield the nodes of one type in the IR below ``root``, in program order."""
     nodes: list[Any] = []
     tvm_ffi.structural_walk(root, (kind, nodes.append), order="pre")
     return nodes

@@ -16,7 +16,7 @@ Kernel = tuple[list[Any], Any]
 
 
 def gauge_tasks() -> list[Task]:
-    """One task a gauge, those that tell most first."""
+    """Make one task of each gauge, those that tell most first."""
     return [_task(name, kernel) for name, kernel in _GAUGES.items()]
 
 

@@ -11,14 +11,14 @@ from torch.nn import functional
 
 
 def mlp(inputs: int = 256, hidden: int = 1024, layers: int = 3, outputs: int = 64) -> nn.Module:
-    """Plain layers with ReLU."""
+    """Stack plain layers with ReLU."""
     widths = [inputs, *[hidden] * layers]
     blocks = [part for a, b in zip(widths, widths[1:], strict=False) for part in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(*blocks, nn.Linear(hidden, outputs))
 
 
 class Dlrm(nn.Module):
-    """Recommendation: embeddings, two MLPs and pairwise dot products (after Naumov et al. 2019)."""
+    """A recommender has embeddings, two MLPs and pairwise dot products (after Naumov et al. 2019)."""
 
     def __init__(self, dense: int = 13, tables: int = 8, rows: int = 1000, width: int = 64):
         super().__init__()
@@ -29,7 +29,7 @@ class Dlrm(nn.Module):
         self.top = nn.Sequential(nn.Linear(width + pairs, 512), nn.ReLU(), nn.Linear(512, 1), nn.Sigmoid())
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, dense + a few indices) -> (batch, 1)."""
+        """Map (batch, dense + a few indices) to (batch, 1)."""
         rows = (x[:, : len(self.tables)].abs() * 100).to(torch.int64).clamp(0, 999)
         bottom = self.bottom(x[:, : self.dense])
         vectors = torch.stack([bottom, *(table(rows[:, i]) for i, table in enumerate(self.tables))], 1)
@@ -50,12 +50,12 @@ class _Recurrent(nn.Module):
 
 
 class Lstm(_Recurrent):
-    """A long short-term memory."""
+    """This is a long short-term memory."""
 
     gates = 4
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, inputs) -> (batch, hidden)."""
+        """Map (batch, inputs) to (batch, hidden)."""
         state = cell = torch.zeros(x.shape[0], self.hidden)
         for _ in range(self.steps):
             i, f, g, o = (self.from_input(x) + self.from_state(state)).chunk(4, 1)
@@ -65,12 +65,12 @@ class Lstm(_Recurrent):
 
 
 class Gru(_Recurrent):
-    """A gated recurrent unit."""
+    """This is a gated recurrent unit."""
 
     gates = 3
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, inputs) -> (batch, hidden)."""
+        """Map (batch, inputs) to (batch, hidden)."""
         state = torch.zeros(x.shape[0], self.hidden)
         for _ in range(self.steps):
             a, b = self.from_input(x).chunk(3, 1), self.from_state(state).chunk(3, 1)
@@ -85,7 +85,7 @@ def _double_convolution(inputs: int, outputs: int) -> nn.Module:
 
 
 class UNet(nn.Module):
-    """Two levels of a convolutional U-Net with skip connections and transposed convolutions."""
+    """A convolutional U-Net has two levels with skip connections and transposed convolutions."""
 
     def __init__(self, width: int = 32):
         super().__init__()
@@ -97,7 +97,7 @@ class UNet(nn.Module):
         self.out = nn.Conv2d(width, 2, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, 3, size, size) -> (batch, 2, size, size)."""
+        """Map (batch, 3, size, size) to (batch, 2, size, size)."""
         first = self.first(x)
         second = self.second(functional.max_pool2d(first, 2))
         third = self.third(functional.max_pool2d(second, 2))
@@ -106,7 +106,7 @@ class UNet(nn.Module):
 
 
 class DiffusionBlock(nn.Module):
-    """Residual block of a diffusion U-Net: group norm, SiLU, convolutions and self-attention over pixels."""
+    """A residual block of a diffusion U-Net has group norm, SiLU, convolutions and self-attention over pixels."""
 
     def __init__(self, width: int = 64, heads: int = 4):
         super().__init__()
@@ -117,7 +117,7 @@ class DiffusionBlock(nn.Module):
         self.heads = heads
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, 3, size, size) -> (batch, width, size / 4, size / 4)."""
+        """Map (batch, 3, size, size) to (batch, width, size / 4, size / 4)."""
         x = self.stem(x)
         batch, width, rows, columns = x.shape
         hidden = self.convolutions[0](functional.silu(self.norms[0](x)))
@@ -129,7 +129,7 @@ class DiffusionBlock(nn.Module):
 
 
 class Generator(nn.Module):
-    """DCGAN generator: transposed convolutions from a vector to an image."""
+    """The generator of a DCGAN makes an image of a vector by transposed convolutions."""
 
     def __init__(self, latent: int = 100, width: int = 64):
         super().__init__()
@@ -139,12 +139,12 @@ class Generator(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Tanh())
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, latent) -> (batch, 3, size, size)."""
+        """Map (batch, latent) to (batch, 3, size, size)."""
         return self.layers(x)
 
 
 class Video(nn.Module):
-    """3-D convolutions over a few frames."""
+    """A video network runs 3-D convolutions over a few frames."""
 
     def __init__(self, width: int = 16):
         super().__init__()
@@ -153,14 +153,14 @@ class Video(nn.Module):
         self.layers = nn.Sequential(stem, nn.ReLU(), middle, nn.ReLU(), last, nn.ReLU())
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, 3, size, size) -> (batch, features)."""
+        """Map (batch, 3, size, size) to (batch, features)."""
         batch, _, rows, columns = x.shape
         frames = x[:, :, None].expand(batch, 3, 4, rows, columns)
         return self.layers(frames).mean((2, 3, 4))
 
 
 class Tcn(nn.Module):
-    """Temporal convolutions with growing dilation over a feature sequence."""
+    """A temporal network has convolutions with growing dilation over a feature sequence."""
 
     def __init__(self, inputs: int = 64, width: int = 128, levels: int = 4):
         super().__init__()
@@ -170,7 +170,7 @@ class Tcn(nn.Module):
         self.layers = nn.ModuleList(nn.Conv1d(width, width, 3, padding=step, dilation=step) for step in steps)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, inputs x steps) -> (batch, width)."""
+        """Map (batch, inputs x steps) to (batch, width)."""
         x = self.stem(x.reshape(x.shape[0], self.inputs, -1))
         for layer in self.layers:
             x = x + torch.relu(layer(x))
@@ -178,7 +178,7 @@ class Tcn(nn.Module):
 
 
 class Stress(nn.Module):
-    """Shapes that schedules trip over: prime sizes, wide channels, dilation, stride 3, depthwise 7 x 7, reductions."""
+    """Schedules fail on some shapes: prime sizes, wide channels, dilation, stride 3, depthwise 7 x 7, reductions."""
 
     def __init__(self, width: int = 61):
         super().__init__()
@@ -189,7 +189,7 @@ class Stress(nn.Module):
         self.grouped = nn.Conv2d(8 * width, 8 * width, 3, padding=1, groups=8)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, 3, size, size) -> (batch, features)."""
+        """Map (batch, 3, size, size) to (batch, features)."""
         x = torch.tanh(self.depthwise(functional.hardswish(self.dilated(functional.elu(self.odd(x))))))
         x = self.grouped(functional.gelu(self.point(x)))
         moments = torch.cat([x.mean((2, 3)), functional.max_pool2d(x, x.shape[2:])[..., 0, 0], x.var((2, 3))], 1)

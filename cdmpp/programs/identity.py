@@ -27,7 +27,7 @@ _REDUCE = 2  # tirx.IterVar.iter_type of a reduction axis
 
 
 def prim_func(module: tvm.IRModule | tirx.PrimFunc) -> tirx.PrimFunc:
-    """The one PrimFunc of a task; ``UnsupportedProgramError`` where there is none or more than one."""
+    """Return the one PrimFunc of a task; ``UnsupportedProgramError`` where there is none or more than one."""
     if isinstance(module, tirx.PrimFunc):
         return module
     functions = [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
@@ -37,7 +37,7 @@ def prim_func(module: tvm.IRModule | tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def task_id(module: tvm.IRModule | tirx.PrimFunc) -> str:
-    """16 hex digits: structural hash of the PrimFunc, blind to names of functions, blocks, buffers and variables.
+    """Hash the structure of the PrimFunc, blind to names of functions, blocks, buffers and variables: 16 hex digits.
 
     TVM's structural hash is the same in every process and on every machine (databases store it).
     """
@@ -58,13 +58,13 @@ def is_as_printed(module: tvm.IRModule | tirx.PrimFunc) -> bool:
 
 
 def record_id(task: str, device: str, target: str, schedule: str) -> str:
-    """16 hex digits over task id, device name, target JSON and trace JSON; spacing of the JSON does not matter."""
+    """Hash task id, device name, target JSON and trace JSON, blind to spacing of the JSON: 16 hex digits."""
     parts = (task, device, canonical_json(target), canonical_json(schedule))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def canonical_json(text: str) -> str:
-    """One spelling of a JSON text: no blanks, sorted keys. Text that is not JSON is kept."""
+    """Spell a JSON text in one way: no blanks, sorted keys. Text that is not JSON is kept."""
     try:
         return json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
     except json.JSONDecodeError:
@@ -72,7 +72,7 @@ def canonical_json(text: str) -> str:
 
 
 def flops(module: tvm.IRModule | tirx.PrimFunc) -> float:
-    """Arithmetic operations of one execution of an unscheduled task (a multiply-add is two)."""
+    """Count the arithmetic operations of one execution of an unscheduled task (a multiply-add is two)."""
     function = prim_func(module)
     try:
         return float(estimate_tir_flops(tvm.IRModule({"main": function})))
@@ -81,7 +81,7 @@ def flops(module: tvm.IRModule | tirx.PrimFunc) -> float:
 
 
 def io_bytes(module: tvm.IRModule | tirx.PrimFunc) -> float:
-    """Bytes of all inputs and outputs, each counted once. Symbolic shapes raise ``UnsupportedProgramError``."""
+    """Count bytes of all inputs and outputs, each once. Symbolic shapes raise ``UnsupportedProgramError``."""
     total = 0.0
     for parameter in prim_func(module).params:
         shape = getattr(parameter, "shape", None)
@@ -96,12 +96,12 @@ def io_bytes(module: tvm.IRModule | tirx.PrimFunc) -> float:
 
 
 def block_names(module: tvm.IRModule | tirx.PrimFunc) -> list[str]:
-    """Names of the blocks in program order, the root left out. Traces refer to blocks by these."""
+    """Name the blocks in program order, the root left out. Traces refer to blocks by these."""
     return [block.name_hint for block in _blocks(module)]
 
 
 def op_class(name: str, module: tvm.IRModule | tirx.PrimFunc) -> str:
-    """Coarse class of a task, one of ``OP_CLASSES``; the heaviest operation decides."""
+    """Return the coarse class of a task, one of ``OP_CLASSES``; the heaviest operation decides."""
     blocks = _blocks(module)
     words = " ".join([name, *(block.name_hint for block in blocks)]).lower()
     if not blocks:

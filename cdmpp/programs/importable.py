@@ -7,7 +7,7 @@ from typing import Any
 
 
 def make_importable(exported: Any) -> None:
-    """Changes the graph of a ``torch.export.ExportedProgram`` in place.
+    """Change the graph of a ``torch.export.ExportedProgram`` in place.
 
     Decomposed attention may leave its result in strides that a view cannot take; a reshape gives the same values.
     Tensors without elements, which torch joins to those of any rank, are left out where tensors are joined.

@@ -16,7 +16,7 @@ _PACKAGE = "tvm.s_tir.tensor_intrin"
 
 @contextmanager
 def intrinsics_for(target: Any) -> Iterator[None]:
-    """While the block runs, a ``TuneContext`` finds what schedules for the ``tvm.target.Target`` may use.
+    """Let a ``TuneContext`` find what schedules for the ``tvm.target.Target`` may use, while the block runs.
 
     TVM would import those of every kind of processor, which takes some 20 s in each process; those of x86 take 0.1.
     Outside the block nothing stands in the way of importing all.

@@ -31,7 +31,7 @@ _HOLDS: dict[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True)
 class KnownFault:
-    """An operator under some settings."""
+    """TVM imports this operator wrongly under these settings."""
 
     source: str
     """``onnx`` or ``torch``."""
@@ -44,12 +44,12 @@ class KnownFault:
     """True if the time is that of the right operator, so that it is answered."""
 
     def covers(self, facts: Facts) -> bool:
-        """True if a node with these facts has the fault."""
+        """Return True if a node with these facts has the fault."""
         return all(_HOLDS[condition](facts.get(fact), value) for fact, condition, value in self.where)
 
     @property
     def setting(self) -> str:
-        """The conditions in words; empty where it is wrong under all settings."""
+        """Put the conditions in words; empty where it is wrong under all settings."""
         words = {"is": "=", "is_not": "other than", "least": ">=", "most": "<="}
         words |= {"holds_not": "with numbers other than", "holds_below": "with numbers below"}
         return ", ".join(
@@ -60,7 +60,7 @@ class KnownFault:
 
 @cache
 def known_faults(table: Path = TABLE) -> tuple[KnownFault, ...]:
-    """All of them, where the installed TVM is the version that they were found with; none for another."""
+    """Return all of them, where the installed TVM is the version that they were found with; none for another."""
     stored = json.loads(table.read_text(encoding="utf-8"))
     if importlib.metadata.version("apache-tvm") != stored["tvm"]:
         return ()
@@ -71,7 +71,7 @@ def known_faults(table: Path = TABLE) -> tuple[KnownFault, ...]:
 
 
 def refused_fault(source: str, operator: str, facts: Facts) -> str:
-    """The reason to refuse a node, in words that follow its name; empty where it is not refused."""
+    """Say why a node is refused, in words that follow its name; empty where it is not refused."""
     for fault in known_faults():
         if (fault.source, fault.operator, fault.same_work) == (source, operator, False) and fault.covers(facts):
             version, setting = importlib.metadata.version("apache-tvm"), fault.setting

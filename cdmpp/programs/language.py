@@ -52,28 +52,28 @@ _RENAMED = {
 
 
 def is_call(name: str) -> bool:
-    """True if ``T.name`` may be called."""
+    """Return True if ``T.name`` may be called."""
     return name in CALLS or DTYPE.fullmatch(name) is not None
 
 
 def is_text(text: str) -> bool:
-    """True if a string may stand in a program."""
+    """Return True if a string may stand in a program."""
     return TEXT.fullmatch(text) is not None
 
 
 def is_attribute_key(key: str) -> bool:
-    """True if an annotation or attribute may have this name."""
+    """Return True if an annotation or attribute may have this name."""
     return _KEY.fullmatch(key) is not None and (not key.startswith("pragma_") or key in _PRAGMAS)
 
 
 def is_operation(name: str) -> bool:
-    """True if a program may call the TVM operator ``name``, such as ``tirx.exp``."""
+    """Return True if a program may call the TVM operator ``name``, such as ``tirx.exp``."""
     room, _, operation = name.partition(".")
     return room in ("tirx", "prim") and operation in OPERATIONS
 
 
 def hint(name: str) -> str:
-    """Words that say what to write in the place of ``T.name``; empty where nothing is near."""
+    """Say what to write in the place of ``T.name``; empty where nothing is near."""
     if name in _RENAMED:
         return f": it is now {_RENAMED[name]}"
     near = difflib.get_close_matches(name, sorted(CALLS), n=1)
@@ -109,7 +109,7 @@ def check_target(target: Any, where: str) -> None:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Every string in nested lists and dictionaries, keys included."""
+    """Yield every string in nested lists and dictionaries, keys included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

@@ -26,7 +26,7 @@ _VALUES = {"dtype", "kind", "iter_type"}
 
 
 def convert_trace(trace: list[Any]) -> list[Any]:
-    """``[instructions, decisions]`` of a legacy trace in the spelling of TVM 0.27; newer ones stay as they are."""
+    """Spell ``[instructions, decisions]`` of a legacy trace as TVM 0.27 does; newer ones stay as they are."""
     instructions, decisions = trace
     converted = []
     for name, inputs, attributes, outputs in instructions:
@@ -85,7 +85,7 @@ class _Writer:
         self.constants: list[_Node] = []
 
     def name(self, node: _Node) -> str:
-        """A Python identifier for a variable or buffer, unique in the function."""
+        """Return a Python identifier for a variable or buffer, unique in the function."""
         if node.index not in self.names:
             base = re.sub(r"\W", "_", node.name.text) or "v"
             base = f"v_{base}" if base[0].isdigit() else base

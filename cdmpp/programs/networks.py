@@ -34,7 +34,7 @@ INPUTS = ("image", "tokens", "audio", "mel", "vector")
 
 
 def read_zoo() -> dict[str, dict[str, Any]]:
-    """``expand_zoo`` of the shipped zoo. ``CdmppError`` where it cannot be read."""
+    """Read the shipped zoo and expand it by ``expand_zoo``. ``CdmppError`` where it cannot be read."""
     path = conf_folder() / "data" / "networks.yaml"
     try:
         zoo = yaml.safe_load(path.read_text(encoding="utf-8"))["zoo"]
@@ -58,7 +58,7 @@ def expand_zoo(zoo: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def network_of(zoo: Mapping[str, dict[str, Any]], name: str) -> dict[str, Any]:
-    """The entry ``name`` of an expanded zoo; ``CdmppError`` where there is none."""
+    """Return the entry ``name`` of an expanded zoo; ``CdmppError`` where there is none."""
     if name not in zoo:
         near = ", ".join(difflib.get_close_matches(name, zoo, n=3) or sorted(zoo))
         raise CdmppError(f"network {name!r} is not in the zoo; nearest: {near} (conf/data/networks.yaml)")
@@ -66,7 +66,7 @@ def network_of(zoo: Mapping[str, dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 def import_network(name: str, spec: Mapping[str, Any] | None = None) -> list[Task]:
-    """Tasks of the zoo network ``name`` (or of ``spec``), one per structurally distinct PrimFunc.
+    """Import tasks of the zoo network ``name`` (or of ``spec``), one per structurally distinct PrimFunc.
 
     Where ``spec`` names an optimizer to ``train`` with, those of its training step. Tasks with symbolic shapes are left
     out. ``CdmppError`` where the network or its library is not there.
@@ -83,7 +83,7 @@ def import_network(name: str, spec: Mapping[str, Any] | None = None) -> list[Tas
 
 
 def build_model(spec: Mapping[str, Any], most_bytes: float = math.inf) -> tuple[Any, tuple[Any, ...]]:
-    """``(torch module in eval mode, example inputs)`` of one zoo entry.
+    """Build ``(torch module in eval mode, example inputs)`` of one zoo entry.
 
     Of more than ``most_bytes`` of weights and inputs only the shapes are made: they are on the device meta.
     """
@@ -144,7 +144,7 @@ def to_relax(
     fold_batch_norm: bool = False,
     exported: Any = None,
 ) -> Any:
-    """Relax module with every operator legalised and fused into PrimFuncs; weights are inputs.
+    """Make a Relax module with operators legalised and fused into PrimFuncs; weights are inputs.
 
     ``dtype="float16"``: mixed precision, products in float16 and the casts fused into what surrounds them.
     ``fold_batch_norm``: into the convolution before it, as inference engines do. ``exported``: what ``export`` made of
@@ -190,7 +190,7 @@ def export(model: Any, inputs: tuple[Any, ...], eager: bool = False, trains: boo
 
 @_without_collector()
 def relax_of_exported(exported: Any) -> Any:
-    """Relax module of a ``torch.export.ExportedProgram``, not legalised; weights are inputs, after the others."""
+    """Import an ``ExportedProgram`` as a Relax module, not legalised; weights are inputs, after the others."""
     from tvm import relax
 
     from cdmpp.programs.torch_import import imported
@@ -210,7 +210,7 @@ def relax_of_exported(exported: Any) -> Any:
 
 @_without_collector()
 def lower(module: Any, dtype: str = "float32") -> Any:
-    """A Relax module with its operators legalised and fused into PrimFuncs; one that was legalised stays so."""
+    """Legalise and fuse the operators of a Relax module into PrimFuncs; one that was legalised stays so."""
     if dtype not in DTYPES:
         raise CdmppError(f"network dtype {dtype!r} is unknown: use {', '.join(DTYPES)}")
     import tvm
@@ -228,7 +228,7 @@ def lower(module: Any, dtype: str = "float32") -> Any:
 
 
 def tasks_of_module(module: Any, network: str) -> list[Task]:
-    """Distinct tensor programs of a legalised and fused Relax module as tasks of ``network``."""
+    """Make tasks of ``network`` from the distinct tensor programs of a legalised and fused Relax module."""
     import tvm
     from tvm.s_tir import meta_schedule
 
@@ -246,7 +246,7 @@ def tasks_of_module(module: Any, network: str) -> list[Task]:
 
 
 def task_of(module: Any, name: str, network: str, weight: int) -> Task:
-    """The tensor program ``main`` of ``module`` as a task that ``network`` calls ``weight`` times."""
+    """Make the tensor program ``main`` of ``module`` a task that ``network`` calls ``weight`` times."""
     import tvm
 
     from cdmpp.programs import identity
@@ -261,7 +261,7 @@ def task_of(module: Any, name: str, network: str, weight: int) -> Task:
 
 
 def has_static_shapes(function: Any) -> bool:
-    """True if every parameter of a PrimFunc has a shape of plain numbers."""
+    """Return True if every parameter of a PrimFunc has a shape of plain numbers."""
     from tvm.tirx import IntImm
 
     shapes = [getattr(parameter, "shape", None) for parameter in function.params]
@@ -308,7 +308,7 @@ def _build_handmade(spec: Mapping[str, Any]) -> Any:
 
 
 def import_transformers() -> Any:
-    """transformers, which will not reach for the network."""
+    """Import transformers so that it will not reach for the network."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     if fault := torchvision_fault():
         raise CdmppError(fault)

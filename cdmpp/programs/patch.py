@@ -9,7 +9,7 @@ from typing import Any
 
 @contextmanager
 def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """The attribute ``name`` of a module or class is ``value`` inside, then what it was."""
+    """Make the attribute ``name`` of a module or class ``value`` inside, then what it was."""
     own = vars(owner)
     is_own, before = name in own, own.get(name)
     setattr(owner, name, value)

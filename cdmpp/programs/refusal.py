@@ -24,7 +24,7 @@ _MACHINERY = ("torch", "tvm", "tvm_ffi", "onnx", "cdmpp", "python", "tvm-ffi")
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without what importers print and log on their way to an error, or to none."""
+    """Hide what importers print and log on their way to an error, or to none."""
     before, screen = logging.root.manager.disable, os.dup(2)
     logging.disable(logging.CRITICAL)
     try:
@@ -41,7 +41,7 @@ def quiet() -> Iterator[None]:
 
 
 def export_refusal(error: Exception, model: str) -> CdmppError:
-    """The refusal for an ``error`` of ``torch.export`` on the module of class ``model``."""
+    """Make the refusal for an ``error`` of ``torch.export`` on the module of class ``model``."""
     place = place_of(error)
     told = f"{model} cannot be exported{_at(place)}: "
     remedy = _EXPERTS if "expert" in place else ""
@@ -57,7 +57,7 @@ def export_refusal(error: Exception, model: str) -> CdmppError:
 
 
 def import_refusal(error: Exception, exported: Any) -> CdmppError:
-    """The refusal for an ``error`` of TVM on a ``torch.export.ExportedProgram``."""
+    """Make the refusal for an ``error`` of TVM on a ``torch.export.ExportedProgram``."""
     if missing := re.findall(r"'([^']+)'", str(error)) if "Unsupported function types" in str(error) else []:
         return CdmppError(
             f"TVM cannot import the torch operator {', '.join(_with_places(missing, exported))}: replace it in the "
@@ -79,19 +79,19 @@ def import_refusal(error: Exception, exported: Any) -> CdmppError:
 
 
 def first_line(error: BaseException) -> str:
-    """First line of its message, or its type where it has none; without a full stop, 300 letters at most."""
+    """Return the first line of a message, or the type without one; no full stop, 300 letters at most."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = textwrap.shorten(lines[0].rstrip("."), 300, placeholder=" ...") if lines else type(error).__name__
     return f"{type(error).__name__}: {text}" if isinstance(error, KeyError | AttributeError) and lines else text
 
 
 def place_of(error: BaseException) -> str:
-    """``file:line, code`` of the innermost line of an error that is not in torch or TVM; empty where all are."""
+    """Return ``file:line, code`` of the innermost line of an error outside torch and TVM; empty where none is."""
     return _place_in(traceback.extract_tb(error.__traceback__))
 
 
 def place_here() -> str:
-    """The same of the innermost line that is being run now."""
+    """Return the same of the innermost line that is being run now."""
     return _place_in(traceback.extract_stack())
 
 
@@ -109,7 +109,7 @@ _STDLIB = Path(logging.__file__).parent.parent
 
 
 def node_at_fault(error: BaseException, mark: str) -> Any:
-    """The node that an importer was converting: the variable ``node`` of its loop, which has an attribute ``mark``."""
+    """Return the node that an importer was converting: the variable ``node``, with a ``mark``, of its loop."""
     found = None
     for frame, _ in traceback.walk_tb(error.__traceback__):
         found = frame.f_locals["node"] if hasattr(frame.f_locals.get("node"), mark) else found
@@ -130,7 +130,7 @@ def _with_places(operators: list[str], exported: Any) -> list[str]:
 
 
 def place_in_model(node: Any) -> str:
-    """Path of the torch module that ran the node, its class and the line."""
+    """Return path of the torch module that ran the node, its class and the line."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path, kind = stack[-1][:2] if stack else ("", "")
     module = f"{path or 'the model'} ({str(kind).rsplit('.', 1)[-1]})" if stack else ""

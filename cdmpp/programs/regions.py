@@ -18,7 +18,7 @@ _GRADIENT = "cdmpp_gradient"
 
 
 class Recomputed(NamedTuple):
-    """A call of ``torch.utils.checkpoint``."""
+    """This is a call of ``torch.utils.checkpoint``."""
 
     number: int
     """Number of the call in the order in which they begin."""
@@ -29,22 +29,22 @@ class Recomputed(NamedTuple):
 
 
 def flags_of(exported: Any) -> tuple[str, ...]:
-    """Parts of a network that its export took for something else, a sentence each."""
+    """Name parts of a network that its export took for something else, a sentence each."""
     return tuple(exported.graph_module.meta.get(FLAGS, ()))
 
 
 def recomputed_in(node: Any) -> tuple[Recomputed, ...]:
-    """Checkpointed regions around a node, the outermost first; empty unless it was exported to be trained."""
+    """List checkpointed regions around a node, the outermost first; empty unless exported to be trained."""
     return (node.meta.get("custom") or {}).get(RECOMPUTED, ())
 
 
 def gradients_on(node: Any) -> bool:
-    """False for a node that runs with gradients off."""
+    """Return False for a node that runs with gradients off."""
     return bool(node.meta.get(_GRADIENT, True))
 
 
 def has_gradient(node: Any) -> bool:
-    """True if a gradient can pass through a node: not with gradients off, nor through a detach or whole numbers."""
+    """Return True if a gradient can pass a node: not with gradients off, nor through a detach or whole numbers."""
     import torch
 
     if not gradients_on(node) or node.target is torch.ops.aten.detach.default:
@@ -55,7 +55,7 @@ def has_gradient(node: Any) -> bool:
 
 
 def inlined(exported: Any) -> None:
-    """Brings nodes of regions, out of graphs of their own, back into the one that calls them, marked; it is changed."""
+    """Bring nodes of regions, out of graphs of their own, back into the one that calls them, marked; it is changed."""
     import torch
 
     regions = {

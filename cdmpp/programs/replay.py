@@ -23,7 +23,7 @@ from cdmpp.programs.task import Program
 
 @lru_cache(maxsize=1024)
 def parse_workload(workload: str) -> tvm.IRModule:
-    """TVMScript text of an unscheduled module -> ``tvm.IRModule``. Cached: parsing costs more than a replay.
+    """Parse TVMScript text of an unscheduled module. Cached: parsing costs more than a replay.
 
     ``DataError``: the text is no module.
     """
@@ -37,7 +37,7 @@ def parse_workload(workload: str) -> tvm.IRModule:
 
 
 def parsed_path(workload: str) -> Path:
-    """Path of the JSON graph that spares others the parser (0.1 s), where whoever printed the text keeps one."""
+    """Return the path of the JSON graph that spares the parser (0.1 s), where whoever printed the text keeps one."""
     digest = hashlib.sha256(workload.encode()).hexdigest()[:24]
     return cache_root() / "parsed" / f"tvm-{tvm.__version__}" / f"{digest}.json"
 
@@ -50,7 +50,7 @@ def _target_of_json(text: str) -> tvm.target.Target:
 
 
 def parse_target(target: str | Mapping[str, Any] | tvm.target.Target) -> tvm.target.Target:
-    """TVM target from a ``Target``, a dict or the JSON of a dict. Host and annotations in it are kept."""
+    """Make a TVM target of a ``Target``, a dict or the JSON of a dict. Host and annotations in it are kept."""
     if isinstance(target, tvm.target.Target):
         return target
     try:

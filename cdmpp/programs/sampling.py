@@ -16,7 +16,7 @@ MUTANT_SHARE = 0.25
 
 
 def sample_programs(task: Task, target: Any, n: int, seed: int, mutants: float = MUTANT_SHARE) -> list[Program]:
-    """Up to ``n`` structurally distinct scheduled programs; the same arguments give the same ones.
+    """Sample up to ``n`` structurally distinct scheduled programs; the same arguments give the same ones.
 
     Many elementwise tasks have a single CPU schedule and yield one program. ``target`` is a ``tvm.target.Target``
     or its dict. ``mutants``: share that are mutated; they take four times as long.
@@ -51,7 +51,7 @@ def sample_programs(task: Task, target: Any, n: int, seed: int, mutants: float =
 
 
 def default_program(task: Task, target: Any) -> Program:
-    """The program that TVM runs untuned: the loops of the task on a CPU, its default schedule (dlight) on a GPU."""
+    """Return the program that TVM runs untuned: plain loops on a CPU, its default schedule (dlight) on a GPU."""
     import tvm
 
     from cdmpp.programs.replay import parse_target, parse_workload
@@ -69,7 +69,7 @@ def default_program(task: Task, target: Any) -> Program:
 
 
 def trace_json(schedule: Any) -> str:
-    """``[instructions, decisions]`` of a schedule as JSON text; replaying it on the task gives the same program."""
+    """Write ``[instructions, decisions]`` of a schedule as JSON; replaying it on the task gives the same program."""
     return json.dumps(_plain(schedule.trace.as_json()), separators=(",", ":"))
 
 

@@ -17,7 +17,7 @@ from cdmpp.programs.task import Program
 
 
 def read_script(path: Path, target: Any) -> list[Program]:
-    """The programs of a TVMScript file: one per PrimFunc of each ``@I.ir_module`` class or free ``@T.prim_func``.
+    """Read programs of a TVMScript file: one per PrimFunc of each ``@I.ir_module`` class or free ``@T.prim_func``.
 
     Plain numbers and strings that the file gives a name are put in their place. Other statements (a main block, say)
     are ignored.

@@ -17,7 +17,7 @@ _ROOMS = {"ir": "I", "tirx": "T", "tir": "T"}
 
 
 def checked_text(node: ast.stmt, meanings: dict[str, ast.expr], where: str) -> str:
-    """Python text of only the function or module class ``node``, in the spelling that TVM's parser is given.
+    """Return Python text of only the function or module class ``node``, spelled as TVM's parser is given it.
 
     ``meanings``: ``aliases_and_constants`` of the file it stands in. ``UnsupportedProgramError`` for anything that
     ``cdmpp.programs.language`` does not list; ``where`` begins the message, which names the line.
@@ -85,7 +85,7 @@ class _Check(ExpressionCheck):
     """Definitions and statements: every method lets one kind of node through and refuses the rest."""
 
     def definition(self, node: ast.stmt) -> None:
-        """A PrimFunc, or a module class of them."""
+        """Check a PrimFunc, or a module class of them."""
         match node:
             case ast.FunctionDef():
                 self._function(node)

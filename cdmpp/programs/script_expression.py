@@ -22,7 +22,7 @@ class ExpressionCheck:
         """Names of the function at hand; no other may be read."""
 
     def refuse(self, node: ast.AST, what: str = "", hint: str = "") -> UnsupportedProgramError:
-        """The error for ``node``, which is shown as ``what``; ``hint`` says what would work."""
+        """Make the error for ``node``, which is shown as ``what``; ``hint`` says what would work."""
         try:
             what = what or ast.unparse(node)
         except (ValueError, RecursionError):
@@ -32,7 +32,7 @@ class ExpressionCheck:
         return UnsupportedProgramError(f"{self.where}, line {line}: {shown} is not TVMScript that cdmpp reads{hint}")
 
     def expression(self, node: ast.expr) -> None:
-        """A number, a value or arithmetic on them."""
+        """Check a number, a value or arithmetic on them."""
         match node:
             case ast.Name():
                 self._name(node)
@@ -64,7 +64,7 @@ class ExpressionCheck:
             raise self.refuse(node, hint=": no parameter, loop or assignment of this function has that name")
 
     def subscript(self, node: ast.Subscript) -> None:
-        """``A[i, 0:8]`` or ``A.shape[0]``."""
+        """Check ``A[i, 0:8]`` or ``A.shape[0]``."""
         if isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
             self.expression(node.value)
         else:
@@ -74,7 +74,7 @@ class ExpressionCheck:
             self._each(*(bound for bound in bounds if bound is not None))
 
     def call(self, node: ast.Call) -> None:
-        """A call of ``T.name``, ``T.axis.name`` or ``value.astype``."""
+        """Check a call of ``T.name``, ``T.axis.name`` or ``value.astype``."""
         match node.func:
             case ast.Attribute(value, "astype"):
                 self.expression(value)
@@ -88,7 +88,7 @@ class ExpressionCheck:
         self.arguments(node)
 
     def arguments(self, node: ast.Call) -> None:
-        """All arguments of a call."""
+        """Check all arguments of a call."""
         for keyword in node.keywords:
             if keyword.arg is None:
                 raise self.refuse(keyword.value, "** in a call")
@@ -135,7 +135,7 @@ class ExpressionCheck:
 
 
 def dotted_name(node: ast.expr) -> str:
-    """``T.axis.spatial`` of an attribute of names; empty for anything else."""
+    """Return ``T.axis.spatial`` of an attribute of names; empty for anything else."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

@@ -10,18 +10,18 @@ VARIANT_MARK = "@"
 
 
 def network_family(name: str) -> str:
-    """``resnet50`` of ``resnet50@b4``: the network that ``name`` is a variant of (other batch, size or length)."""
+    """Return the network that ``name`` is a variant of (batch, size or length): ``resnet50`` of ``resnet50@b4``."""
     return name.partition(VARIANT_MARK)[0]
 
 
 def trains(name: str) -> bool:
-    """True if ``name`` is a variant that trains, such as ``resnet50@train``: its tasks are those of a training step."""
+    """Return True if ``name`` is a variant that trains, such as ``resnet50@train``: its tasks are a training step's."""
     return name.partition(VARIANT_MARK)[2].startswith("train")
 
 
 @dataclass(frozen=True)
 class Task:
-    """An unscheduled tensor program: the thing that many schedules implement."""
+    """A task is an unscheduled tensor program: the thing that many schedules implement."""
 
     task_id: str
     """Structural hash of the unscheduled PrimFunc, 16 hex digits; equal for equal computations."""
@@ -44,7 +44,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Program:
-    """One scheduled, lowerable tensor program. ``module`` and ``target`` are TVM objects."""
+    """This is one scheduled, lowerable tensor program. ``module`` and ``target`` are TVM objects."""
 
     module: Any
     """``tvm.IRModule`` with one PrimFunc ``main``, scheduled (SBlock form) or lowered."""

@@ -19,7 +19,7 @@ _PLACES = "max_pool2d_with_indices_backward"
 def imported(
     exported: Any, keep_params_as_input: bool = True, extra: Mapping[str, Callable[[Any, Any], Any]] | None = None
 ) -> Any:
-    """Relax module of a ``torch.export.ExportedProgram`` of the operators that TVM converts.
+    """Import a ``torch.export.ExportedProgram`` of the operators that TVM converts as a Relax module.
 
     Args:
         exported: decomposed as far as it is to be.

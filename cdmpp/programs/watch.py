@@ -26,7 +26,7 @@ _LEAVE = "a training step with it cannot be predicted: leave it out, or predict 
 
 @contextmanager
 def watched(trains: bool, kind: str | None = None) -> Iterator[dict[str, None]]:
-    """While a model is exported: checkpointed regions are marked, and what a graph cannot tell is refused.
+    """Mark checkpointed regions while a model is exported, and refuse what a graph cannot tell.
 
     Args:
         trains: whether a backward pass will be made of the graph. Gradients are on; else nothing keeps them.
@@ -99,7 +99,7 @@ class _Watch:
         return requires_grad_
 
     def non_reentrant(self, frame: Any) -> Any:
-        """Stands in the place of the hook that keeps nothing of a region: it is entered where gradients are on."""
+        """Replace the hook that keeps nothing of a region: it is entered where gradients are on."""
         again = frame.recompute_fn
         cells = dict(zip(again.__code__.co_freevars, again.__closure__ or (), strict=False))
         context = cells["recompute_context"].cell_contents

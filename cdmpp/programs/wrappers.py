@@ -18,7 +18,7 @@ _DISTRIBUTED = {
 
 
 def check_wrappers(model: Any, trains: bool) -> None:
-    """Refuses a module that does not run as its graph says.
+    """Refuse a module that does not run as its graph says.
 
     Args:
         model: a torch module.
@@ -44,7 +44,7 @@ def check_wrappers(model: Any, trains: bool) -> None:
 
 
 def check_calls(exported: Any, *known: Any) -> None:
-    """Refuses nodes that run other graphs or functions than operators, but those that are ``known``.
+    """Refuse nodes that run other graphs or functions than operators, but those that are ``known``.
 
     Raises:
         CdmppError: it names the call, its place and what to do.

@@ -11,12 +11,12 @@ _VERSION = re.compile(r'"tvm_version"\s*:\s*"([^"\\]{1,40})"')
 
 
 def is_legacy_graph(text: str) -> bool:
-    """True if a workload graph is of the format before TVM 0.21 (nodes carry ``type_key``)."""
+    """Return True if a workload graph is of the format before TVM 0.21 (nodes carry ``type_key``)."""
     return '"type_key"' in text[:4000]
 
 
 def check_writer(text: str) -> str:
-    """The reason why the version of a workload graph is not read; empty where it is, or where the graph states none."""
+    """Say why the version of a workload graph is not read; empty where it is, or where the graph states none."""
     if (stated := _VERSION.search(text)) is None:
         return ""
     version = re.match(r"0\.(\d+)\b", stated[1])

@@ -20,7 +20,7 @@ from cdmpp.training.config import LossConfig, Run, TuneConfig
 
 @dataclass(frozen=True)
 class Adapted:
-    """The chosen model and what it was chosen by."""
+    """This model was chosen, and it was chosen by these figures."""
 
     predictor: Predictor
     way: str
@@ -77,7 +77,7 @@ def adapt(
 
 
 def deal(names: np.ndarray, rows: np.ndarray, tasks: np.ndarray, folds: int) -> list[np.ndarray]:
-    """Rows that have the tasks of each fold; ``names``: the task of every program."""
+    """Return the rows that have the tasks of each fold; ``names``: the task of every program."""
     return [rows[np.isin(names[rows], tasks[fold::folds])] for fold in range(folds)]
 
 

@@ -42,7 +42,7 @@ FORCE = "--force"
 
 @dataclass(frozen=True)
 class CalibrateSettings:
-    """Read the settings of ``cdmpp model calibrate``; ``CdmppError`` where one cannot be."""
+    """These are the settings of ``cdmpp model calibrate``; ``CdmppError`` where one cannot be."""
 
     LIMITS = {"time_limit_min": numbers(0, 10**6, "minutes", above=True), "calls": CALLS}
 

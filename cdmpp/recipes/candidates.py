@@ -22,7 +22,7 @@ _SILENCED = 0.1  # share of input columns that each pass goes without
 def candidates(
     predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray, device: Device, seed: int = 0, unsure: bool = True
 ) -> Candidates:
-    """The programs ``rows`` (n,) as ``predictor`` sees them on ``device``: last hidden vectors of its first model.
+    """Describe the programs ``rows`` (n,) as ``predictor`` sees them on ``device``: its first model's hidden vectors.
 
     ``device`` is what they would run on, whatever device ``dataset`` has them from. No label is read. Without
     ``unsure`` the uncertainty, many passes, is not asked for.
@@ -37,7 +37,7 @@ def candidates(
 
 
 def latents(predictor: Predictor, programs: ProgramTensors) -> np.ndarray:
-    """(n, d) last hidden vectors of the first model, columns standardised over the programs, constant ones left out."""
+    """Return (n, d) last hidden vectors of the first model, standardised by column, constant columns left out."""
     hidden = predictor.examine(programs, np.arange(len(programs))).sketch.hidden.astype(np.float64)
     hidden = hidden[:, hidden.std(0) > 1e-4]
     return (hidden - hidden.mean(0)) / hidden.std(0)
@@ -45,7 +45,7 @@ def latents(predictor: Predictor, programs: ProgramTensors) -> np.ndarray:
 
 @torch.inference_mode()
 def uncertainty(predictor: Predictor, programs: ProgramTensors, seed: int) -> np.ndarray:
-    """(n,) spread of predicted log-latency: between members, and between passes with input columns silenced."""
+    """Return the (n,) spread of predicted log-latency: of members, and of passes with silenced input columns."""
     logs = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -43,7 +43,7 @@ for _group, _options in GROUPS.items():
 
 
 def compose(config: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Values of ``conf/<config>.yaml`` with ``overrides`` such as ``trainer.epochs=5``; errors as ``explained``."""
+    """Compose ``conf/<config>.yaml`` with ``overrides`` such as ``trainer.epochs=5``; errors as ``explained``."""
     GlobalHydra.instance().clear()  # a command itself runs inside Hydra
     try:
         with hydra.initialize_config_dir(str(conf_folder()), version_base="1.3"):
@@ -53,19 +53,19 @@ def compose(config: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def search_path() -> list[str]:
-    """The word by which Hydra finds devices of one's own: those in ``conf/device`` of the working folder."""
+    """Return the word by which Hydra finds one's own devices: those in ``conf/device`` of the working folder."""
     own = Path("conf")
     elsewhere = (own / "device").is_dir() and not own.samefile(conf_folder())
     return ["hydra.searchpath=[file://conf]"] if elsewhere else []
 
 
 def values_of(composed: DictConfig) -> dict[str, Any]:
-    """Plain values, interpolations resolved."""
+    """Return plain values, interpolations resolved."""
     return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
 
 
 def explained(error: Exception) -> CdmppError:
-    """The fault that Hydra or OmegaConf found, in one line that names the key, what is near and what is allowed."""
+    """Explain the fault that Hydra or OmegaConf found in one line: the key, what is near and what is allowed."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, option = str(error.missing_cfg_file).rpartition("/")
         if group == "device":

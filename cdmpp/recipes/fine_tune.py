@@ -58,6 +58,6 @@ def fine_tune(
 
 
 def errors_by_device(predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray) -> dict[str, dict[str, float]]:
-    """``breakdown`` of the programs ``rows`` by device."""
+    """Return the ``breakdown`` of the programs ``rows`` by device."""
     predicted, names = predict_rows(predictor, dataset, rows), dataset.devices[rows]
     return breakdown(dataset.latency_s[rows], predicted, dataset.task_ids[rows], names, names)

@@ -53,7 +53,7 @@ class FinetuneSettings:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> FinetuneSettings:
-        """From the composed ``conf/finetune.yaml``; ``CdmppError`` for what nothing reads or cannot be."""
+        """Read the composed ``conf/finetune.yaml``; ``CdmppError`` for what nothing reads or cannot be."""
         check_keys(values, _KEYS)
         own = {key: values[key] for key in _OWN}
         fitting_values(own, _HINTS, _LIMITS)

@@ -97,7 +97,7 @@ def _tuned(
 
 
 def base_model(settings: FinetuneSettings, dataset: LatencyDataset, split: Split, name: str = "base") -> Predictor:
-    """The model to start from: the one named, or one trained on the sources' part of ``split``."""
+    """Return the model to start from: the one named, or one trained on the sources' part of ``split``."""
     if settings.start:
         start = load(settings.start)
         if start.features != dataset.features:
@@ -108,13 +108,13 @@ def base_model(settings: FinetuneSettings, dataset: LatencyDataset, split: Split
 
 
 def device_split(settings: FinetuneSettings, dataset: LatencyDataset, sources: list[str], seed: int) -> Split:
-    """Splits by device: the new one is tested on, and its other tasks are the pool."""
+    """Split by device: the new one is tested on, and its other tasks are the pool."""
     same = {name: getattr(settings, name) for name in ("paired", "test_fraction", "test_networks")}
     return make_split(dataset, "by_device", seed, target=settings.device.name, sources=sources, **same)
 
 
 def load_target_and_sources(settings: FinetuneSettings) -> tuple[LatencyDataset, list[str]]:
-    """All records of the device and of its sources; ``NoRecordsError`` says how to get labels where it has none."""
+    """Load all records of the device and its sources; ``NoRecordsError`` says how to get labels."""
     name = settings.device.name
     try:
         target = load_device(name, settings.data_paths)

@@ -21,7 +21,7 @@ CALLS = Limits(1, _POOL, "calls of each family")
 
 
 def gauge_calls(start: Predictor, device: Device, limits: CallLimits, calls: int, seed: int) -> list[EagerOperator]:
-    """``calls`` operators of each family of kernels within ``limits``, chosen by KMeans over the latents of ``start``.
+    """Choose ``calls`` operators of each family within ``limits`` by KMeans over the latents of ``start``.
 
     On eleven GPUs that were left out three of each class so chosen scale a model better than three random ones, see
     ``docs/framework-operators.md``. Source: CDMPP, Algorithm 1.

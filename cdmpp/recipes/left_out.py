@@ -35,7 +35,7 @@ _TEST_SHARE, _VALIDATION_SHARE = 0.2, 0.15
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Figures of ``m`` test programs of a device that was not trained on."""
+    """These are figures of ``m`` test programs of a device that was not trained on."""
 
     metrics: dict[str, float]
     """See ``latency_metrics``."""
@@ -61,7 +61,7 @@ def leave_cores_out(dataset: LatencyDataset, names: Sequence[str], config: Train
 
 
 def units_of(names: Sequence[str]) -> dict[str, list[str]]:
-    """Units left out together, by name: all devices with one core; single devices where there is one core only."""
+    """Group what is left out together, by name: devices with one core; single devices where all have one core."""
     units: dict[str, list[str]] = {}
     for name in names:
         units.setdefault(devices.get(name).core or name, []).append(name)
@@ -69,7 +69,7 @@ def units_of(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def unseen_of(found: Mapping[str, LeftOut]) -> Unseen:
-    """The promise that the errors of left-out units make of devices that nobody has measured."""
+    """Promise for devices that nobody has measured what the errors of left-out units allow."""
     blind = {unit: one.without_code for unit, one in found.items() if one.without_code is not None}
     metrics, errors = ({unit: getattr(one, key) for unit, one in found.items()} for key in ("metrics", "errors"))
     return fit_unseen(metrics, errors, blind if len(blind) == len(found) else None)

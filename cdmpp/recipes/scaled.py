@@ -17,7 +17,7 @@ from cdmpp.predict.predictor import Predictor
 def scale_to(
     start: Predictor, device: Device, dataset: LatencyDataset, rows: np.ndarray
 ) -> tuple[Predictor, dict[str, float]]:
-    """A copy of ``start`` that knows ``device``, scaled by its programs ``rows`` (n,); the factors, averaged.
+    """Return a copy of ``start`` that knows ``device``, scaled by its programs ``rows`` (n,), and mean factors.
 
     Each group of resources (``code_anchor.SCALES``, ``EagerPrior.scale_device``) gets one factor, every task tells
     as much; no trained weight moves. ``start`` can be scaled, see ``Predictor.can_scale``.
@@ -34,6 +34,6 @@ def scale_to(
 
 
 def tensors_of(dataset: LatencyDataset, rows: np.ndarray, device: Device) -> ProgramTensors:
-    """The programs ``rows`` as they run on ``device``, with their labels."""
+    """Return the programs ``rows`` as they run on ``device``, with their labels."""
     names = [device.name] * len(rows)
     return ProgramTensors.build(dataset.asts.take(rows), {device.name: device}, names, dataset.latency_s[rows])

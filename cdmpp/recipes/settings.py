@@ -82,7 +82,7 @@ class RunSettings:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> RunSettings:
-        """From a composed configuration, or the settings kept in ``resume``; ``CdmppError`` for what cannot be."""
+        """Read a composed configuration, or the settings kept in ``resume``; ``CdmppError`` for what cannot be."""
         if (resumed := fitting("resume", values.get("resume"), str | None)) is not None:
             folder = Path(resumed)
             if not (folder / _SETTINGS).is_file():
@@ -116,13 +116,13 @@ class RunSettings:
 
     @property
     def title(self) -> str:
-        """The subject of the run, in a few words."""
+        """Name the subject of the run in a few words."""
         if self.target:
             return f"{self.target} from {'+'.join(self.sources) or 'all others'}"
         return "+".join(self.sources) or self.device.name
 
     def load(self) -> LatencyDataset:
-        """The programs of every device the run is about; ``NoRecordsError`` where one of them has none."""
+        """Load programs of every device that the run is about; ``NoRecordsError`` where one has none."""
         names = list(self.sources)
         if self.target and not names and not (names := source_devices(self.target, self.data_paths, self.features)):
             raise DataError(f"target={self.target}: no other device has records within reach to learn from")
@@ -149,7 +149,7 @@ class RunSettings:
 
 
 def shared_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields that training and fine-tuning are both asked for; ``CdmppError`` where one cannot be."""
+    """Return fields of both training and fine-tuning; ``CdmppError`` where one cannot be."""
     fitting_values({key: value for key, value in values.items() if key in _HINTS}, _HINTS, _LIMITS)
     check_choice("accelerator", values["accelerator"], ("auto", "cpu", "gpu"))
     return {
@@ -161,7 +161,7 @@ def shared_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def data_paths(values: Any) -> tuple[Path, ...]:
-    """The folders of the group ``data``; ``CdmppError`` where it is none of ``conf/data``."""
+    """Return the folders of the group ``data``; ``CdmppError`` where it is none of ``conf/data``."""
     check_keys(fitting("data", values, dict), ("path",), "data.")
     return tuple(Path(path).expanduser() for path in fitting("data.path", values["path"], list[str]))
 

@@ -37,7 +37,7 @@ _SKETCHED = 20_000
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model and how it came to be."""
+    """This is a trained model and how it came to be."""
 
     model_dir: Path
     val_metrics: dict[str, float]
@@ -151,7 +151,7 @@ def _calibrate(
 
 
 def coded_rows(predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray) -> np.ndarray:
-    """Places of those of ``rows`` that are answered by machine code; all where none is, or the model reads none."""
+    """Return those places of ``rows`` that machine code answers; all where none is, or the model reads none."""
     codes = dataset.asts.codes
     if not predictor.reads_code or codes is None:
         return np.arange(len(rows))
@@ -160,7 +160,7 @@ def coded_rows(predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray) 
 
 
 def device_groups(names: np.ndarray) -> list[str]:
-    """``device_group`` of each of the device ``names`` (n,)."""
+    """Return the ``device_group`` of each of the device ``names`` (n,)."""
     sheets = sheets_of(names)
     return [device_group(sheets[name]) for name in names.tolist()]
 

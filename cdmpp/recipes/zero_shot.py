@@ -56,7 +56,7 @@ def train_zero_shot(settings: RunSettings, cause: str) -> tuple[LatencyDataset, 
 
 
 def zero_shot_sources(settings: RunSettings, cause: NoRecordsError) -> tuple[str, ...]:
-    """All devices of the kind of ``settings.device``, or of every kind where none is.
+    """Return all devices of the kind of ``settings.device``, or of every kind where none is.
 
     ``cause`` is raised where this is not allowed, public records exist, or there is no other device to learn from.
     """

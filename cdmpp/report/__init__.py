@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 def report_of(result: Any) -> Report:
-    """The report on a result; a report as it is. ``CdmppError`` for another type."""
+    """Make the report on a result; a report stays as it is. ``CdmppError`` for another type."""
     from cdmpp.report.results import report_of as made
 
     return made(result)
 
 
 def to_text(result: Any, rows: int = 20) -> str:
-    """The report as text, with ``rows`` rows of each table, 0: all."""
+    """Return the report as text, with ``rows`` rows of each table, 0: all."""
     from cdmpp.report.text import text_of
 
     return text_of(report_of(result), rows)
 
 
 def in_notebook(result: Any) -> Fragment:
-    """The totals and the first rows, for the last line of a notebook's cell."""
+    """Show the totals and the first rows, for the last line of a notebook's cell."""
     from cdmpp.report.html import notebook_html
 
     return notebook_html(report_of(result))

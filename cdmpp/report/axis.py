@@ -9,23 +9,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LogAxis:
-    """Logarithmic, from ``low`` to ``high``, both positive."""
+    """The axis is logarithmic, from ``low`` to ``high``, both positive."""
 
     low: float
     high: float
 
     @classmethod
     def around(cls, values: Iterable[float], margin: float = 1.6) -> LogAxis:
-        """One that has all ``values``, and a factor of ``margin`` beyond them at both ends."""
+        """Make one that has all ``values``, and a factor of ``margin`` beyond them at both ends."""
         known = [value for value in values if value > 0 and math.isfinite(value)] or [1.0]
         return cls(min(known) / margin, max(known) * margin)
 
     def share(self, value: float) -> float:
-        """Place of ``value``, 0 at the low end and 1 at the high one."""
+        """Return the place of ``value``, 0 at the low end and 1 at the high one."""
         return math.log(value / self.low) / math.log(self.high / self.low)
 
     def ticks(self) -> list[float]:
-        """Decades; also their 2 and 5 folds where there are few decades, each second one where there are many."""
+        """List decades; also their 2 and 5 folds where there are few, each second one where there are many."""
         first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
         decades = math.log10(self.high / self.low)
         steps, stride = ((1, 2, 5) if decades < 2.5 else (1,)), (2 if decades > 7 else 1)
@@ -34,7 +34,7 @@ class LogAxis:
 
 
 def linear_ticks(end: float, most: int = 5) -> list[float]:
-    """Round numbers from 0 to ``end``, at most ``most`` steps."""
+    """List round numbers from 0 to ``end``, at most ``most`` steps."""
     if end <= 0:
         return [0.0]
     rough = end / most

@@ -12,7 +12,7 @@ from cdmpp.report.report import Report, Total
 
 
 def calibration_report(found: Mapping[str, Any], model: str) -> Report:
-    """Rows are the errors before and after.
+    """Report the errors before and after, a row each.
 
     Args:
         found: what ``recipes.calibrate`` returned.

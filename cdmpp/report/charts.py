@@ -25,7 +25,7 @@ _NAME = 32
 
 @dataclass(frozen=True)
 class Shape:
-    """One element of a drawing."""
+    """A shape is one element of a drawing."""
 
     tag: str
     attributes: Mapping[str, Any]
@@ -37,7 +37,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Picture:
-    """Shapes in a box that is as wide as its place."""
+    """A picture is shapes in a box that is as wide as its place."""
 
     title: str
     height: int
@@ -50,7 +50,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Bar:
-    """A number as a bar."""
+    """A bar stands for a number."""
 
     name: str
     value: float
@@ -60,7 +60,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """Numbers of one unit below each other."""
+    """Numbers of one unit are drawn below each other."""
 
     title: str
     bars: tuple[Bar, ...]
@@ -69,13 +69,13 @@ class Bars:
 
     @property
     def longest(self) -> float:
-        """The largest number; 1 where there is none."""
+        """The largest number is this; 1 where there is none."""
         return max((bar.value for bar in self.bars), default=0.0) or 1.0
 
 
 @dataclass(frozen=True)
 class Dot:
-    """A number with its interval."""
+    """A dot is a number with its interval."""
 
     name: str
     value: float
@@ -89,7 +89,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Dots:
-    """Numbers with intervals below each other, on one logarithmic axis."""
+    """Numbers with intervals are drawn below each other, on one logarithmic axis."""
 
     title: str
     dots: tuple[Dot, ...]
@@ -98,14 +98,14 @@ class Dots:
 
     @property
     def pictures(self) -> tuple[tuple[Dot, Picture], ...]:
-        """A line for each number."""
+        """Each number has a line."""
         axis = self._axis
         grid = tuple(_vertical(100 * axis.share(tick), 0, 24, "grid") for tick in axis.ticks())
         return tuple((dot, Picture(dot.title or dot.name, 24, (*grid, *self._line(dot, axis)))) for dot in self.dots)
 
     @property
     def scale(self) -> Picture:
-        """The numbers below the lines."""
+        """The numbers are written below the lines."""
         ticks = ((100 * self._axis.share(tick), quantity(tick, self.unit, 1)) for tick in self._axis.ticks())
         return Picture("axis", 18, tuple(_text(at, 12, number, "middle") for at, number in ticks))
 
@@ -128,7 +128,7 @@ class Dots:
 
 @dataclass(frozen=True)
 class Plot:
-    """Points in a plane."""
+    """A plot shows points in a plane."""
 
     title: str
     picture: Picture
@@ -139,7 +139,7 @@ Chart = Bars | Dots | Plot
 
 
 def timeline_picture(spans: Sequence[TimelineSpan]) -> tuple[Picture, int]:
-    """A lane for each row; and how many spans were drawn together with others, too short to tell apart."""
+    """Draw a lane for each row; also return how many spans were too short to draw alone."""
     rows, first_s = by_row(spans), min((span.start_s for span in spans), default=0.0)
     end_s = max((span.end_s for span in spans), default=0.0) - first_s or 1.0
     merged, drawn = merge_short_spans(rows, end_s), list[Shape]()
@@ -169,7 +169,7 @@ def timeline_picture(spans: Sequence[TimelineSpan]) -> tuple[Picture, int]:
 def roofline(
     rows: Sequence[Row], peak_flops: float | None, bytes_per_s: float | None, narrow_flops: float | None
 ) -> Picture:
-    """Operations per byte against operations per second, a circle for each kernel, its area by total time.
+    """Plot operations per byte against operations per second, a circle for each kernel, its area by total time.
 
     Peaks in 1/s, None where not known. ``narrow_flops``, the peak of narrower numbers, is drawn where a kernel is above
     the other.
@@ -198,7 +198,7 @@ def roofline(
 
 
 def against_measured(rows: Sequence[Row]) -> Picture:
-    """Predicted against measured latency of one call, of the ``rows`` that were measured."""
+    """Plot predicted against measured latency of one call, of the ``rows`` that were measured."""
     points = [(_number(row, "measured_s"), _number(row, "latency_s"), row) for row in rows]
     both = LogAxis.around([value for x, y, _ in points for value in (x, y)], 1.5)
     drawn, low, high = _grid(both, both, "s", "s", "measured", "predicted"), both.low, both.high

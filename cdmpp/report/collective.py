@@ -12,7 +12,7 @@ _LEVEL = 0.8
 
 
 def collective_report(collective: Collective, found: CollectiveEstimate) -> Report:
-    """Totals only: there is one answer."""
+    """Report totals only: there is one answer."""
     moved = (
         (
             Total("traffic", collective.traffic_bytes, "B", 4, note="sent by each rank"),

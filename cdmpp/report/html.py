@@ -31,7 +31,7 @@ _TEMPLATES = Path(__file__).with_name("templates")
 
 @dataclass(frozen=True)
 class Fragment:
-    """A piece of HTML that a notebook shows."""
+    """A notebook shows this piece of HTML."""
 
     html: str
 
@@ -45,7 +45,7 @@ def write_html(reports: Sequence[Report], path: Path) -> None:
 
 
 def html_page(reports: Sequence[Report]) -> str:
-    """A page with a section for each report. It runs no script but its own, which sorts tables."""
+    """Make a page with a section for each report. It runs no script but its own, which sorts tables."""
     script = (_TEMPLATES / "page.js").read_text(encoding="utf-8")
     allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _template("page.html").render(
@@ -54,12 +54,12 @@ def html_page(reports: Sequence[Report]) -> str:
 
 
 def notebook_html(report: Report) -> Fragment:
-    """The totals, the warnings and the first rows: no script, no style but its own."""
+    """Show the totals, the warnings and the first rows: no script, no style but its own."""
     return Fragment(_template("notebook.html").render(report=report, most=_NOTEBOOK))
 
 
 def colours_of(report: Report) -> dict[str, str]:
-    """Label -> class of the style sheet, by the time that each takes."""
+    """Map label to class of the style sheet, by the time that each takes."""
     labels = dict.fromkeys(seconds_by_kind(report.timeline or ()))
     for chart in report.charts:
         if isinstance(chart, Bars):
@@ -68,7 +68,7 @@ def colours_of(report: Report) -> dict[str, str]:
 
 
 def meanings(report: Report) -> dict[str, str]:
-    """Term -> what it means, for all headings that say so."""
+    """Explain each term, for all headings that say what it means."""
     columns = (column for table in report.tables for column in table.shown_columns)
     return {**report.notes, **{column.name: column.meaning for column in columns if column.meaning}}
 

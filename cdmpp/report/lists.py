@@ -101,7 +101,7 @@ def data_report(
 
 
 def summary_row(entry: DataSummary) -> dict[str, Any]:
-    """One folder and device, as JSON takes it."""
+    """Return one folder and device, as JSON takes it."""
     return {**dataclasses.asdict(entry), "folder": str(entry.folder)}
 
 

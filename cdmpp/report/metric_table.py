@@ -19,7 +19,7 @@ _COLUMNS = {
 
 
 def metric_table(title: str, rows: Mapping[str, Mapping[str, float]], strong: str) -> Table:
-    """A row for each model, a column for each metric; ``strong`` names the row to stand out."""
+    """Make a row for each model, a column for each metric; ``strong`` names the row to stand out."""
     columns = (Column(key, heading, PERCENT, digits=digits) for key, (heading, digits) in _COLUMNS.items())
     cells = [{"model": name, **{key: metrics.get(key) for key in _COLUMNS}} for name, metrics in rows.items()]
     place = list(rows).index(strong) if strong in rows else None

@@ -27,7 +27,7 @@ NOTES = {
 
 
 def network_report(prediction: NetworkPrediction) -> Report:
-    """Rows are kernels, most total time first."""
+    """Report kernels as rows, most total time first."""
     rows = prediction.table()
     return Report(
         title=f"{prediction.network} on {prediction.device}, batch {prediction.batch}, model {prediction.model}, "
@@ -43,7 +43,7 @@ def network_report(prediction: NetworkPrediction) -> Report:
 
 
 def kernel_table(prediction: NetworkPrediction) -> Table:
-    """A row for each kernel."""
+    """Make a row for each kernel."""
     level = prediction.shown_level
     bound = "" if level is None else f"{100 * level:g} % "
     columns = (
@@ -69,7 +69,7 @@ def kernel_table(prediction: NetworkPrediction) -> Table:
 
 
 def latency_parts(prediction: NetworkPrediction) -> dict[str, float]:
-    """Seconds that make the latency; ``side by side`` is negative: what overlaps is no loss of time."""
+    """Return seconds that make the latency; ``side by side`` is negative: what overlaps is no loss of time."""
     parts = {"kernels": prediction.kernels_s, "cold caches": prediction.cold_s, "overhead": prediction.overhead_s}
     rest = prediction.latency_s - prediction.work_s
     if abs(rest) > 5e-3 * prediction.latency_s:
@@ -78,7 +78,7 @@ def latency_parts(prediction: NetworkPrediction) -> dict[str, float]:
 
 
 def by_class(prediction: NetworkPrediction) -> dict[str, float]:
-    """Op class -> seconds of all its calls, most first."""
+    """Sum seconds of all calls by operator class, most first."""
     totals: dict[str, float] = {}
     for kernel in prediction.kernels:
         totals[kernel.op_class or "other"] = totals.get(kernel.op_class or "other", 0.0) + kernel.total_s
@@ -86,7 +86,7 @@ def by_class(prediction: NetworkPrediction) -> dict[str, float]:
 
 
 def peaks(device: str) -> tuple[float | None, float | None, float | None]:
-    """fp32 FLOP/s, memory B/s (of CPUs that of a core) and the fastest fp16 FLOP/s; None where none is described."""
+    """Return fp32 FLOP/s, memory B/s (of CPUs that of a core), fastest fp16 FLOP/s; None where none is described."""
     try:
         described = devices.get(device)
     except UnknownDeviceError:
@@ -99,7 +99,7 @@ def peaks(device: str) -> tuple[float | None, float | None, float | None]:
 
 
 def interval_of(bounds: Bounds) -> Interval | None:
-    """The interval of the level that is shown; None without."""
+    """Return the interval of the level that is shown; None without."""
     level = best_level(bounds)
     return None if level is None else (level, *bounds[level])
 

@@ -37,7 +37,7 @@ def replay_report(replay: StepReplay) -> Report:
 
 
 def timeline_of(spans: Iterable[RankSpan]) -> tuple[TimelineSpan, ...]:
-    """A process for each rank, a row for each of its streams."""
+    """Make a process for each rank, a row for each of its streams."""
     return tuple(
         TimelineSpan(one.stream, one.name, one.kind, one.start_s, one.end_s, one.is_critical, f"rank {one.rank}")
         for one in spans

@@ -17,7 +17,7 @@ Interval = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Total:
-    """A labelled quantity of a whole result."""
+    """A total is a labelled quantity of a whole result."""
 
     name: str
     value: float | str | None = None
@@ -34,12 +34,12 @@ class Total:
 
     @property
     def number(self) -> str:
-        """The value with its unit, without anything else."""
+        """Return the value with its unit, without anything else."""
         return "" if self.value is None else shown(self.value, self.unit, self.digits)
 
     @property
     def details(self) -> str:
-        """Share, interval, parts and note, in this order."""
+        """Return share, interval, parts and note, in this order."""
         share = [] if self.share is None else [percent(self.share)]
         if self.interval is not None:
             level, low, high = self.interval
@@ -49,14 +49,14 @@ class Total:
 
     @property
     def text(self) -> str:
-        """The number, with the details in brackets where there are both."""
+        """Return the number, with the details in brackets where there are both."""
         number, details = self.number, self.details
         return f"{number} ({details})" if number and details else number or details
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: what it shows of a row, and how."""
+    """A column of a table shows this of a row, in this way."""
 
     key: str
     """The key in the rows, which has the unit in its name."""
@@ -77,13 +77,13 @@ class Column:
     """0: always shown; of the others those with the highest go first where a terminal is narrow."""
 
     def cell(self, row: Row) -> str:
-        """The value of a row with its unit; empty where the row has none of this name."""
+        """Return the value of a row with its unit; empty where the row has none of this name."""
         return shown(row[self.key], self.unit, self.digits) if self.key in row else ""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one kind."""
+    """A table has rows of one kind."""
 
     title: str
     columns: tuple[Column, ...]
@@ -95,17 +95,17 @@ class Table:
 
     @property
     def shown_columns(self) -> tuple[Column, ...]:
-        """Columns that say something of the rows."""
+        """Return the columns that say something of the rows."""
         return tuple(one for one in self.columns if not one.is_optional or any(row.get(one.key) for row in self.rows))
 
     def rest(self, rows: Sequence[Row]) -> Row:
-        """One row for several: the sums of what adds up."""
+        """Make one row for several: the sums of what adds up."""
         return {one.key: sum(row[one.key] for row in rows) for one in self.columns if one.is_sum}
 
 
 @dataclass(frozen=True)
 class Report:
-    """One result, ready to be shown: numbers, tables, charts and warnings."""
+    """A report is one result, ready to be shown: numbers, tables, charts and warnings."""
 
     title: str
     answer: Any = None

@@ -21,7 +21,7 @@ from cdmpp.steps.step_replay import StepReplay
 
 @singledispatch
 def report_of(result: Any) -> Report:
-    """The report on a result; a report as it is. ``CdmppError`` for another type."""
+    """Make the report on a result; a report stays as it is. ``CdmppError`` for another type."""
     if isinstance(result, Report):
         return result
     known = ", ".join(kind.__name__ for kind in report_of.registry if kind is not object)

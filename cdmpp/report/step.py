@@ -10,7 +10,7 @@ from cdmpp.report.timeline import spans_of
 
 
 def step_report(found: StepPrediction) -> Report:
-    """Rows are kernels, most total time first."""
+    """Report kernels as rows, most total time first."""
     step, made, whole_s = found.step, found.prediction, found.latency_s or 1.0
     phases = found.phase_s
     classes = by_class(made).items()

@@ -20,7 +20,7 @@ _LABEL = 10
 
 
 def console() -> Console:
-    """The console of standard output, of a fixed width where that is no terminal."""
+    """Return the console of standard output, of a fixed width where that is no terminal."""
     from rich.console import Console
 
     return Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
@@ -37,7 +37,7 @@ def print_table(table: Table) -> None:
 
 
 def text_of(report: Report, rows: int = 0, width: int = _PIPE_WIDTH) -> str:
-    """The text that ``print_report`` prints."""
+    """Return the text that ``print_report`` prints."""
     from rich.console import Console
 
     with (made := Console(width=width)).capture() as capture:

@@ -15,7 +15,7 @@ MOST = 1200
 
 @dataclass(frozen=True)
 class TimelineSpan:
-    """One thing that ran, with its place and its times."""
+    """A span is one thing that ran, with its place and its times."""
 
     row: str
     """The resource it ran on: a stream, an engine, a link."""
@@ -32,7 +32,7 @@ class TimelineSpan:
 
 @dataclass(frozen=True)
 class MergedSpan:
-    """One span, or several of a row that follow each other."""
+    """This is one span, or several of a row that follow each other."""
 
     row: str
     name: str
@@ -46,7 +46,7 @@ class MergedSpan:
 
 
 def spans_of(timeline: Timeline) -> tuple[TimelineSpan, ...]:
-    """A span for each task and resource of a simulated run; tasks without a resource are not shown."""
+    """Make a span for each task and resource of a simulated run; tasks without a resource are not shown."""
     critical = {id(span) for span in timeline.critical_path}
     return tuple(
         TimelineSpan(str(resource), str(span.task.key), span.task.label, span.start_s, span.end_s, id(span) in critical)
@@ -56,7 +56,7 @@ def spans_of(timeline: Timeline) -> tuple[TimelineSpan, ...]:
 
 
 def chrome_trace(spans: Sequence[TimelineSpan]) -> dict[str, Any]:
-    """A process for each rank and a thread for each row; times in microseconds from the first span on."""
+    """Make a process for each rank and a thread for each row; times in microseconds from the first span on."""
     processes = {name: pid for pid, name in enumerate(sorted({span.process for span in spans}, key=_natural))}
     rows = {pair: tid for tid, pair in enumerate(sorted({(span.process, span.row) for span in spans}, key=_place))}
     named = [_named("process_name", pid, 0, name) for name, pid in processes.items() if name]
@@ -79,7 +79,7 @@ def chrome_trace(spans: Sequence[TimelineSpan]) -> dict[str, Any]:
 
 
 def by_row(spans: Sequence[TimelineSpan]) -> dict[str, list[TimelineSpan]]:
-    """Name of a row, with its process -> its spans in the order of their starts."""
+    """Group spans by name of a row, with its process, in the order of their starts."""
     found: dict[tuple[str, str], list[TimelineSpan]] = {}
     for span in spans:
         found.setdefault((span.process, span.row), []).append(span)
@@ -90,7 +90,7 @@ def by_row(spans: Sequence[TimelineSpan]) -> dict[str, list[TimelineSpan]]:
 
 
 def merge_short_spans(rows: dict[str, list[TimelineSpan]], end_s: float) -> list[MergedSpan]:
-    """At most about twice ``MOST`` spans, row by row; ``end_s`` is the end of the run."""
+    """Keep at most about twice ``MOST`` spans, row by row; ``end_s`` is the end of the run."""
     count = sum(map(len, rows.values()))
     least_s = end_s * len(rows) / MOST if count > MOST else 0.0
     return [merged for row, spans in rows.items() for merged in _merged(row, spans, least_s)]
@@ -113,7 +113,7 @@ def _one(row: str, spans: Sequence[TimelineSpan]) -> MergedSpan:
 
 
 def seconds_by_kind(spans: Sequence[TimelineSpan]) -> dict[str, float]:
-    """Kind -> seconds of its spans, most first."""
+    """Sum the seconds of spans by kind, most first."""
     seconds: dict[str, float] = {}
     for span in spans:
         kind = span.kind or "other"

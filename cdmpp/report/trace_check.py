@@ -25,7 +25,7 @@ def check_report(traces: Sequence[RankTrace]) -> Report:
 
 
 def read_totals(read: Sequence[Inventory]) -> tuple[Total, ...]:
-    """What was read, in a line that heads every answer."""
+    """Say what was read, in a line that heads every answer."""
     if not read:
         return ()
     device = {key: sum(getattr(one.device, key) for one in read) for key in ("events", "kept", "left_over", "lost")}

@@ -84,7 +84,7 @@ class _Engine:
         heapq.heappush(self.events, (end_s, _END if task.flow is None else _SENDS, number))
 
     def arrived(self, number: int) -> bool:
-        """True if the flow of a task has ended."""
+        """Return True if the flow of a task has ended."""
         if not self.links.ends(self.tasks[number].key, self.now_s):
             return False
         begun = self.spans[number]

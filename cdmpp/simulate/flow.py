@@ -12,7 +12,7 @@ from cdmpp.simulate.key import Key
 
 @dataclass(frozen=True)
 class Flow:
-    """Bytes that a task sends."""
+    """A task sends these bytes."""
 
     bytes: float
     """On the wire."""
@@ -51,7 +51,7 @@ class SharedLinks:
         """Links that a flow has joined or left since ``rerated`` was asked."""
 
     def join(self, key: Key, flow: Flow, now_s: float) -> None:
-        """From ``now_s`` on; ``DataError`` where a link has no rate."""
+        """Add a flow from ``now_s`` on; ``DataError`` where a link has no rate."""
         for link in flow.links:
             if link not in self._on:
                 raise DataError(f"task {key!r} sends over link {link!r}, whose rate is not given")
@@ -60,7 +60,7 @@ class SharedLinks:
         self._moving[key] = _Moving(flow.bytes, flow.links, now_s)
 
     def ends(self, key: Key, now_s: float) -> bool:
-        """True if it is done at ``now_s``, as was said last; it then has left."""
+        """Return True if it is done at ``now_s``, as was said last; it then has left."""
         moving = self._moving.get(key)
         if moving is None or moving.end_s != now_s:
             return False
@@ -70,7 +70,7 @@ class SharedLinks:
         return True
 
     def rerated(self, now_s: float) -> Iterator[tuple[Key, float]]:
-        """Flows that go at another rate from ``now_s`` on, and when they will be done."""
+        """Return flows that go at another rate from ``now_s`` on, and when they will be done."""
         touched = dict.fromkeys(key for link in self.changed for key in self._on[link])
         self.changed.clear()
         for key in touched:

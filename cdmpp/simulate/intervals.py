@@ -9,7 +9,7 @@ Interval = tuple[float, float]
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same time in intervals that rise and do not touch; empty ones are left out."""
+    """Cover the same time by intervals that rise and do not touch; empty ones are left out."""
     found: list[Interval] = []
     for begin, end in sorted(intervals):
         if found and begin <= found[-1][1]:
@@ -20,7 +20,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def without(intervals: Sequence[Interval], others: Sequence[Interval]) -> list[Interval]:
-    """The part of ``intervals`` that lies under none of ``others``; both as ``union`` gives them."""
+    """Return the part of ``intervals`` that lies under none of ``others``; both as ``union`` gives them."""
     found, at = list[Interval](), 0
     for begin, end in intervals:
         while at < len(others) and others[at][1] <= begin:
@@ -37,5 +37,5 @@ def without(intervals: Sequence[Interval], others: Sequence[Interval]) -> list[I
 
 
 def length_s(intervals: Iterable[Interval]) -> float:
-    """Seconds of intervals that do not overlap."""
+    """Sum the seconds of intervals that do not overlap."""
     return sum(end - begin for begin, end in intervals)

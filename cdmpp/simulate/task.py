@@ -14,7 +14,7 @@ from cdmpp.simulate.key import Key
 
 @dataclass(frozen=True)
 class Task:
-    """A node of a data-flow graph."""
+    """A task is a node of a data-flow graph."""
 
     key: Key
     """Unique in its graph."""
@@ -43,7 +43,7 @@ class Task:
                 check_seconds(value, f"{what} of task {self.key!r}")
 
     def seconds(self, now_s: float) -> float:
-        """The time it takes where it starts at ``now_s``; ``DataError`` where what is asked answers nonsense."""
+        """Return the time it takes from ``now_s``; ``DataError`` where what is asked answers nonsense."""
         if not callable(self.duration):
             return self.duration
         return check_seconds(self.duration(now_s), f"duration of task {self.key!r} at {now_s:g} s")
@@ -54,12 +54,12 @@ TASK_BYTES = 2048
 
 
 def check_tasks(count: int, what: str, remedy: str) -> None:
-    """``CdmppError`` where so many tasks do not fit into free memory."""
+    """Raise ``CdmppError`` where so many tasks do not fit into free memory."""
     check_bytes(f"{what}, {count:,} tasks,", TASK_BYTES * count, remedy)
 
 
 def check_seconds(value: float, what: str) -> float:
-    """``value``; ``DataError`` where it is negative or not finite."""
+    """Return ``value``; ``DataError`` where it is negative or not finite."""
     try:
         if 0 <= value < math.inf and value is not True and value is not False:
             return value

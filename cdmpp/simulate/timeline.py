@@ -12,7 +12,7 @@ from cdmpp.simulate.task import Task
 
 @dataclass(frozen=True)
 class Span:
-    """A task that ran."""
+    """A span is a task that ran."""
 
     task: Task
     start_s: float
@@ -23,23 +23,23 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """All spans by key of their task, in the order of their starts."""
+    """All spans are kept by the key of their task, in the order of their starts."""
 
     spans: Mapping[Key, Span]
 
     @cached_property
     def makespan_s(self) -> float:
-        """Seconds until the last task has ended; 0 without tasks."""
+        """The last task ends after so many seconds; 0 without tasks."""
         return max((span.end_s for span in self.spans.values()), default=0.0)
 
     @cached_property
     def critical_path(self) -> tuple[Span, ...]:
-        """Spans, first to last, each of which waited for the one before: the longest chain in the executed order."""
+        """Each span, first to last, waited for the one before: this is the longest chain in the executed order."""
         last = max(self.spans.values(), key=lambda span: span.end_s, default=None)
         return self.path_to(last) if last is not None else ()
 
     def path_to(self, span: Span) -> tuple[Span, ...]:
-        """The chain that ends with ``span``, first to last."""
+        """Return the chain that ends with ``span``, first to last."""
         path = [span]
         while (cause := path[-1].cause) is not None:
             path.append(self.spans[cause])
@@ -47,7 +47,7 @@ class Timeline:
 
     @cached_property
     def busy_s(self) -> dict[Key, float]:
-        """Seconds that each resource ran tasks, gaps not counted."""
+        """Each resource ran tasks for so many seconds, gaps not counted."""
         busy: dict[Key, float] = {}
         for span in self.spans.values():
             for name in span.task.resources:
@@ -56,5 +56,5 @@ class Timeline:
 
     @cached_property
     def idle_s(self) -> dict[Key, float]:
-        """Seconds of the makespan in which each resource ran no task."""
+        """Each resource ran no task for so many seconds of the makespan."""
         return {name: self.makespan_s - busy for name, busy in self.busy_s.items()}

@@ -24,7 +24,7 @@ _STEPS = {
 
 @dataclass(frozen=True)
 class LossConfig:
-    """Weights of the terms; their sum is minimised. See ``losses.py``."""
+    """The terms have these weights; their sum is minimised. See ``losses.py``."""
 
     LIMITS = {
         **dict.fromkeys((*_WEIGHTS, "domain_weight"), numbers(0, 1e6)),
@@ -66,7 +66,7 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """Sized for two CPU cores and some thousand programs."""
+    """The defaults are sized for two CPU cores and some thousand programs."""
 
     LIMITS = {
         **_STEPS,
@@ -121,7 +121,7 @@ class TrainerConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Model, loss and trainer."""
+    """It holds the settings of model, loss and trainer."""
 
     model: ModelConfig = field(default_factory=CdmppConfig)
     loss: LossConfig = field(default_factory=LossConfig)
@@ -129,7 +129,7 @@ class TrainConfig:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> TrainConfig:
-        """From plain nested values; ``CdmppError`` for an unknown key, or a value of the wrong type or range."""
+        """Read plain nested values; ``CdmppError`` for an unknown key, or a value of the wrong type or range."""
         check_keys(values, ("model", "loss", "trainer"))
         return TrainConfig(
             model_config(values.get("model", {})),
@@ -138,13 +138,13 @@ class TrainConfig:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain nested values; ``from_dict`` restores them."""
+        """Return plain nested values; ``from_dict`` restores them."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class TuneConfig:
-    """Settings that move the weights to the new device; what was fitted on the sources (scalers, ...) is kept."""
+    """These settings move the weights to the new device; what was fitted on the sources (scalers, ...) is kept."""
 
     LIMITS = {
         **_STEPS,
@@ -183,7 +183,7 @@ class TuneConfig:
 
 @dataclass(frozen=True)
 class Run:
-    """Place and hardware of one run; nothing here changes what is learned, except for the seed."""
+    """A run has this place and hardware; nothing here changes what is learned, except for the seed."""
 
     out: Path
     seed: int = 0

@@ -19,7 +19,7 @@ from cdmpp.training.config import LossConfig
 
 @dataclass(frozen=True)
 class Replay:
-    """Programs of what a model knows already, mixed into the batches that teach it something new."""
+    """A model knows these programs already; they are mixed into the batches that teach it something new."""
 
     rows: np.ndarray
     """(n,) none of them in the test or validation part."""

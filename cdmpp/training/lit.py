@@ -23,7 +23,7 @@ from cdmpp.training.losses import domain_distance, hybrid_loss
 
 
 class LatencyModule(pl.LightningModule):
-    """Trains ``model``, keeps a running average of its weights; ``seed`` and epoch decide batches and dropout."""
+    """It trains ``model`` and keeps a running average of its weights; ``seed`` and epoch decide batches and dropout."""
 
     def __init__(self, model: Model, config: TrainConfig, inputs: FitInputs, seed: int) -> None:
         super().__init__()
@@ -41,15 +41,15 @@ class LatencyModule(pl.LightningModule):
         self._started = time.monotonic()
 
     def train_dataloader(self) -> TrainingBatches:
-        """A new set of random batches every epoch."""
+        """Return a new set of random batches every epoch."""
         return self._batches(self.current_epoch)
 
     def val_dataloader(self) -> DataLoader:
-        """The same batches every time."""
+        """Return the same batches every time."""
         return self.validation
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """They are gathered on the device already."""
+        """Leave batches as they are: they are gathered on the device already."""
         return batch
 
     def _batches(self, epoch: int) -> TrainingBatches:
@@ -67,7 +67,7 @@ class LatencyModule(pl.LightningModule):
         self._losses, self._started = [], time.monotonic()
 
     def training_step(self, groups: tuple[Batch, ...], batch_idx: int) -> Tensor:
-        """Loss of one batch, computed in ``groups`` of programs of like length."""
+        """Compute the loss of one batch in ``groups`` of programs of like length."""
         output = Output(*(torch.cat(column) for column in zip(*map(self._forward, groups), strict=True)))
         labels, weights = (torch.cat([getattr(g, name) for g in groups]) for name in ("log_latency", "weights"))
         total = weights.sum()
@@ -95,18 +95,18 @@ class LatencyModule(pl.LightningModule):
             torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1.0 - decay)
 
     def on_validation_epoch_start(self) -> None:
-        """Buffers are not averaged but copied."""
+        """Copy the buffers: they are not averaged."""
         for averaged, current in zip(self.average.buffers(), self.model.buffers(), strict=True):
             averaged.copy_(current)
         self._errors = []
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Errors of the averaged weights."""
+        """Compute the errors of the averaged weights."""
         difference = self.average(batch).log_latency.float() - batch.log_latency
         self._errors.append(torch.expm1(difference).abs())
 
     def on_validation_epoch_end(self) -> None:
-        """One row of the history."""
+        """Add one row to the history."""
         errors = torch.cat(self._errors)
         row = {
             "epoch": float(self.current_epoch),
@@ -120,7 +120,7 @@ class LatencyModule(pl.LightningModule):
         self.log_dict({shown: row[name] for shown, name in names.items()}, prog_bar=True)
 
     def configure_optimizers(self) -> Any:
-        """AdamW and the schedule of its rate; biases, norms and embeddings of single rows do not decay."""
+        """Take AdamW and the schedule of its rate; biases, norms and embeddings of single rows do not decay."""
         config, parameters = self.config.trainer, list(self.model.parameters())
         groups = [
             {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},

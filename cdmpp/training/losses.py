@@ -19,7 +19,7 @@ def hybrid_loss(
     label: LabelTransform,
     total_weight: Tensor | None = None,
 ) -> Tensor:
-    """Mean by ``weights`` (B,) of the terms that ``config`` gives weight to; ``log_latency`` (B,) natural-log seconds.
+    """Average by ``weights`` (B,) the terms of ``config`` with weight; ``log_latency`` (B,) natural-log seconds.
 
     The sum is divided by ``total_weight``, or by that of ``weights``.
     """
@@ -42,19 +42,19 @@ def hybrid_loss(
 
 
 def relative_error(log_difference: Tensor, limit: float = 1.0) -> Tensor:
-    """|exp(d) - 1|: the relative error of a latency whose log is off by d; linear in d beyond ``limit``."""
+    """Compute |exp(d) - 1|: the relative error of a latency whose log is off by d; linear in d beyond ``limit``."""
     inside = log_difference.clamp_max(limit)
     return (torch.exp(inside) * (1 + log_difference - inside) - 1).abs()
 
 
 def domain_distance(config: LossConfig, x: Tensor, y: Tensor) -> Tensor:
-    """CMD between two sets of latents (n, H) and (m, H)."""
+    """Compute the CMD between two sets of latents (n, H) and (m, H)."""
     # CMD is defined on a bounded interval; tanh gives one of length 2 without moving what is near zero.
     return central_moment_discrepancy(x.float().tanh(), y.float().tanh(), config.cmd_moments, span=2.0)
 
 
 def central_moment_discrepancy(x: Tensor, y: Tensor, moments: int = 5, span: float = 1.0) -> Tensor:
-    """CMD of two samples (n, H) and (m, H) of values within an interval of length ``span``.
+    """Compute the CMD of samples (n, H) and (m, H) of values within an interval of length ``span``.
 
     ||mean x - mean y|| / span + sum over k = 2..moments of ||c_k(x) - c_k(y)|| / span^k, with c_k the k-th central
     moment of each column.

@@ -31,7 +31,7 @@ def latency_metrics(
     device_names: Sequence[str] | np.ndarray,
     task_weights: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
-    """Every metric of n programs by name; ``task_weights`` are the call sites of each task, 1 where absent.
+    """Compute every metric of n programs by name; ``task_weights``: call sites of each task, 1 where absent.
 
     Programs compete with those of the same task on the same device; such a group is a *task* in what follows. Errors
     and shares are in percent; Spearman is the mean over tasks of at least five programs. Regrets are ratios, 1.0 being
@@ -97,7 +97,7 @@ def mape_factor(true_s: np.ndarray, predicted_s: np.ndarray) -> float:
 
 
 def score(dataset: LatencyDataset, test: np.ndarray, predicted_s: np.ndarray) -> dict[str, Any]:
-    """Figures of the ``test`` programs (m,) with predictions (m,): overall, by op class, latency range and device.
+    """Score predictions (m,) of the ``test`` programs (m,): overall, by op class, latency range and device.
 
     Where they are of several devices also by device and class, where some programs have no schedule also by that, and
     where they have code vectors of a CPU by whether the lines that a program uses together crowd the sets of its cache.
@@ -149,7 +149,7 @@ def breakdown(
     device_names: Sequence[str] | np.ndarray,
     labels: Sequence[str] | np.ndarray,
 ) -> dict[str, dict[str, float]]:
-    """Metrics, ``n_programs`` and ``n_tasks`` of each group of equal ``labels`` (n,), sorted by label."""
+    """Compute metrics, ``n_programs`` and ``n_tasks`` of each group of equal ``labels`` (n,), sorted by label."""
     columns = [np.asarray(column) for column in (true_s, predicted_s, task_ids, device_names)]
     kinds, result = np.asarray(labels), {}
     for label in np.unique(kinds):
@@ -160,7 +160,7 @@ def breakdown(
 
 
 def latency_range_labels(true_s: np.ndarray) -> list[str]:
-    """Name of each program's latency range, e.g. ``20-50 us``, numbered so that names sort by latency."""
+    """Name each program's latency range, e.g. ``20-50 us``, numbered so that names sort by latency."""
     return [_LATENCY_RANGES[i] for i in np.searchsorted(_LATENCY_EDGES_S, np.asarray(true_s), side="right")]
 
 

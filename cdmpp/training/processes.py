@@ -10,7 +10,7 @@ from cdmpp.platform.lock import writing
 
 
 def is_rank_zero() -> bool:
-    """True in the process that writes files and goes on after training; also where there is only one."""
+    """Return True in the process that writes files and goes on after training; also where there is only one."""
     if "RANK" in os.environ:  # torchrun, Slurm through torchrun
         return os.environ["RANK"] == "0"
     return os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("NODE_RANK", "0") == "0"

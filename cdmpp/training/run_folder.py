@@ -44,6 +44,6 @@ def claim_folder(
 
 
 def write_history(path: Path, history: list[dict[str, float]]) -> None:
-    """One CSV line a validation."""
+    """Write one CSV line a validation."""
     lines = [",".join(history[0]), *(",".join(f"{value:g}" for value in row.values()) for row in history)]
     write_text(path, "\n".join(lines) + "\n")

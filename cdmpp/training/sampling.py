@@ -20,7 +20,7 @@ KMEANS_STARTS = 4
 
 @dataclass(frozen=True)
 class Candidates:
-    """Programs of the tasks that may be chosen, without any label."""
+    """Tasks may be chosen from these programs, without any label."""
 
     features: np.ndarray
     """(n, d) float, columns on one scale."""
@@ -32,7 +32,7 @@ class Candidates:
 
 
 def choose_tasks(sampler: str, candidates: Candidates, k: int, seed: int) -> tuple[str, ...]:
-    """``k`` distinct task ids by one of ``SAMPLERS``, the most valuable first; the same for the same seed.
+    """Choose ``k`` distinct task ids by one of ``SAMPLERS``, the most valuable first; the same for the same seed.
 
     Raises:
         DataError: unknown sampler, or fewer than ``k`` tasks.
@@ -53,12 +53,12 @@ def check_sampler(sampler: str) -> None:
 
 
 def random_tasks(candidates: Candidates, k: int, seed: int) -> list[str]:
-    """Every task as likely as any other; a smaller budget of the same seed is the beginning of a larger one."""
+    """Choose every task as likely as any other; a smaller budget of the same seed begins a larger one."""
     return list(np.random.default_rng(seed).permutation(np.unique(candidates.task_ids))[:k])
 
 
 def kmeans_tasks(candidates: Candidates, k: int, seed: int, most_programs: bool = False) -> list[str]:
-    """The published choice (CDMPP, section on cross-device fine-tuning; Algorithm 1).
+    """Choose as published (CDMPP, section on cross-device fine-tuning; Algorithm 1).
 
     From the largest of k clusters on, each takes the task not yet taken whose programs lie nearest to its centre on
     average, often one of a single program; with ``most_programs`` (ours) the one with most of its programs there.
@@ -83,7 +83,7 @@ def kmeans_tasks(candidates: Candidates, k: int, seed: int, most_programs: bool 
 
 
 def diverse_tasks(candidates: Candidates, k: int, seed: int) -> list[str]:
-    """Greedily the task that leaves the least unsure work far from any chosen task (a facility-location choice).
+    """Take greedily the task that leaves the least unsure work far from chosen ones (a facility-location choice).
 
     Each task lies at the mean of its programs, and counts by how unsure the model is of them in all and by the square
     root of its call sites. Tasks with less than half as many programs as the largest are taken last.

@@ -26,7 +26,7 @@ _KEPT = 4096
 
 @dataclass(frozen=True)
 class Artifact:
-    """The result of compiling one program."""
+    """Compiling one program gives this."""
 
     library: Path | None
     """The only file of its folder; None: it does not compile."""
@@ -37,7 +37,7 @@ class Artifact:
 
 
 class Artifacts:
-    """Compiles in child processes that stay. Libraries that nobody took go with this object."""
+    """It compiles in child processes that stay. Libraries that nobody took go with this object."""
 
     def __init__(self, core: str, limit_s: float = 10.0, workers: int | None = None) -> None:
         """``core``: whose code vectors are wanted, empty for none. ``limit_s``: longest time for one program."""
@@ -50,7 +50,7 @@ class Artifacts:
         weakref.finalize(self, _end, self._workers, self._folder)
 
     def compiled(self, modules: Mapping[int, Any], target: Any) -> dict[int, Artifact]:
-        """Artifacts of scheduled ``modules`` by structural hash; what was compiled before is not compiled again."""
+        """Compile scheduled ``modules``, by structural hash; what was compiled before is not compiled again."""
         self._compile({key: module for key, module in modules.items() if key not in self._made}, target)
         found = {key: self._made[key] for key in modules}
         while len(self._made) > _KEPT:
@@ -65,7 +65,7 @@ class Artifacts:
         return self._made[key]
 
     def code(self, key: int) -> np.ndarray | None:
-        """Code vector of a program that was compiled, where it could be read."""
+        """Return the code vector of a program that was compiled, where it could be read."""
         return self._made[key].code if key in self._made else None
 
     def _compile(self, modules: Mapping[int, Any], target: Any) -> None:

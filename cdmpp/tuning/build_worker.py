@@ -21,7 +21,7 @@ def ready(_: Request) -> Reply:
 
 
 def build(request: Request) -> Reply:
-    """``module`` (JSON graph), ``target``, ``path`` -> library there; with ``core`` also the ``code`` vector, packed.
+    """Build ``module`` (JSON graph) for ``target`` at ``path``; with ``core`` also give the packed ``code`` vector.
 
     A program whose code cannot be read is built all the same: ``unread`` says why.
     """

@@ -13,14 +13,14 @@ from cdmpp.tuning.artifacts import Artifact, Artifacts
 
 @derived_object
 class Builder(PyBuilder):
-    """A builder for ``builder=``. Its processes stay; TVM's own start anew, for ten seconds, at every batch."""
+    """A search takes this builder. Its processes stay; TVM's own start anew, for ten seconds, at every batch."""
 
     def __init__(self, artifacts: Artifacts) -> None:
         super().__init__()
         self.artifacts = artifacts
 
     def build(self, build_inputs: list[Any]) -> list[Any]:
-        """One result an input; a program that does not compile has the reason in its ``error_msg``."""
+        """Return one result an input; a program that does not compile has the reason in its ``error_msg``."""
         keys = [int(tvm_ffi.structural_hash(given.mod)) for given in build_inputs]
         for target in {str(given.target): given.target for given in build_inputs}.values():  # together, in parallel
             same = [i for i, given in enumerate(build_inputs) if str(given.target) == str(target)]

@@ -23,7 +23,7 @@ from cdmpp.tuning.scorer import Said, Scorer
 
 @dataclass(frozen=True)
 class Judged:
-    """The answers for the programs of one task, by the structural hash of each."""
+    """These are answers for the programs of one task, by the structural hash of each."""
 
     log_latency: Mapping[int, float]
     """Seconds, of those that can be read; infinite where it turned out that one does not compile."""
@@ -45,7 +45,7 @@ class Cascade:
 
     @classmethod
     def of(cls, predictor: Predictor, device: Device, look: int) -> Cascade:
-        """``look`` counts where the model reads machine code and the device's can be had here."""
+        """Make one whose ``look`` counts where the model reads machine code and the device's can be had here."""
         look = look if predictor.reads_code and can_have_code(device.target) else 0
         return cls(Scorer(predictor, device), Artifacts(device.core or "" if look else ""), look)
 
@@ -79,7 +79,7 @@ class Cascade:
         return Judged(by_key, frozenset(readable[i] for i in coded), reasons)
 
     def learn(self, modules: Mapping[int, Any], measured_s: Mapping[int, float], target: Any, task: str) -> int:
-        """From measured programs of one task; those that cannot be read teach nothing. How many were learned from."""
+        """Learn from measured programs of a task; unreadable ones teach nothing. Return how many were learned from."""
         asts = self.scorer.asts(modules, target)
         read = {key: ast for key, ast in asts.items() if isinstance(ast, CompactAST)}
         if not read:

@@ -54,11 +54,11 @@ class CostModel(PyCostModel):
 
     @cached_property
     def builder(self) -> Any:
-        """The argument ``builder=`` of a search: it measures what this model had compiled."""
+        """Pass this as ``builder=`` of a search: it measures what this model had compiled."""
         return Builder(self.cascade.artifacts)
 
     def predict(self, context: Any, candidates: Sequence[Any]) -> np.ndarray:
-        """(n,) float64, one score a candidate. Never raises: a search goes on whatever happens here."""
+        """Score each candidate, (n,) float64. Never raises: a search goes on whatever happens here."""
         self.counts["scored"] += len(candidates)
         try:
             return self._scores(context, candidates)

@@ -24,7 +24,7 @@ _ABOUT = "cdmpp.json"
 
 @dataclass
 class TuningDatabase:
-    """Schedules of a network's tasks, in memory and on disk."""
+    """Schedules of a network's tasks are kept in memory and on disk."""
 
     folder: Path
     tasks: Mapping[str, Task]

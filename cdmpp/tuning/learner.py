@@ -18,7 +18,7 @@ _MOST = 768
 
 @dataclass(frozen=True)
 class Weights:
-    """Standard deviations of log-latency that each term may explain."""
+    """Each term may explain so large a standard deviation of log-latency."""
 
     device: float = 0.2
     task: float = 1.0
@@ -44,7 +44,7 @@ class Learner:
         return len(self.errors)
 
     def learn(self, features: np.ndarray, errors: np.ndarray, task: str) -> None:
-        """More programs of one task: ``features`` (n, width), ``errors`` (n,); what is not finite is left out."""
+        """Add programs of one task: ``features`` (n, width), ``errors`` (n,); what is not finite is left out."""
         kept = np.isfinite(errors)
         names = np.full(int(kept.sum()), task, object)
         if not len(names):
@@ -53,7 +53,7 @@ class Learner:
         self.errors, self.tasks = np.concatenate([self.errors, errors[kept]]), np.concatenate([self.tasks, names])
 
     def residuals(self, features: np.ndarray, task: str) -> tuple[np.ndarray, np.ndarray]:
-        """(m,) expected log of measured over predicted latency of programs (m, width), and its standard deviation."""
+        """Expect (m,) log of measured over predicted latency of programs (m, width), with its standard deviation."""
         weights = self.weights
         before = np.full(len(features), weights.device**2 + weights.task**2 + weights.shared**2 + weights.own**2)
         if not len(self):

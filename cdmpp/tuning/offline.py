@@ -37,7 +37,7 @@ _LIMIT_S = 60.0
 
 @dataclass(frozen=True)
 class TunedKernel:
-    """One task of a network and the best program of it that is known."""
+    """This is one task of a network and the best program of it that is known."""
 
     task_id: str
     op_name: str
@@ -51,13 +51,13 @@ class TunedKernel:
 
     @property
     def latency_s(self) -> float:
-        """Measured where it was, else predicted."""
+        """The latency is measured where it was, else predicted."""
         return self.predicted_s if self.measured_s is None else self.measured_s
 
 
 @dataclass(frozen=True)
 class TunedNetwork:
-    """The result of ``tune_network``: a database in ``folder``, and what is in it."""
+    """The result of ``tune_network`` is a database in ``folder``, and what is in it."""
 
     network: str
     device: str
@@ -67,11 +67,11 @@ class TunedNetwork:
 
     @property
     def kernels_s(self) -> float:
-        """Seconds of all calls of all kernels, one by one."""
+        """All calls of all kernels take so long, one by one."""
         return sum(kernel.calls * kernel.latency_s for kernel in self.kernels)
 
     def to_dict(self) -> dict[str, Any]:
-        """All numbers, as JSON takes them."""
+        """Return all numbers, as JSON takes them."""
         rows = [{**vars(kernel), "latency_s": kernel.latency_s} for kernel in self.kernels]
         told = {"network": self.network, "device": self.device, "folder": str(self.folder)}
         return plain({**told, "kernels_s": self.kernels_s, "kernels": rows})
@@ -118,7 +118,7 @@ def tune_network(
 
 
 def shares(graph: NetworkGraph, chosen: Mapping[str, Chosen], trials: int) -> dict[str, int]:
-    """Trials of each task: as much as it has of the network's predicted time, no more than it has candidates."""
+    """Deal trials: to each task by its share of the network's predicted time, at most one a candidate."""
     keys = list(graph.counts)
     weight = np.array([graph.counts[key] * chosen[key].latency_s for key in keys])
     most = np.array([chosen[key].candidates for key in keys])

@@ -31,7 +31,7 @@ def make_cost_model(
     cascade: bool = True,
     seed: int = 0,
 ) -> Any:
-    """A cost model for ``ms.tune_tir``, ``ms.tune_tasks`` and ``tune_relax``; its ``builder`` goes with it.
+    """Make a cost model for ``ms.tune_tir``, ``ms.tune_tasks`` and ``tune_relax``; its ``builder`` goes with it.
 
     Args:
         device: name of the device that is tuned for, or one described in Python. It need not have records.
@@ -48,7 +48,7 @@ def make_cost_model(
 
 
 def device_and_predictor(device: str | Device, model: str | Path | None) -> tuple[Device, Predictor, str]:
-    """The device as the model knows it, the model, and its name; ``model`` None: the first for the device."""
+    """Return the device as the model knows it, the model, and its name; ``model`` None: the first for the device."""
     sheet = devices.get(device) if isinstance(device, str) else device
     folder = find_model(str(model)) if model is not None else model_for(sheet, models()).folder
     predictor = load(folder)
@@ -57,7 +57,7 @@ def device_and_predictor(device: str | Device, model: str | Path | None) -> tupl
 
 @contextmanager
 def tuning_with(cost_model: Any, **options: Any) -> Generator[None]:
-    """Inside, ``relax.transform.MetaScheduleTuneIRMod`` searches with ``cost_model`` and the builder of it.
+    """Let ``relax.transform.MetaScheduleTuneIRMod`` search with ``cost_model`` and its builder inside.
 
     ``options`` are further ones of ``tune_relax``, such as ``runner`` or ``num_trials_per_iter``.
     """

@@ -22,7 +22,7 @@ LOOK = 16
 
 @dataclass(frozen=True)
 class Ranking:
-    """An order of n candidates."""
+    """A ranking is an order of n candidates."""
 
     order: tuple[int, ...]
     """Places among the candidates, fastest first; those that cannot be read or do not compile are not among them."""

@@ -28,7 +28,7 @@ _ANCHORS = 32
 
 @dataclass(frozen=True)
 class Said:
-    """Predictions for n programs."""
+    """The model says this of n programs."""
 
     log_latency: np.ndarray
     """(n,) seconds, by the trained model."""
@@ -37,7 +37,7 @@ class Said:
 
 
 class Scorer:
-    """One model, one device. Where the model has a ranker, that judges ASTs: it is fast, and it was made to choose."""
+    """A scorer has one model and one device. Where the model has a ranker, that judges ASTs: it was made to choose."""
 
     def __init__(self, predictor: Predictor, device: Device) -> None:
         self.predictor, self.device = predictor, device
@@ -46,7 +46,7 @@ class Scorer:
         """Task -> the logarithm that turns the ranker's scores into seconds."""
 
     def asts(self, modules: Mapping[int, Any], target: Any) -> dict[int, CompactAST | str]:
-        """Compact AST of each scheduled module by its structural hash, or why it has none."""
+        """Extract the compact AST of each scheduled module by its structural hash, or why it has none."""
         missing = [key for key in modules if key not in self._asts]
         read = extract_scheduled_many([modules[key] for key in missing], target, cores())
         for key, ast in zip(missing, read, strict=True):

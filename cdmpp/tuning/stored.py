@@ -18,7 +18,7 @@ _FORMAT = "cdmpp-learned-1"
 
 
 def write_learned(path: Path, learners: Mapping[str, Learner], origin: str, anchors: Mapping[str, float]) -> None:
-    """``origin`` names what the learners correct, ``anchors`` are those of its scorer: learned errors fit no other."""
+    """Write learners of the model ``origin`` and the ``anchors`` of its scorer: they fit no other."""
     arrays: dict[str, np.ndarray] = {}
     tasks: dict[str, list[str]] = {}
     for name, learner in learners.items():
@@ -30,7 +30,7 @@ def write_learned(path: Path, learners: Mapping[str, Learner], origin: str, anch
 
 
 def read_learned(path: Path, origin: str) -> tuple[dict[str, Learner], dict[str, float]]:
-    """Learners and anchors. ``DataError``: no such file, or learned with another model or device."""
+    """Read learners and anchors. ``DataError``: no such file, or learned with another model or device."""
     try:
         with safe_open(path, "numpy") as stored:
             about, arrays = stored.metadata() or {}, {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118

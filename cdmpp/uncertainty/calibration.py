@@ -18,7 +18,7 @@ LOCAL_INPUTS = 6
 
 @dataclass(frozen=True)
 class Examined:
-    """n programs as a model sees them: its answers, and what the answers' errors may depend on."""
+    """A model sees n programs so: its answers, and what the answers' errors may depend on."""
 
     logs: np.ndarray
     """(members, n) float64 natural-log seconds."""
@@ -31,11 +31,11 @@ class Examined:
 
     @property
     def log_prediction(self) -> np.ndarray:
-        """(n,) mean over the members."""
+        """Return the (n,) mean over the members."""
         return self.logs.mean(0)
 
     def take(self, rows: np.ndarray) -> Examined:
-        """The programs at the places ``rows``."""
+        """Select the programs at the places ``rows``."""
         sketch = ProgramSketch(self.sketch.hidden[rows], self.sketch.largest[rows], self.sketch.smallest[rows])
         counts = self.leaf_counts[rows], self.kernel_counts[rows]
         return Examined(self.logs[:, rows], sketch, *counts, self.kinds[rows])
@@ -43,7 +43,7 @@ class Examined:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Intervals and the out-of-range score that fit one model's very weights."""
+    """Intervals and the out-of-range score fit one model's very weights."""
 
     conformal: Conformal
     novelty: Novelty
@@ -53,7 +53,7 @@ class Calibration:
     def intervals(
         self, seen: Examined, groups: Sequence[str], without: np.ndarray | None = None
     ) -> dict[float, tuple[np.ndarray, np.ndarray]]:
-        """(n,) lower and (n,) upper bounds in seconds by level; NaN where nothing is known of such answers.
+        """Return (n,) bounds, lower and upper, in seconds by level; NaN where nothing is known of such answers.
 
         ``groups`` (n,) as in ``calibrate``; ``without`` (n,) bool: answered without the machine code that the model
         reads.
@@ -68,21 +68,21 @@ class Calibration:
         return choose(without, own, bounds)
 
     def scale_inputs(self, seen: Examined, without: np.ndarray) -> np.ndarray:
-        """(n, LOCAL_INPUTS) what the size of an error may depend on; ``without`` as at ``intervals``."""
+        """Return (n, LOCAL_INPUTS) that the size of an error may depend on; ``without`` as at ``intervals``."""
         inputs = scale_inputs(seen, self.novelty)
         if self.without_code is None or not without.any():
             return inputs
         return np.where(without[:, None], scale_inputs(seen, self.without_code.novelty), inputs)
 
     def promised(self, group: str, without: np.ndarray | None = None) -> dict[float, float]:
-        """Level -> the coverage that can be promised of answers of the ``group``, some of them ``without`` code."""
+        """Return by level the coverage to promise of the ``group``, some of its answers ``without`` code."""
         promises = [self.conformal.promised(group)] if without is None or not without.all() else []
         if without is not None and without.any() and self.without_code is not None:
             promises.append(self.without_code.conformal.promised(group))
         return {level: min(one[level] for one in promises) for level in self.conformal.levels if promises}
 
     def doubt(self, sketch: ProgramSketch, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(n,) share of validation programs that are nearer to the training, (n,) bool: farther than nearly all."""
+        """Return (n,) shares of validation programs nearer to the training, and (n,) True: farther than nearly all."""
         pairs = []
         for novelty in (self.novelty, (self.without_code or self).novelty):
             score = novelty.score(sketch)
@@ -91,7 +91,7 @@ class Calibration:
         return np.where(without, nearer_without, nearer), np.where(without, unlike_without, unlike)
 
     def describe(self) -> dict[str, Any]:
-        """The calibration as a model card shows it."""
+        """Describe the calibration as a model card shows it."""
         told: dict[str, Any] = {
             "method": "split conformal on log-latency, tasks as the exchangeable unit, local scale",
             "calibrated_on": "the validation part, which also chose the epoch",
@@ -102,18 +102,18 @@ class Calibration:
         return told
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Every array by name but those of ``without_code``: with ``settings`` what ``restore`` needs."""
+        """Return every array by name but those of ``without_code``: with ``settings`` what ``restore`` needs."""
         parts = {"conformal": self.conformal, "conformal.scale": self.conformal.scale, "novelty": self.novelty}
         values = {f"{name}.{field}": value for name, part in parts.items() for field, value in vars(part).items()}
         return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
     def settings(self) -> dict[str, Any]:
-        """The rest, as plain JSON."""
+        """Return the rest, as plain JSON."""
         return {"levels": list(self.conformal.levels), "groups": list(self.conformal.groups)}
 
     @staticmethod
     def restore(arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> Calibration:
-        """From ``arrays`` and ``settings`` of another one; ``TypeError`` where a part is missing."""
+        """Restore from ``arrays`` and ``settings`` of another one; ``TypeError`` where a part is missing."""
         parts: dict[str, dict[str, Any]] = {"conformal": {}, "conformal.scale": {}, "novelty": {}}
         for name, array in arrays.items():
             part, _, field = name.rpartition(".")
@@ -144,7 +144,7 @@ def choose(
     chosen: Mapping[float, tuple[np.ndarray, np.ndarray]],
     others: Mapping[float, tuple[np.ndarray, np.ndarray]],
 ) -> dict[float, tuple[np.ndarray, np.ndarray]]:
-    """Intervals by level: ``chosen`` at ``rows`` (n,) bool, ``others`` elsewhere; each has (n,) bounds."""
+    """Choose intervals by level: ``chosen`` at ``rows`` (n,) bool, ``others`` elsewhere; each has (n,) bounds."""
     return {
         level: (np.where(rows, chosen[level][0], low), np.where(rows, chosen[level][1], high))
         for level, (low, high) in others.items()
@@ -152,7 +152,7 @@ def choose(
 
 
 def scale_inputs(seen: Examined, novelty: Novelty) -> np.ndarray:
-    """(n, LOCAL_INPUTS) what the size of an error may depend on."""
+    """Return (n, LOCAL_INPUTS) that the size of an error may depend on."""
     distance = np.log(np.maximum(novelty.distance(seen.sketch.hidden), 1e-3))
     spread = seen.logs.std(0)
     columns = (seen.log_prediction, distance, np.log(seen.leaf_counts), np.log(seen.kernel_counts), spread, seen.kinds)

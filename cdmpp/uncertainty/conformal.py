@@ -34,7 +34,7 @@ _NARROWEST_SIDE = 0.1
 
 @dataclass(frozen=True)
 class Conformal:
-    """Calibrated bounds: G groups of programs, L rising levels.
+    """Bounds are calibrated for G groups of programs and L rising levels.
 
     Groups are paths such as ``cpu/xeon-icelake``; the first, empty one is all programs. A program uses the longest
     calibrated prefix of its own path, so that a device with few tasks falls back to its kind and then to all.
@@ -55,7 +55,7 @@ class Conformal:
         inputs: np.ndarray | None = None,
         groups: Sequence[str] | np.ndarray | None = None,
     ) -> dict[float, tuple[np.ndarray, np.ndarray]]:
-        """Level -> (n,) lower and (n,) upper bound in seconds; arguments as at ``fit_conformal``."""
+        """Return (n,) lower and (n,) upper bounds in seconds by level; arguments as at ``fit_conformal``."""
         logs, x = _with_inputs(log_prediction, inputs)
         if x.shape[1] != (width := len(self.scale.low)):
             raise DataError(f"these intervals depend on {width} inputs of a local scale, given {x.shape[1]}")
@@ -69,13 +69,13 @@ class Conformal:
         return next(self.groups.index(prefix) for prefix in reversed(_prefixes(path)) if prefix in self.groups)
 
     def promised(self, path: str = "") -> dict[float, float]:
-        """Level -> the coverage that the tasks of the group of ``path`` can vouch for."""
+        """Return by level the coverage that the tasks of the group of ``path`` can vouch for."""
         n_tasks = int(self.n_tasks[self._group(path)])
         promises = np.maximum.accumulate([_promise(level, n_tasks) for level in self.levels])
         return {level: round(float(promise), 3) for level, promise in zip(self.levels, promises, strict=True)}
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Promises for a model card, by group (``all`` is the empty one): its tasks, and by level the promise."""
+        """List promises for a model card by group (``all``: the empty one): its tasks, and the promise by level."""
         card = {}
         for group, n_tasks in zip(self.groups, self.n_tasks, strict=True):
             levels = {str(level): {"promised": promise} for level, promise in self.promised(group).items()}
@@ -121,7 +121,7 @@ def fit_conformal(
 
 
 def task_quantile(scores: np.ndarray, tasks: np.ndarray, share: float, at_infinity: bool = True) -> float:
-    """Smallest score with ``share`` of the weight at or below it, every task weighing 1, as one more above all may."""
+    """Return the least score with ``share`` of the weight up to it; every task, and one above all, weighs 1."""
     _, which, sizes = np.unique(tasks, return_inverse=True, return_counts=True)
     weights = np.append((1 / sizes)[which], float(at_infinity))
     return float(np.quantile(np.append(scores, np.inf), share - 1e-9, weights=weights, method="inverted_cdf"))

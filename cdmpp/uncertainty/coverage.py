@@ -10,7 +10,7 @@ import numpy as np
 def coverage(
     true_s: np.ndarray, intervals: Mapping[float, tuple[np.ndarray, np.ndarray]], task_ids: Sequence[str] | np.ndarray
 ) -> dict[str, dict[str, float]]:
-    """Coverage by level, such as ``"0.8"``: percentages of programs inside, their mean over tasks, median width.
+    """Return by level, such as ``"0.8"``, percent of programs inside, their mean over tasks, median width.
 
     The width is the ratio of upper to lower bound; the tasks' shares are what calibration by task promises.
     """

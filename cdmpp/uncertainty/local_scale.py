@@ -13,7 +13,7 @@ _LARGEST_RATIO = 5.0  # of a residual to its expectation, so that a few wild one
 
 @dataclass(frozen=True)
 class LocalScale:
-    """Residual to expect, up to a factor: exp(coefficients . standardised inputs (d,)), clipped to the range seen."""
+    """The expected residual, up to a factor, is exp(coefficients . standardised inputs (d,)), clipped to those seen."""
 
     low: np.ndarray
     high: np.ndarray
@@ -24,7 +24,7 @@ class LocalScale:
 
     @staticmethod
     def flat(inputs: np.ndarray, weights: np.ndarray) -> LocalScale:
-        """1 everywhere, with the range of the ``inputs`` (n, d) of programs that have ``weights`` (n,)."""
+        """Make the scale 1 everywhere, with the range of the ``inputs`` (n, d) of programs with ``weights`` (n,)."""
         mean = np.average(inputs, axis=0, weights=weights)
         deviation = np.sqrt(np.average((inputs - mean) ** 2, axis=0, weights=weights))
         deviation = np.where(deviation > 1e-9, deviation, 1.0)
@@ -35,7 +35,7 @@ class LocalScale:
         return np.exp(self.design(inputs) @ self.coefficients)
 
     def design(self, inputs: np.ndarray) -> np.ndarray:
-        """(n, d + 1) ones and the standardised ``inputs`` (n, d)."""
+        """Join ones and the standardised ``inputs`` (n, d): (n, d + 1)."""
         standard = (np.clip(inputs, self.low, self.high) - self.mean) / self.deviation
         return np.concatenate([np.ones((len(standard), 1)), standard], axis=1)
 
@@ -43,7 +43,7 @@ class LocalScale:
 def fit_crosswise(
     residuals: np.ndarray, inputs: np.ndarray, weights: np.ndarray, folds: np.ndarray
 ) -> tuple[LocalScale, np.ndarray]:
-    """The scale to predict with, and for each program the scale that was fitted without its fold.
+    """Fit the scale to predict with, and for each program the scale without its fold.
 
     Dividing a residual by a scale that has seen it would make the scores too small. ``residuals`` (n,) and ``inputs``
     (n, d) are finite, the ``weights`` (n,) of a task add up to 1, and its programs are in one of the ``folds`` (n,).

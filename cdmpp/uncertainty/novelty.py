@@ -20,7 +20,7 @@ _SMALLEST_EXCESS = 1.0  # border of the second distance at least: a little beyon
 
 @dataclass(frozen=True)
 class ProgramSketch:
-    """Facts about n programs for comparing them: cheap by-products of a prediction."""
+    """Programs are compared by these facts: cheap by-products of a prediction of n programs."""
 
     hidden: np.ndarray
     """(n, H) last hidden vector of the model."""
@@ -31,7 +31,7 @@ class ProgramSketch:
 
 @dataclass(frozen=True)
 class Novelty:
-    """Places of the training programs among H hidden and F input numbers, and how far from there is too far."""
+    """It knows where training programs lie among H hidden and F input numbers, and how far from there is too far."""
 
     mean: np.ndarray
     """(H,) of the training programs' hidden vectors."""
@@ -51,7 +51,7 @@ class Novelty:
     """() score that a share ``BORDER_SHARE`` of the validation programs keeps to."""
 
     def distance(self, hidden: np.ndarray) -> np.ndarray:
-        """(n,) Mahalanobis distance of hidden vectors (n, H) over the root of H: about 1 for a training program."""
+        """Return the (n,) Mahalanobis distance of (n, H) hidden vectors over the root of H: about 1 in training."""
         centred = np.asarray(hidden, np.float64) - self.mean
         along = centred @ self.directions.T
         rest = np.maximum((centred**2).sum(1) - (along**2).sum(1), 0.0)
@@ -59,25 +59,25 @@ class Novelty:
         return np.sqrt(squared / len(self.mean))
 
     def excess(self, sketch: ProgramSketch) -> np.ndarray:
-        """(n,) standard deviations by which the worst input number leaves the training range; 0 inside."""
+        """Return (n,) standard deviations by which the worst input number leaves the training range; 0 inside."""
         outside = np.maximum(sketch.largest - self.largest, self.smallest - sketch.smallest) / self.deviation
         return np.maximum(outside.max(1), 0.0)
 
     def score(self, sketch: ProgramSketch) -> np.ndarray:
-        """(n,) the larger of both distances in units of their borders."""
+        """Return (n,) the larger of both distances in units of their borders."""
         return np.maximum(self.distance(sketch.hidden) / self.borders[0], self.excess(sketch) / self.borders[1])
 
     def share_nearer(self, score: np.ndarray) -> np.ndarray:
-        """(n,) share of the validation programs with a smaller score: 0 nothing is as near, 1 nothing is as far."""
+        """Return the (n,) share of validation programs with a smaller score: 0 nothing is as near, 1 nothing as far."""
         return np.interp(score, self.grid, np.linspace(0, 1, len(self.grid)), left=0.0, right=1.0)
 
     def unlike(self, score: np.ndarray) -> np.ndarray:
-        """(n,) bool: farther from training than the border."""
+        """Return (n,) True: farther from training than the border."""
         return np.asarray(score) > self.border
 
 
 def fit_novelty(training: ProgramSketch, validation: ProgramSketch) -> Novelty:
-    """Directions and ranges from training programs, borders from validation programs; neither may be empty."""
+    """Fit directions and ranges to training programs, borders to validation programs; neither may be empty."""
     hidden = np.asarray(training.hidden, np.float64)
     mean, width = hidden.mean(0), hidden.shape[1]
     covariance = (hidden - mean).T @ (hidden - mean) / len(hidden)

@@ -19,7 +19,7 @@ _BLIND, _SCALE = "bounds_without_code", "scale"
 
 @dataclass(frozen=True)
 class UnitErrors:
-    """Errors on ``m`` programs of a unit of devices, by a model that had no record of it."""
+    """A model without a record of a unit of devices has these errors on ``m`` programs of it."""
 
     log_residuals: np.ndarray
     """(m,) log of measured over predicted latency."""
@@ -31,7 +31,7 @@ class UnitErrors:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Range of log(measured / predicted), in multiples of a local scale, on a device that was not trained on."""
+    """The log(measured / predicted) of a device not trained on lies in this range, in multiples of a local scale."""
 
     levels: Mapping[float, tuple[float, float]]
     """Level -> range that holds so large a share of the programs of an average unit."""
@@ -41,7 +41,7 @@ class Bounds:
     def intervals(
         self, log_prediction: np.ndarray, inputs: np.ndarray | None
     ) -> dict[float, tuple[np.ndarray, np.ndarray]]:
-        """Level -> (n,) lower and (n,) upper bounds in seconds; NaN where ``inputs`` (n, d) are needed and None."""
+        """Return (n,) bounds, lower and upper, in seconds by level; NaN where ``inputs`` (n, d) are missing."""
         factor: np.ndarray | float = 1.0
         if self.scale is not None:
             factor = np.full(len(log_prediction), np.nan) if inputs is None else self.scale(inputs)
@@ -51,7 +51,7 @@ class Bounds:
         }
 
     def settings(self) -> dict[str, Any]:
-        """The object as plain JSON."""
+        """Return the object as plain JSON."""
         told: dict[str, Any] = {str(level): list(pair) for level, pair in self.levels.items()}
         if self.scale is not None:
             told[_SCALE] = {name: values.tolist() for name, values in vars(self.scale).items()}
@@ -59,7 +59,7 @@ class Bounds:
 
     @staticmethod
     def restore(settings: Mapping[str, Any]) -> Bounds:
-        """From ``settings`` of another one; ``DataError`` or what Python raises where they cannot be."""
+        """Restore from ``settings`` of another one; ``DataError`` or what Python raises where they cannot be."""
         pairs = {float(k): (float(v[0]), float(v[1])) for k, v in settings.items() if k != _SCALE}
         numbers, scale = [v for pair in pairs.values() for v in pair], None
         if (stored := settings.get(_SCALE)) is not None:
@@ -77,7 +77,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Unseen:
-    """Errors of every unit of devices, mostly all those with one core, by a model that had no record of it."""
+    """A model without a record of a unit has these errors; units are mostly all devices with one core."""
 
     units: Mapping[str, Mapping[str, float]]
     """Name of a unit -> ``mape`` and ``median_ape`` of its programs, percent."""
@@ -88,7 +88,7 @@ class Unseen:
     def intervals(
         self, log_prediction: np.ndarray, inputs: np.ndarray | None, without: np.ndarray
     ) -> dict[float, tuple[np.ndarray, np.ndarray]]:
-        """Level -> (n,) lower and (n,) upper bounds in seconds, of (n,) natural-log seconds; NaN where none are known.
+        """Return (n,) bounds, lower and upper, by level, of (n,) natural-log seconds; NaN where none are known.
 
         ``inputs`` (n, d): see ``UnitErrors``; ``without`` (n,) bool: answered without the machine code that the model
         reads.
@@ -100,7 +100,7 @@ class Unseen:
         return choose(without, blind, self.bounds.intervals(log_prediction, inputs))
 
     def expected(self, device: str, calibrated: bool = False) -> str:
-        """The error to expect on ``device``, in a sentence; ``calibrated``: a few of its kernels were timed."""
+        """Say which error to expect on ``device``; ``calibrated``: a few of its kernels were timed."""
         told = ", ".join(f"{name} {m['mape']:.0f} % (median {m['median_ape']:.0f})" for name, m in self.units.items())
         worst = max(self.units, key=lambda name: self.units[name]["mape"])
         known = "a few timed kernels bring it nearer" if calibrated else "of which nothing was measured"
@@ -110,13 +110,13 @@ class Unseen:
         )
 
     def settings(self) -> dict[str, Any]:
-        """The object as plain JSON."""
+        """Return the object as plain JSON."""
         told = {"units": {name: dict(m) for name, m in self.units.items()}, "bounds": self.bounds.settings()}
         return told | ({} if self.without_code is None else {_BLIND: self.without_code.settings()})
 
     @staticmethod
     def restore(settings: Mapping[str, Any]) -> Unseen:
-        """From ``settings`` of another one; ``DataError`` names what cannot be."""
+        """Restore from ``settings`` of another one; ``DataError`` names what cannot be."""
         try:
             units = {str(name): {key: float(m[key]) for key in _METRICS} for name, m in settings["units"].items()}
             bounds = Bounds.restore(settings["bounds"])
@@ -133,13 +133,13 @@ def fit_unseen(
     errors: Mapping[str, UnitErrors],
     without_code: Mapping[str, UnitErrors] | None = None,
 ) -> Unseen:
-    """From test metrics and errors by unit, and errors of answers without machine code. Units weigh the same."""
+    """Fit to metrics and errors by unit, and errors of answers without machine code. Units weigh the same."""
     kept = {name: {key: float(m[key]) for key in _METRICS} for name, m in metrics.items()}
     return Unseen(kept, fit_bounds(errors), None if without_code is None else fit_bounds(without_code))
 
 
 def fit_bounds(errors: Mapping[str, UnitErrors]) -> Bounds:
-    """From errors by unit, which weigh the same, and so do a unit's tasks.
+    """Fit to errors by unit, which weigh the same, and so do a unit's tasks.
 
     The scale that makes a unit's scores is fitted to the others, as it is for a new device; of a single unit to folds
     of its tasks. A new unit lies farther from the mean of K known ones than each of them does, since each pulls the
@@ -168,6 +168,6 @@ def fit_bounds(errors: Mapping[str, UnitErrors]) -> Bounds:
 
 
 def task_weights(tasks: np.ndarray) -> np.ndarray:
-    """(m,) that add up to 1, the same for each of the (m,) tasks."""
+    """Return (m,) weights that add up to 1, the same for each of the (m,) tasks."""
     _, which, sizes = np.unique(tasks, return_inverse=True, return_counts=True)
     return 1 / sizes[which] / len(sizes)

@@ -19,7 +19,7 @@ from cdmpp.machine_code.gpu.warp import TRACE
 
 
 class Residents(NamedTuple):
-    """These warps share a scheduler, and their accesses fare so."""
+    """These warps share a scheduler; the fields say how their accesses fare."""
 
     blocks: int
     """Blocks whose warps are on the scheduler."""

@@ -79,7 +79,7 @@ def run(request: Request) -> Reply:
 
 
 def inside(request: Request) -> Reply:
-    """Time each kernel within the built network, in the order of its calls: seconds, the least of all runs ``within_s``.
+    """Time each kernel within the built network, in order of its calls: seconds, the least of all runs ``within_s``.
 
     Also ``planned_bytes``: what the virtual machine allocates for results in one run.
     """

@@ -31,7 +31,7 @@ def _one_size(given: str) -> tuple[int, ...]:
 @STRATEGIES.register
 @dataclass(frozen=True)
 class DDP(Strategy):
-    """One all-reduce a bucket, as soon as its last gradient is ready and the bucket before has left.
+    """Each bucket has one all-reduce, as soon as its last gradient is ready and the bucket before has left.
 
     Without ``overlap`` all buckets leave after the backward pass.
     """
@@ -61,7 +61,7 @@ class DDP(Strategy):
             raise CdmppError("ddp.bucket_bytes is empty: expected the bytes of one bucket or more")
 
     def buckets(self, rank: RankGraph) -> list[list[Gradient]]:
-        """The gradients of each bucket, in the order in which buckets leave.
+        """Return the gradients of each bucket, in the order in which buckets leave.
 
         From the second step on (with ``static_graph`` the third) PyTorch fills buckets in the order in which gradients
         became ready on rank 0; the first step has one bucket. Of the gradients of one op those of later parameters come
@@ -70,7 +70,7 @@ class DDP(Strategy):
         return buckets_of(rank, self.bucket_bytes, not self.find_unused_parameters)
 
     def exchanges(self, graph: StepGraph) -> tuple[Exchange, ...]:
-        """Broadcasts of buffers, an all-reduce a bucket and of the map of used parameters.
+        """List broadcasts of buffers, an all-reduce a bucket and that of the map of used parameters.
 
         ``CdmppError`` where gradients differ.
         """
@@ -97,7 +97,7 @@ class DDP(Strategy):
         ]
 
     def rank_bytes(self, held: StepMemory, modules: Sequence[ModuleSpan], ranks: int) -> RankBytes:
-        """A whole model, and on several ranks the buckets, which are as large as all gradients."""
+        """Count a whole model, and on several ranks the buckets, which are as large as all gradients."""
         own = super().rank_bytes(held, modules, ranks)
         if ranks == 1:
             return own
@@ -105,7 +105,7 @@ class DDP(Strategy):
         return replace(own, kept_bytes=kept, holds_gradients=self.gradient_as_bucket_view)
 
     def apply(self, graph: StepGraph) -> StepGraph:
-        """The step with its exchanges; in a traced step its gradients are packed into other buckets."""
+        """Give the step its exchanges; in a traced step its gradients are packed into other buckets."""
         if not graph.exchanges:
             return super().apply(graph)
         if self.find_unused_parameters != (used_map(graph) is not None):
@@ -116,7 +116,7 @@ class DDP(Strategy):
 
     @classmethod
     def from_trace(cls, graph: StepGraph) -> Self:
-        """The strategy of a traced step; ``CdmppError`` where its all-reduces are not those of its gradients."""
+        """Recognize the strategy of a traced step; ``CdmppError``: its all-reduces are not those of its gradients."""
         sent, finds_unused = _sent(graph), used_map(graph) is not None
         caps = (DEFAULT_BUCKETS, sent[::-1] if finds_unused else sent, *((size,) for size in sorted(set(sent))))
         made = {tried: _sent(rebucket(graph, tried)) for tried in caps}
@@ -131,7 +131,7 @@ class DDP(Strategy):
         )
 
     def proposals(self, graph: StepGraph) -> Iterator[tuple[str, str, Iterable[Self]]]:
-        """Sizes of all buckets, of the first one, and of the later ones; gradients as views of their buckets."""
+        """Propose sizes of all buckets, of the first one, and of later ones; gradients as views of their buckets."""
         ladder = sizes(graph.ranks[0].gradient_bytes)[::-1]  # of sizes that make the same buckets the largest is taken
         first, last = self.bucket_bytes[0], self.bucket_bytes[-1]
         caps = [DEFAULT_BUCKETS, *((size,) for size in ladder)]
@@ -143,12 +143,12 @@ class DDP(Strategy):
             yield "gradient as bucket view", "compute", [replace(self, gradient_as_bucket_view=True)]
 
     def memory_savers(self, ranks: int) -> Iterator[tuple[str, Self]]:
-        """Gradients as views of their buckets, which are then held once."""
+        """Propose gradients as views of their buckets, which are then held once."""
         if ranks > 1 and not self.gradient_as_bucket_view:
             yield "gradient as bucket view", replace(self, gradient_as_bucket_view=True)
 
     def describe(self, setting: str) -> str:
-        """One setting for a reader."""
+        """Describe one setting for a reader."""
         if setting == "bucket_bytes":
             first = f"first bucket {mib(self.bucket_bytes[0])} MiB, then " if len(self.bucket_bytes) > 1 else ""
             return f"{first}buckets of {mib(self.bucket_bytes[-1])} MiB"
@@ -162,7 +162,7 @@ class DDP(Strategy):
         return super().describe(setting)
 
     def torch_arguments(self) -> dict[str, Any]:
-        """Arguments of ``torch.nn.parallel.DistributedDataParallel``; empty where its defaults stay.
+        """Return arguments of ``torch.nn.parallel.DistributedDataParallel``; empty where its defaults stay.
 
         Several sizes take ``bucket_cap_mb_list``, which torch 2.13 has.
         """
@@ -179,7 +179,7 @@ class DDP(Strategy):
         return found
 
     def torch_lines(self) -> tuple[str, ...]:
-        """The model in ``DistributedDataParallel``."""
+        """Write the model in ``DistributedDataParallel``."""
         given = "".join(f", {key}={value!r}" for key, value in self.torch_arguments().items())
         return (f"model = DistributedDataParallel(model{given})",)
 

@@ -34,15 +34,15 @@ class FSDP(Strategy):
     """True if parameters are let go after the forward pass and gathered again for the backward pass."""
 
     def shards(self, ranks: int) -> int:
-        """All ranks: each updates its own part of the parameters."""
+        """Return all ranks: each updates its own part of the parameters."""
         return ranks
 
     def on_backend(self, backend: str) -> Self:
-        """On gloo PyTorch computes nothing while it exchanges."""
+        """Compute nothing during exchanges on gloo, as PyTorch does."""
         return replace(self, overlap=self.overlap and backend != "gloo")
 
     def exchanges(self, graph: StepGraph) -> tuple[Exchange, ...]:
-        """All-gathers and reduce-scatters of modules, in the order in which ranks launch them.
+        """List all-gathers and reduce-scatters of modules, in the order in which ranks launch them.
 
         ``CdmppError`` where the modules of ranks differ, or there are none although there are gradients.
         """
@@ -61,7 +61,7 @@ class FSDP(Strategy):
         return tuple(sorted(launched, key=lambda exchange: exchange.after[0]))  # stable: scatters go first
 
     def rank_bytes(self, held: StepMemory, modules: Sequence[ModuleSpan], ranks: int) -> RankBytes:
-        """A part of everything; in the passes two modules and the root, or all, and one module's gradients."""
+        """Count a part of everything; in the passes two modules and the root, or all, and one module's gradients."""
         if ranks == 1:
             return super().rank_bytes(held, modules, ranks)
         sizes = sorted((one.padded_bytes(ranks) for one in modules if not one.is_kept), reverse=True)
@@ -77,24 +77,24 @@ class FSDP(Strategy):
         )
 
     def proposals(self, graph: StepGraph) -> Iterator[tuple[str, str, Iterable[Self]]]:
-        """Parameters that stay gathered after the forward pass, or do not."""
+        """Propose parameters that stay gathered after the forward pass, or do not."""
         again = not self.reshard_after_forward
         yield "reshard after forward", "communication", [replace(self, reshard_after_forward=again)]
 
     def memory_savers(self, ranks: int) -> Iterator[tuple[str, Self]]:
-        """Parameters that are let go after the forward pass."""
+        """Propose parameters that are let go after the forward pass."""
         if not self.reshard_after_forward:
             yield "reshard after forward", replace(self, reshard_after_forward=True)
 
     def describe(self, setting: str) -> str:
-        """One setting for a reader."""
+        """Describe one setting for a reader."""
         if setting == "reshard_after_forward":
             again = "are gathered again for the backward pass" if self.reshard_after_forward else "stay gathered"
             return f"parameters {again}"
         return super().describe(setting)
 
     def torch_lines(self) -> tuple[str, ...]:
-        """``fully_shard`` on each block and on the model."""
+        """Call ``fully_shard`` on each block and on the model."""
         again = "" if self.reshard_after_forward else ", reshard_after_forward=False"
         return (f"for block in blocks: fully_shard(block{again})", f"fully_shard(model{again})")
 

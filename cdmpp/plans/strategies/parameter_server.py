@@ -48,18 +48,18 @@ class ParameterServer(Strategy):
     """Bytes a second that a server adds up, of all that arrives, one part at a time. None: adding takes no time."""
 
     def servers_on(self, ranks: int) -> int:
-        """The number of servers; ``CdmppError`` where they are more than ranks."""
+        """Return the number of servers; ``CdmppError`` where they are more than ranks."""
         servers = ranks if self.servers is None else self.servers
         if servers > ranks:
             raise CdmppError(f"{servers} servers on {ranks} ranks: expected 1 to {ranks}, one a rank at most")
         return servers
 
     def check(self, ranks: int) -> None:
-        """``CdmppError`` for more servers than ranks."""
+        """Raise ``CdmppError`` for more servers than ranks."""
         self.servers_on(ranks)
 
     def exchanges(self, graph: StepGraph) -> tuple[Exchange, ...]:
-        """One push and pull a part; ``CdmppError`` where gradients differ, or there are more servers than ranks."""
+        """List one push and pull a part; ``CdmppError``: gradients differ, or more servers than ranks."""
         graph.check_alike()
         ranks, servers = len(graph.ranks), self.servers_on(len(graph.ranks))
         ready = [{one.name: one.ready_after for one in rank.gradients} for rank in graph.ranks]
@@ -74,27 +74,27 @@ class ParameterServer(Strategy):
         return tuple(found)
 
     def rank_bytes(self, held: StepMemory, modules: Sequence[ModuleSpan], ranks: int) -> RankBytes:
-        """A whole model, and on several ranks the sums of a server."""
+        """Count a whole model, and on several ranks the sums of a server."""
         own = super().rank_bytes(held, modules, ranks)
         sums = -(-held.gradient_bytes // self.servers_on(ranks)) if ranks > 1 else 0
         return replace(own, kept_bytes=own.kept_bytes + sums)
 
     def proposals(self, graph: StepGraph) -> Iterator[tuple[str, str, Iterable[Self]]]:
-        """Sizes of parts, and numbers of servers."""
+        """Propose sizes of parts, and numbers of servers."""
         parts = [replace(self, part_bytes=size) for size in sizes(graph.ranks[0].gradient_bytes)[::-1]]
         yield "partition", "communication", parts
         counts = (None, *range(1, len(graph.ranks)))  # None: one a rank
         yield "servers", "communication", [replace(self, servers=count) for count in counts]
 
     def describe(self, setting: str) -> str:
-        """One setting for a reader."""
+        """Describe one setting for a reader."""
         return {
             "servers": f"{'a server a rank' if self.servers is None else f'{self.servers} servers'}",
             "part_bytes": f"parts of {quantity(self.part_bytes, 'B')}",
         }.get(setting) or super().describe(setting)
 
     def torch_lines(self) -> tuple[str, ...]:
-        """Settings of BytePS: PyTorch has no such servers."""
+        """Write settings of BytePS: PyTorch has no such servers."""
         servers = () if self.servers is None else (f'os.environ["DMLC_NUM_SERVER"] = "{self.servers}"',)
         return (
             *servers,

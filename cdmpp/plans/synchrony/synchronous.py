@@ -11,7 +11,7 @@ from cdmpp.steps.synchrony import Synchrony
 @SYNCHRONIES.register
 @dataclass(frozen=True)
 class Synchronous(Synchrony):
-    """All ranks update with the same gradients, as one device with the whole batch would."""
+    """All ranks update with the same gradients, as one device does with the whole batch."""
 
     name = "synchronous"
     title = "every update waits for the exchanges of its own step"

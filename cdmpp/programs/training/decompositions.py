@@ -10,7 +10,7 @@ from cdmpp.errors import CdmppError
 
 
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
-    """Torch's own table of core operators, changed where TVM's importer needs it.
+    """Return torch's own table of core operators, changed where TVM's importer needs it.
 
     The importer gives zeros for the saved statistics of a batch norm, and one result of a layer norm instead of three.
     A forward pass never reads these; a backward pass would be wrong without a word. Both are taken apart here.
@@ -45,7 +45,7 @@ def convolution_backward(
     groups: int,
     wanted: Sequence[bool],
 ) -> tuple[Any, Any, Any]:
-    """Gradients of data [N, C, ...], weight [O, C / groups, ...] and bias [O] of a convolution, each where ``wanted``.
+    """Compute gradients of data [N, C, ...], weight [O, C / groups, ...] and bias [O], each where ``wanted``.
 
     That of the data is a transposed convolution. That of the weight is a convolution of data and gradient with batch
     and channels exchanged, stride and dilation exchanged, and cut to the size of the weight.
@@ -101,7 +101,7 @@ def _weight_gradient(
 def var_mean(
     data: Any, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[Any, Any]:
-    """Variance and mean over ``dim`` as sums; the importer has no variance with a correction."""
+    """Compute variance and mean over ``dim`` as sums; the importer has no variance with a correction."""
     dims = list(dim) if dim is not None else list(range(data.dim()))
     count = math.prod(data.shape[axis] for axis in dims)
     mean = data.mean(dims, True)
@@ -110,7 +110,7 @@ def var_mean(
 
 
 def adaptive_average_pool_backward(gradient: Any, data: Any) -> Any:
-    """Gradient of data [N, C, H, W] where all windows are of one size; ``CdmppError`` where they are not."""
+    """Compute the gradient of data [N, C, H, W]; ``CdmppError`` where not all windows are of one size."""
     batch, channels, height, width = data.shape
     rows, columns = gradient.shape[2:]
     if height % rows or width % columns:

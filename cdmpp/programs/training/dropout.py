@@ -9,7 +9,7 @@ _DEPTH = {"StochasticDepth": "p", "DropPath": "drop_prob"}
 
 
 def without_stochastic_depth(model: Any) -> int:
-    """No branch of the module is left out any more; returns how many might have been. It is changed."""
+    """Leave no branch of the module out any more, in place; return how many might have been."""
     taken = 0
     for module in model.modules():
         for end, name in _DEPTH.items():
@@ -20,7 +20,7 @@ def without_stochastic_depth(model: Any) -> int:
 
 
 def without_dropout(exported: Any) -> int:
-    """Every dropout becomes what it reads, that of attention nothing; returns how many there were. It is changed."""
+    """Replace every dropout by its input, that of attention by nothing, in place; return how many there were."""
     import torch
 
     aten = torch.ops.aten

@@ -26,12 +26,12 @@ RESULTS = ("loss", "gradient", "buffer", "other")
 
 
 class NoJointGraphError(CdmppError):
-    """A training step that cannot be made one graph, though its forward pass may be."""
+    """A training step cannot be made one graph, though its forward pass may be."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """An input or a result of a joint graph."""
+    """This is an input or a result of a joint graph."""
 
     role: str
     """One of ``ROLES`` for an input, of ``RESULTS`` for a result."""
@@ -41,7 +41,7 @@ class Value:
 
 @dataclass(frozen=True)
 class JointGraph:
-    """Loss, gradients and new buffers as a function of parameters, buffers and inputs."""
+    """Loss, gradients and new buffers are a function of parameters, buffers and inputs."""
 
     module: Any
     """``torch.fx.GraphModule`` of core operators; takes ``tensors``, returns a tuple as ``results`` say."""
@@ -56,7 +56,7 @@ class JointGraph:
     """``places.forward_places`` of the forward pass."""
 
     def place_of(self, operator: str) -> str:
-        """Place where the model runs the first operator of that name, such as ``topk.default``; empty if none is."""
+        """Return where the model first runs an operator of that name, such as ``topk.default``; empty if nowhere."""
         names = [value.name if value.role == "parameter" else "" for value in self.inputs]
         for node in self.module.graph.nodes:
             if getattr(node.target, "__name__", "") == operator:
@@ -65,7 +65,7 @@ class JointGraph:
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Number of each parameter with a gradient among the inputs, and of its gradient among the results."""
+        """Number each parameter with a gradient among the inputs, and its gradient among the results."""
         where = {value.name: i for i, value in enumerate(self.inputs) if value.role == "parameter"}
         return tuple((where[value.name], i) for i, value in enumerate(self.results) if value.role == "gradient")
 
@@ -134,7 +134,7 @@ def _check_regions(exported: Any, named: Callable[[str], str]) -> None:
 
 
 def unwrapped(model: Any) -> Callable[[str], str]:
-    """A function that turns the name of a parameter of a wrapped model into that of the model itself."""
+    """Return a function from the name of a parameter of a wrapped model to that of the model itself."""
     prefix = ""
     while type(model).__name__ in WRAPPERS and hasattr(model, "inner"):
         prefix, model = f"{prefix}inner.", model.inner

@@ -16,13 +16,13 @@ Loss = str | Callable[..., Any]
 
 
 def check_loss(loss: Loss) -> None:
-    """``UsageError`` for a name that is not among ``LOSSES``, or for what cannot be called."""
+    """Raise ``UsageError`` for a name that is not among ``LOSSES``, or for what cannot be called."""
     if loss not in LOSSES if isinstance(loss, str) else not callable(loss):
         raise UsageError(f"loss {loss!r} is unknown: use {', '.join(LOSSES)}, or a function of output and target")
 
 
 def with_loss(model: Any, example: tuple[Any, ...], loss: Loss, target: Any = None) -> tuple[Any, tuple[Any, ...]]:
-    """A module that returns ``(loss,)``, and what it is called with.
+    """Return a module that returns ``(loss,)``, and what it is called with.
 
     Args:
         model: a torch module.
@@ -59,7 +59,7 @@ def with_loss(model: Any, example: tuple[Any, ...], loss: Loss, target: Any = No
 
 
 def first_tensor(output: Any) -> Any:
-    """The logits of a model's output if it names them, else its first tensor. ``CdmppError`` where there is none."""
+    """Return the logits of an output if it names them, else its first tensor. ``CdmppError``: there is none."""
     import torch
 
     if isinstance(output, torch.Tensor):

@@ -15,7 +15,7 @@ from cdmpp.programs.training.optimizers import Optimizer, optimizer_of, update_m
 
 
 def step_tensors(joint: JointGraph, optimizer: Optimizer, rate: float = 1e-3, step: int = 1) -> tuple[Any, ...]:
-    """Arguments of the lowered step: the tensors of the graph, states of zeros, and the optimizer's scalars."""
+    """Return arguments of the lowered step: tensors of the graph, states of zeros, and the optimizer's scalars."""
     import torch
 
     states = [
@@ -25,17 +25,17 @@ def step_tensors(joint: JointGraph, optimizer: Optimizer, rate: float = 1e-3, st
 
 
 def lowered_step(joint: JointGraph, optimizer: Optimizer) -> Any:
-    """Relax module of fused tensor programs; ``main`` as of ``step_to_relax``. ``NoJointGraphError`` as there."""
+    """Make a Relax module of fused tensor programs; ``main`` and ``NoJointGraphError`` as of ``step_to_relax``."""
     return fuse(lower_unfused(step_to_relax(joint, optimizer)))
 
 
 def training_module(model: Any, example: tuple[Any, ...], optimizer: str) -> Any:
-    """``lowered_step`` of a module in training mode, by the cross-entropy of its first output and random targets."""
+    """Lower a module in training mode by ``lowered_step``, with cross-entropy of its first output, random targets."""
     return lowered_step(joint_graph(*with_loss(model, example, "cross_entropy")), optimizer_of(optimizer))
 
 
 def step_to_relax(joint: JointGraph, optimizer: Optimizer) -> Any:
-    """Relax module, not legalised. ``main`` takes ``step_tensors``, returns the graph's results, then the new values.
+    """Make a Relax module, not legalised. ``main`` takes ``step_tensors``, returns results, then new values.
 
     Raises:
         NoJointGraphError: TVM cannot import an operator; it is named with its place in the model.
@@ -54,7 +54,7 @@ def step_to_relax(joint: JointGraph, optimizer: Optimizer) -> Any:
 
 
 def lower_unfused(module: Any) -> Any:
-    """Legalised to tensor programs, each operator by itself."""
+    """Legalise to tensor programs, each operator by itself."""
     from tvm.relax import transform
 
     return _through(

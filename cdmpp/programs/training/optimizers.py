@@ -14,7 +14,7 @@ _EPS, _FIRST, _SECOND, _MOMENTUM, _DECAY = 1e-8, 0.9, 0.999, 0.9, 0.01
 
 @dataclass(frozen=True)
 class Optimizer:
-    """One of ``OPTIMIZERS``, or ``NONE``. Its numbers are torch's defaults; SGD has a momentum of 0.9."""
+    """It is one of ``OPTIMIZERS``, or ``NONE``. Its numbers are torch's defaults; SGD has a momentum of 0.9."""
 
     name: str
     states: int
@@ -25,7 +25,7 @@ class Optimizer:
     """``(parameter, gradient, states, scalars)`` -> the new parameter and the new states."""
 
     def scalars_of(self, rate: float, step: int) -> tuple[float, ...]:
-        """Scalars of the step number ``step``, from 1, with the learning rate ``rate``."""
+        """Return scalars of the step number ``step``, from 1, with the learning rate ``rate``."""
         corrections = (1 / (1 - _FIRST**step), 1 / (1 - _SECOND**step))
         return (rate, *corrections)[: self.scalars]
 
@@ -59,7 +59,7 @@ NONE = Optimizer("none", 0, 0, lambda *_: ())
 
 
 def optimizer_of(name: str | None) -> Optimizer:
-    """``NONE`` for ``None`` or its name; ``UsageError`` for one that is not among ``OPTIMIZERS``."""
+    """Return ``NONE`` for ``None`` or its name; ``UsageError`` for one that is not among ``OPTIMIZERS``."""
     if name is None or name == NONE.name:
         return NONE
     if name not in OPTIMIZERS:
@@ -68,7 +68,7 @@ def optimizer_of(name: str | None) -> Optimizer:
 
 
 def update_module(optimizer: Optimizer, joint: Any, inputs: int, pairs: tuple[tuple[int, int], ...]) -> Any:
-    """A torch module that runs ``joint`` and then updates each parameter.
+    """Make a torch module that runs ``joint`` and then updates each parameter.
 
     Its inputs are those of ``joint`` (``inputs`` of them), the states of each parameter, then the scalars. Its results
     are those of ``joint``, then of each parameter its new value and its new states.

@@ -14,7 +14,7 @@ Places = Mapping[str, Sequence[str]]
 
 
 def forward_places(graph: Any) -> Places:
-    """Places of the operators in the graph of an exported forward pass."""
+    """Return places of the operators in the graph of an exported forward pass."""
     found: dict[str, list[str]] = {}
     for node in graph.nodes:
         if node.op == "call_function" and (place := place_in_model(node)):
@@ -23,7 +23,7 @@ def forward_places(graph: Any) -> Places:
 
 
 def place_in_step(node: Any, known: Places, names: Sequence[str]) -> str:
-    """Place of a node of a joint graph: where the forward pass runs the like, else the parameter next to it.
+    """Return the place of a joint graph's node: where the forward pass runs the like, else its parameter.
 
     Args:
         node: of the joint graph.
