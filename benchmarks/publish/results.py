@@ -102,6 +102,7 @@ OTHER_PAGES = {
     "intervals": "how often intervals hold, by kind of programs left out",
     "networks": "predicted and measured times of whole networks",
     "new-devices": "what labels of a new device bring",
+    "saved-activations": "bytes that autograd keeps of each operator, predicted and counted",
     "searches": "searches of MetaSchedule with and without this cost model",
     "training-jobs": "real jobs on several ranks, replayed and predicted",
     "training-steps": "training steps compared with autograd and with measured steps",

@@ -76,10 +76,10 @@ def real_step(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Step:
     return Step(forward.seen, backward.seen, saved)
 
 
-def predicted_step(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Step:
+def predicted_step(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], kind: str = "cpu") -> Step:
     """The same as ``read_step`` has it."""
     read = read_step(
-        Workload(model, inputs, loss=lambda output: output.sum(), optimizer=None, mode="training_step"), "cpu"
+        Workload(model, inputs, loss=lambda output: output.sum(), optimizer=None, mode="training_step"), kind
     )
     made = read.step
     counted = {"forward": Counter(), "backward": Counter()}

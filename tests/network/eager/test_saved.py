@@ -85,6 +85,26 @@ def test_every_elementwise_operator_keeps_what_autograd_keeps(dtype):
     assert not off(cases, dtype)
 
 
+WHOLE, ROWS = 4 * 2 * 4 * 8 * 8, 4 * 2 * 4 * 8
+"""Bytes of x, and of one number for each of its rows."""
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("dropout", WHOLE // 4),  # a mask of one byte an element
+        ("dropout in place", WHOLE),  # is no kernel of its own: a mask of floats
+        ("rms_norm without weights", WHOLE + ROWS),  # one kernel: its input, and a number a row
+        ("attention, wider values", (2 + 2 + 2) * WHOLE + 4 * ROWS + 16),
+        ("attention with dropout", 4 * WHOLE + 4 * ROWS + 16),  # no weights; sums of 32 rows, and where numbers began
+        ("attention of three axes", 4 * WHOLE // 2),  # no kernel takes it: scaled queries and keys, weights, values
+    ],
+)
+def test_gpus_keep_what_their_kernels_read(name, kept):
+    model = Around([CASES[name]], torch.float32).train()
+    assert predicted_step(model, (torch.randn(X),), "gpu").saved_bytes == kept
+
+
 def test_a_shape_that_values_decide_is_refused():
     model = Around([lambda m, x: x[:, :, m.seen.any(1).nonzero().numel() - 1 :]], torch.float32)
     with pytest.raises(CdmppError, match="a shape depends on the values of inputs"):
