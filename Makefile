@@ -28,7 +28,7 @@ train: $(STAMP)  ## train on DEVICE's records, print the test table, save the mo
 test: $(STAMP)  ## the default test suite (neither slow nor gpu)
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile --durations=25 $(ARGS)
 
-FAST := $(addprefix tests/,simulate collectives plans steps uncertainty devices operators report)
+FAST := $(addprefix tests/,simulate collectives plans steps trace uncertainty devices operators data report cli)
 
 test-fast: $(STAMP)  ## tests that need no TVM and start no process, under a minute
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n $(JOBS) --dist worksteal --fast $(FAST) $(ARGS)
