@@ -11,7 +11,7 @@ _OPS = [i for i, name in enumerate(LEAF_NAMES) if name.startswith("ops_")]
 
 
 def pool_per_store(rows: np.ndarray) -> np.ndarray:
-    """(4 * width + 1,) of TVM's per-store rows: sum, maximum, store with most work (columns 0-6), log sum, count."""
+    """Pool TVM's per-store rows, (4 * width + 1,): sum, maximum, store with most work (columns 0-6), log sum, count."""
     if not len(rows):
         return np.zeros(4 * rows.shape[1] + 1)
     busiest = rows[expand(rows[:, :7]).sum(axis=1).argmax()]

@@ -28,7 +28,7 @@ def unrolled_steps(asts: AstTable) -> np.ndarray:
 
 
 def unscheduled(asts: AstTable) -> np.ndarray:
-    """(n,) bool: no loop is parallel, vectorised or unrolled, and none may be unrolled."""
+    """Return (n,) True: no loop is parallel, vectorised or unrolled, and none may be unrolled."""
     marks = [leaf_quantity(asts, name) for name in ("parallel_extent", "vector_lanes", "unrolled_trips")]
     marks += [1 + leaf_quantity(asts, name) for name in ("unroll_limit", "explicit_unroll_flag")]
     return leaf_total(asts, np.max(marks, axis=0) > 1.5) == 0

@@ -36,7 +36,7 @@ def _rows(offsets: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 @dataclass(frozen=True)
 class AstTable:
-    """A table of n programs; ragged groups are rows ``offsets[i]:offsets[i+1]`` of the flat arrays."""
+    """A table has n programs; ragged groups are rows ``offsets[i]:offsets[i+1]`` of the flat arrays."""
 
     leaf_features: np.ndarray
     """(sum of leaves, LEAF_WIDTH) float32."""

@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def read_bytes(given: str) -> int:
-    """``64MiB`` -> 67108864; ``UsageError`` names the units."""
+    """Read ``64MiB`` as 67108864; ``UsageError`` names the units."""
     read = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", given)
     if read is None or read[2] not in _UNITS:
         raise UsageError(

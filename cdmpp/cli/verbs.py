@@ -21,7 +21,7 @@ class Verb:
 
     @property
     def module(self) -> str:
-        """The name of the module that runs it."""
+        """Return the name of the module that runs it."""
         group, _, name = self.name.rpartition(" ")
         return ".".join(filter(None, ("cdmpp.cli", group, self.file or name.replace("-", "_"))))
 

@@ -93,7 +93,7 @@ class Collective:
 
     @property
     def is_tree(self) -> bool:
-        """True if whole messages go down a binomial tree: to half of the ranks, to half of what is left, and so on."""
+        """Return True if whole messages go down a binomial tree: to half of the ranks, half of the rest, and so on."""
         return is_tree(self.kind, self.backend)
 
 

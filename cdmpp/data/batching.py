@@ -185,7 +185,7 @@ class ProgramTensors:
         index = torch.from_numpy(np.ascontiguousarray(rows, np.int64)).to(self.kinds.device, non_blocking=True)
 
         def places(starts: Tensor, counts: Tensor, host_counts: np.ndarray, padding: int) -> tuple[Tensor, Tensor]:
-            """(B, L) flat rows, ``padding`` where there is none, and their mask."""
+            """Return (B, L) flat rows, ``padding`` where there is none, and their mask."""
             steps = torch.arange(_padded_length(int(host_counts[rows].max())), device=index.device)
             mask = steps < counts[index, None]
             return torch.where(mask, starts[index, None] + steps, padding), mask

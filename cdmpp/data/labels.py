@@ -23,7 +23,7 @@ _COLUMNS = ("record_id", "task_id", "device", "latency_s", "spread")
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of n different programs, in the order of their first rows, are arrays of shape (n,)."""
+    """These are the labels of n different programs in the order of their first rows; every array is (n,)."""
 
     record_ids: np.ndarray
     task_ids: np.ndarray

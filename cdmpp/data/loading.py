@@ -103,7 +103,7 @@ class _DataSet:
         return _DataSet(folder, read_tasks(folder), features, device, workers, progress)
 
     def stored(self, labels: Labels, taken: np.ndarray) -> Iterator[tuple[AstTable, np.ndarray]]:
-        """(ASTs, their places in ``labels``) of each file; sets ``taken``. What is missing is derived."""
+        """Yield (ASTs, their places in ``labels``) of each file, and set ``taken``. What is missing is derived."""
         for path in sorted((self.folder / "asts").glob("part-*.parquet")):
             try:
                 names, table = read_asts(path, self.features)

@@ -19,7 +19,7 @@ from cdmpp.programs.task import Task
 
 @dataclass(frozen=True)
 class LabelSettings:
-    """Labels of a device are got by these settings; those that ``MeasureSettings`` has too mean the same there."""
+    """These settings say how labels of a device are measured; those of ``MeasureSettings`` mean the same there."""
 
     LIMITS = {**MeasureSettings.LIMITS, "test_tasks": Limits(0, 10**6, "tasks")}
 

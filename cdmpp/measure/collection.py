@@ -24,7 +24,7 @@ from cdmpp.platform.workers import Reply, Worker, run_many
 
 
 class Collection(ABC):
-    """Builds programs of one device; a subclass says what becomes of them."""
+    """It builds programs of one device; a subclass says what becomes of them."""
 
     failures_file = FAILURES_FILE
 

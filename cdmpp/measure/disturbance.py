@@ -25,7 +25,7 @@ FEWEST_PROGRAMS = 4
 
 
 class Visited(Protocol):
-    """Anything that was timed in visits: a record, or visits themselves."""
+    """It was timed in visits: a record, or visits themselves."""
 
     @property
     def spread(self) -> float:

@@ -85,7 +85,7 @@ def build_sentinels(builder: Worker, target: Mapping[str, Any], folder: Path) ->
 
 
 class Sentinels:
-    """Times the sentinel programs, and remembers the best-known values in ``log`` (JSON lines)."""
+    """It times the sentinel programs, and remembers the best-known values in ``log`` (JSON lines)."""
 
     def __init__(self, worker: Worker, log: Path, timing: Timing, programs: Sequence[Timed]) -> None:
         self.worker = worker
@@ -97,7 +97,7 @@ class Sentinels:
                 self.history.append(json.loads(line)["run_s"])
 
     def best(self) -> dict[str, float]:
-        """Seconds a run in a quiet moment: a low quantile of what was seen, so that one lucky value does not rule."""
+        """Return seconds a run in a quiet moment: a low quantile, so that one lucky value does not rule."""
         recent = self.history[-200:]
         values = {name: sorted(entry[name] for entry in recent if name in entry) for name in self._requests}
         return {name: v[int(0.2 * (len(v) - 1))] for name, v in values.items() if v}
@@ -115,7 +115,7 @@ class Sentinels:
         return run_s
 
     def quiet(self, run_s: Mapping[str, float]) -> bool:
-        """True where no sentinel is slower than its best-known value allows."""
+        """Return True where no sentinel is slower than its best-known value allows."""
         best = self.best()
         return all(run_s.get(name, float("inf")) <= best[name] * (1 + TOLERANCE[name]) for name in best)
 

@@ -17,7 +17,7 @@ from cdmpp.programs.task import Task
 
 
 def import_operators(request: Request) -> Reply:
-    """``spec``, an entry of the zoo -> ``operators``: ``[[JSON, calls], ...]``; ``unknown``: calls that are of no kind.
+    """Import ``spec``, a zoo entry: ``operators``: ``[[JSON, calls], ...]``; ``unknown``: calls of no kind.
 
     Its weights are random, nothing is downloaded.
     """

@@ -17,7 +17,7 @@ _HUBER, _RIDGE = 0.3, 0.003
 
 
 class Anchor(nn.Module):
-    """A factor on each part of ``analytic``; a ridge holds it at one where the training programs do not tell."""
+    """Each part of ``analytic`` has a factor; a ridge holds it at one where the training programs do not tell."""
 
     log_factor: Tensor
     sharpness: Tensor

@@ -48,7 +48,7 @@ def task_id(module: tvm.IRModule | tirx.PrimFunc) -> str:
 
 
 def is_as_printed(module: tvm.IRModule | tirx.PrimFunc) -> bool:
-    """True where the text of a program leaves nothing out: parsing it, which takes 0.1 s, would give the same again.
+    """Return True where the text of a program leaves nothing out: parsing it, 0.1 s, would give the same again.
 
     Printed regions of blocks have no type of their own for their extents.
     """
@@ -175,7 +175,7 @@ def _stores(statement: Any, trips: float = 1.0) -> float:
 
 
 def without_offsets(module: Any) -> Any:
-    """The module with buffers that begin where their memory does: operators that TVM makes as a loop leave it open."""
+    """Return it with buffers that begin where their memory does: operators that TVM makes as a loop leave it open."""
     main = module["main"]
     open_ones = [one for one in main.params if isinstance(getattr(one, "elem_offset", None), tirx.Var)]
     if not open_ones:

@@ -37,7 +37,7 @@ def convert_trace(trace: list[Any]) -> list[Any]:
 
 
 def legacy_to_script(text: str) -> str:
-    """Workload graph (JSON) -> TVMScript of an IRModule with a ``main``; ``DataError`` names an unknown node kind."""
+    """Turn a workload graph (JSON) into TVMScript with a ``main``; ``DataError`` names an unknown node kind."""
     try:
         graph = json.loads(text)
         return _Writer(graph["nodes"]).module(_Node(graph["nodes"], graph["root"]))

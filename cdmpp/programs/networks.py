@@ -44,7 +44,7 @@ def read_zoo() -> dict[str, dict[str, Any]]:
 
 
 def expand_zoo(zoo: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Network name -> how to build it, each variant as an entry of its own: ``resnet50``, ``resnet50@b4`` ..."""
+    """Make each variant an entry of its own, by network name: ``resnet50``, ``resnet50@b4`` ..."""
     expanded = {}
     for name, entry in zoo.items():
         spec = dict(entry)
@@ -159,7 +159,7 @@ def to_relax(
 
 @_without_collector()
 def export(model: Any, inputs: tuple[Any, ...], eager: bool = False, trains: bool = False, kind: str = "") -> Any:
-    """``torch.export`` of a module; ``CdmppError`` has the place that is not traced, or what no graph can tell.
+    """Export a module by ``torch.export``; ``CdmppError`` has the place that is not traced, or what no graph can tell.
 
     Args:
         model: a torch module.

@@ -40,7 +40,7 @@ def read_script(path: Path, target: Any) -> list[Program]:
 
 
 def parse_text(text: str, where: str) -> tvm.IRModule:
-    """TVMScript text of one module, or of one function as ``main``. For text from elsewhere, records of others say.
+    """Parse TVMScript of one module, or of one function as ``main``. For text from elsewhere, records of others say.
 
     Errors as ``read_script``; ``where`` begins the message.
     """

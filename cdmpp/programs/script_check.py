@@ -37,7 +37,7 @@ def checked_text(node: ast.stmt, meanings: dict[str, ast.expr], where: str) -> s
 
 
 def aliases_and_constants(statements: Iterable[ast.stmt]) -> dict[str, ast.expr]:
-    """Meaning of each name of a file: the name ``T`` or ``I`` for TVM's script rooms, else a constant."""
+    """Return the meaning of each name of a file: ``T`` or ``I`` for TVM's script modules, else a constant."""
     rooms = {**_ROOMS, "T": "T", "I": "I"}
     meanings: dict[str, ast.expr] = {name: ast.Name(room, ast.Load()) for name, room in rooms.items()}
     for node in statements:

@@ -32,7 +32,7 @@ def imported(
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
     class Importer(ExportedProgramImporter):  # type: ignore[misc]
-        """Converts node by node, each checked where it is made."""
+        """It converts node by node, each checked where it is made."""
 
         def create_convert_map(self) -> dict[str, Callable[[Any], Any]]:
             others = {**repairs(), **(extra or {})}

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def repairs() -> Mapping[str, Callable[[Any, Any], Any]]:
-    """Name of a torch operator -> what emits it; each takes the torch node and TVM's importer, and returns a value."""
+    """Return what emits each torch operator, by name; it takes the torch node and TVM's importer, and gives a value."""
     return {
         "add.Tensor": partial(_scaled, operator.add),
         "cumsum.default": _cumsum,

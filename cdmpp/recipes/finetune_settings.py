@@ -72,7 +72,7 @@ class FinetuneSettings:
         return settings
 
     def source_names(self) -> list[str]:
-        """The devices to start from: of a given ``start`` those that it knows; ``DataError`` where none has records."""
+        """Return devices to start from: of a given ``start`` those it knows; ``DataError``: none has records."""
         if self.sources:
             return list(self.sources)
         names = source_devices(self.device.name, self.data_paths)

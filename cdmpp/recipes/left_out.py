@@ -46,7 +46,7 @@ class LeftOut:
 
 
 def leave_cores_out(dataset: LatencyDataset, names: Sequence[str], config: TrainConfig, run: Run) -> dict[str, LeftOut]:
-    """Unit -> figures of a model trained on the other devices ``names``, on tasks that it saw on no device.
+    """Train a model without each unit of ``names``, and return figures by unit, on tasks that it saw on no device.
 
     Trained for half the epochs, a single member, without domain adaptation.
     """
@@ -76,7 +76,7 @@ def unseen_of(found: Mapping[str, LeftOut]) -> Unseen:
 
 
 def coverage_of(errors: Mapping[str, UnitErrors]) -> dict[str, dict[str, dict[str, float]]]:
-    """Unit -> ``coverage`` of its programs by the bounds that the other units give, by level.
+    """Return by unit the ``coverage`` of its programs by the bounds that the other units give, by level.
 
     Empty for fewer than three units: one alone says nothing of others.
     """

@@ -19,7 +19,7 @@ another device suggests. The axis is logarithmic."""
 
 
 def comparison_report(found: Comparison) -> Report:
-    """Rows are devices, fastest first, those without an answer last."""
+    """Report devices as rows, fastest first, those without an answer last."""
     rows = found.table()
     answered = [row for row in rows if row["latency_s"]]
     batches = ", ".join(str(batch) for batch in sorted({row["batch"] for row in answered}))

@@ -22,7 +22,7 @@ _TENTHS = ("p10", "p50", "p90")
 
 
 def devices_report(data: Sequence[DataSummary], usable: Sequence[ModelEntry]) -> Report:
-    """Rows are all described devices, with the data and the models that are here for each."""
+    """Report all described devices as rows, with the data and the models that are here for each."""
     rows, answer = [], []
     for device in devices.all_devices():
         data_sets = [entry for entry in data if entry.device == device.name]
@@ -58,7 +58,7 @@ def _number(device: devices.Device, name: str) -> dict[str, Any]:
 
 
 def models_report(entries: Sequence[ModelEntry]) -> Report:
-    """Rows are the trained models that are here, with the figures of their cards."""
+    """Report the trained models that are here as rows, with the figures of their cards."""
     answer = [entry.summary() for entry in entries]
     rows = [
         {
@@ -90,7 +90,7 @@ def models_report(entries: Sequence[ModelEntry]) -> Report:
 def data_report(
     entries: Sequence[DataSummary], readable: Sequence[tuple[Path, DeviceStatistics]], paths: Sequence[Path]
 ) -> Report:
-    """Rows are folders with data, and devices in them; ``readable`` are those with their numbers."""
+    """Report folders with data, and devices in them, as rows; ``readable`` are those with their numbers."""
     numbers = {(folder, one.device): one.plain() for folder, one in readable}
     answer = [{**summary_row(one), "statistics": numbers.get((one.folder, one.device))} for one in entries]
     caption = f"Looked in {', '.join(map(str, paths))} ($CDMPP_DATA adds folders)"

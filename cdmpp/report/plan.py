@@ -9,7 +9,7 @@ from cdmpp.units import SHARE
 
 
 def plan_report(found: SearchResult) -> Report:
-    """Rows are the proposals of the search, as they were tried."""
+    """Report the proposals of the search as rows, as they were tried."""
     changes = found.plan.changes(found.default)
     times = (Bar("default", found.default_cost.batch_s), Bar("plan", found.cost.batch_s))
     return Report(

@@ -18,7 +18,7 @@ _TOLD = 1.02
 
 
 def programs_report(prediction: Prediction, model: str) -> Report:
-    """Rows are programs, fastest first; ``model`` is the name of the model that answered."""
+    """Report programs as rows, fastest first; ``model`` is the name of the model that answered."""
     promised = {str(level): promise for level, promise in prediction.promised.items()}
     answer = {
         "device": prediction.device, "model": model, "interval_promised": promised,

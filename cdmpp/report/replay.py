@@ -21,7 +21,7 @@ _SECONDS = {
 
 
 def replay_report(replay: StepReplay) -> Report:
-    """Rows are ranks; neighbours that do the same share one."""
+    """Report ranks as rows; neighbours that do the same share one."""
     whole_s = replay.iteration_s or 1.0
     chain = tuple(Bar(kind, seconds, seconds / whole_s, kind) for kind, seconds in replay.critical_s.items())
     return Report(

@@ -38,7 +38,7 @@ def trace_report(
     read: Sequence[Inventory] = (),
     warnings: Sequence[str] = (),
 ) -> Report:
-    """Rows are ranks.
+    """Report ranks as rows.
 
     Args:
         graph: what was traced.

@@ -12,7 +12,7 @@ from cdmpp.trace.rank_trace import RankTrace
 
 
 def check_report(traces: Sequence[RankTrace]) -> Report:
-    """Rows by rank; a trace without an answer has its reason among the warnings."""
+    """Report ranks as rows; a trace without an answer has its reason among the warnings."""
     read = [trace.inventory for trace in traces]
     doubts = [text for trace in traces for text in (trace.refusal, *trace.inventory.warnings) if text]
     return Report(

@@ -7,7 +7,7 @@ from cdmpp.tuning.offline import TunedNetwork
 
 
 def tuning_report(tuned: TunedNetwork) -> Report:
-    """Rows are kernels, by the time of all their calls."""
+    """Report kernels as rows, by the time of all their calls."""
     answer = tuned.to_dict()
     columns = (
         Column("op_name", "kernel", kind="name"),

@@ -17,27 +17,27 @@ from cdmpp.steps.transforms.scale import shard_update
 
 
 def no_overlap_s(graph: StepGraph, strategy: Strategy, topology: Topology) -> float:
-    """Seconds of a step: the rank that computes longest, then all communication."""
+    """Compute the seconds of a step without overlap: the rank that computes longest, then all communication."""
     return compute_s(graph, strategy) + communication_s(graph, strategy, topology)
 
 
 def full_overlap_s(graph: StepGraph, strategy: Strategy, topology: Topology) -> float:
-    """Seconds of a step: the longer of computing and communication."""
+    """Compute the seconds of a step with full overlap: the longer of computing and communication."""
     return max(compute_s(graph, strategy), communication_s(graph, strategy, topology))
 
 
 def alone_s(graph: StepGraph) -> float:
-    """Seconds of the slowest rank by itself: it updates all parameters, and exchanges nothing."""
+    """Compute the seconds of the slowest rank by itself: it updates all parameters, and exchanges nothing."""
     return _slowest_s(shard_update(graph, 1))
 
 
 def compute_s(graph: StepGraph, strategy: Strategy) -> float:
-    """Seconds that the slowest rank computes, with its gaps and nobody to wait for."""
+    """Compute the seconds that the slowest rank computes, with its gaps and nobody to wait for."""
     return _slowest_s(shard_update(graph, strategy.shards(len(graph.ranks))))
 
 
 def communication_s(graph: StepGraph, strategy: Strategy, topology: Topology) -> float:
-    """Seconds of all exchanges: collectives one after the other; parameter servers as in ``algorithms``."""
+    """Sum the seconds of all exchanges: collectives one after the other; parameter servers as in ``algorithms``."""
     if len(graph.ranks) == 1:
         return 0.0
     exchanges = strategy.exchanges(graph)

@@ -13,22 +13,22 @@ USED_ITEM_BYTES = 4
 
 
 class Packed(Protocol):
-    """What is packed: a gradient, or a buffer of a model."""
+    """It is packed into a bucket: a gradient, or a buffer of a model."""
 
     @property
     def bytes(self) -> int:
-        """Bytes of the tensor."""
+        """The tensor has so many bytes."""
 
     @property
     def dtype(self) -> str:
-        """Its data type."""
+        """The tensor has this data type."""
 
 
 AnyPacked = TypeVar("AnyPacked", bound=Packed)
 
 
 def buckets_of(rank: RankGraph, limits: Sequence[int], is_rebuilt: bool = True) -> list[list[Gradient]]:
-    """The buckets of PyTorch's DistributedDataParallel, in the order in which they leave.
+    """Return the buckets of PyTorch's DistributedDataParallel, in the order in which they leave.
 
     Args:
         rank: the rank whose gradients are packed.

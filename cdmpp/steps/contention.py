@@ -21,7 +21,7 @@ Shared = Mapping[int, Sequence[float]]
 
 
 def shared_s(graph: StepGraph, timeline: Timeline) -> dict[int, list[float]]:
-    """Seconds of each op of the replayed step in which an exchange of its rank is under way."""
+    """Return the seconds of each op of the replayed step in which an exchange of its rank is under way."""
     under_way: dict[int, list[tuple[float, float]]] = {rank.rank: [] for rank in graph.ranks}
     for step in (STEADY - 1, STEADY):
         for place, one in enumerate(graph.exchanges):
@@ -45,13 +45,13 @@ def shared_s(graph: StepGraph, timeline: Timeline) -> dict[int, list[float]]:
 
 
 def without_contention(graph: StepGraph, shared: Shared) -> StepGraph:
-    """Ops as they are next to no exchange, from ops as they were traced."""
+    """Return ops as they are next to no exchange, from ops as they were traced."""
     share = graph.processor_share
     return _timed(graph, shared, lambda op, seconds: op.duration_s - share * seconds, is_contention_free=True)
 
 
 def with_contention(graph: StepGraph, shared: Shared) -> StepGraph:
-    """The inverse: ops of a contention-free graph that are next to exchanges for so long."""
+    """Do the inverse: slow ops of a contention-free graph that are next to exchanges for so long."""
     share = graph.processor_share
     return _timed(
         graph, shared, lambda op, seconds: op.duration_s + min(share * seconds, op.duration_s * share / (1 - share)),

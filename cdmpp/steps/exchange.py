@@ -16,7 +16,7 @@ START = -1
 
 @dataclass(frozen=True)
 class Exchange:
-    """A collective, a message between two ranks, or what one parameter server does for all ranks."""
+    """It is a collective, a message between two ranks, or what one parameter server does for all ranks."""
 
     kind: str
     """A key of ``collective.KINDS``, what the framework calls it, or ``push_pull``: a server adds up what all send."""
@@ -60,29 +60,29 @@ class Exchange:
 
     @property
     def title(self) -> str:
-        """Name, or kind and group where it has none."""
+        """Return its name, or kind and group where it has none."""
         return self.name or f"{self.kind} {self.group}".strip()
 
     @property
     def measured_s(self) -> float:
-        """Measured seconds with its links for itself; ``DataError`` where it was not measured."""
+        """Return measured seconds with its links for itself; ``DataError`` where it was not measured."""
         if self.wire_s is None:
             raise DataError(f"nobody measured {self.title}: only measured exchanges can be changed")
         return self.wire_s
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Ranks that take part, in order."""
+        """These ranks take part, in order."""
         return tuple(sorted(self.after))
 
     @property
     def peers(self) -> tuple[int, int] | None:
-        """Sender and receiver of a message; None for a collective."""
+        """These are sender and receiver of a message; None for a collective."""
         return peers_of(self.kind, self.group)
 
 
 def peers_of(kind: str, group: str) -> tuple[int, int] | None:
-    """Sender and receiver of a ``send_recv`` whose group is ``0->1``; None for anything else.
+    """Return sender and receiver of a ``send_recv`` whose group is ``0->1``; None for anything else.
 
     Raises:
         DataError: a group with an arrow that names no two ranks.

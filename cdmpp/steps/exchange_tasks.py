@@ -25,7 +25,7 @@ Keys = Mapping[int, tuple[TaskKey, ...]]
 
 @dataclass(frozen=True)
 class Carried:
-    """The tasks of one exchange."""
+    """These are the tasks of one exchange."""
 
     tasks: tuple[Task, ...]
     ends: Keys
@@ -49,7 +49,7 @@ def carried(
     granularity: str = "collective",
     workers: int = 1,
 ) -> Carried:
-    """Tasks of one exchange.
+    """Make the tasks of one exchange.
 
     Args:
         step: number of the step.
@@ -81,14 +81,14 @@ def carried(
 
 
 def links_of(ranks: Sequence[int], peers: tuple[int, int] | None) -> tuple[str, ...]:
-    """Ways out of and into each rank that a measured exchange crosses; a message goes one way only."""
+    """List the ways out of and into each rank that a measured exchange crosses; a message goes one way only."""
     if peers is not None:
         return f"out {peers[0]}", f"in {peers[1]}"
     return tuple(f"{way} {rank}" for rank in ranks for way in ("out", "in"))
 
 
 def measured_rates(exchanges: Sequence[Exchange]) -> dict[str, float]:
-    """Link -> rate 1 for all links of measured exchanges: a second with the link for itself is the unit of a flow."""
+    """Give rate 1 to all links of measured exchanges: a second with the link for itself is the unit of a flow."""
     return {link: 1.0 for one in exchanges if one.wire_s is not None for link in links_of(one.ranks, one.peers)}
 
 

@@ -18,7 +18,7 @@ from cdmpp.steps.transforms.scale import scale_ranks
 
 @dataclass(frozen=True)
 class Layer:
-    """One row of the table."""
+    """A layer is one row of the table."""
 
     name: str
     forward_s: float
@@ -41,7 +41,7 @@ COLUMNS = ("name", "forward_s", "backward_s", "parameter_bytes", "output_bytes")
 
 
 def read_layers(file: Path | str) -> tuple[Layer, ...]:
-    """The layers of a CSV file with a head, or of a JSON file with a list of objects.
+    """Read the layers of a CSV file with a head, or of a JSON file with a list of objects.
 
     Args:
         file: ``*.json``, or anything else for CSV, in UTF-8. Columns are ``COLUMNS``; others are refused.
@@ -61,7 +61,7 @@ def read_layers(file: Path | str) -> tuple[Layer, ...]:
 
 
 def graph_of_layers(layers: Sequence[Layer], ranks: int = 1, update_s: float = 0.0) -> StepGraph:
-    """A step of equal ranks that run the layers one after the other.
+    """Make a step of equal ranks that run the layers one after the other.
 
     Each layer is one op of the forward pass, one op of the backward pass, and, where it has parameters, one gradient
     and one FSDP module. The backward op writes the gradient of the layer's input.

@@ -15,7 +15,7 @@ ROOT = "root"
 
 
 def graph_of(prediction: StepPrediction) -> StepGraph:
-    """The kernels of a predicted step, in the order of the program, with the pauses of the host between them."""
+    """Put the kernels of a predicted step in the order of the program, with the pauses of the host between them."""
     step, spans = prediction.step, prediction.prediction.timeline.spans
     names = [call.call.name for call in step.calls]
     queues = [str(spans[name].task.resources[0]) for name in names]
@@ -59,7 +59,7 @@ def _gaps_s(timeline: Timeline, names: Sequence[str], queues: Sequence[str]) -> 
 
 
 def modules_of(step: TrainingStep) -> tuple[ModuleSpan, ...]:
-    """FSDP modules: the parameters of one block, up to the first number in their name, as in ``h.0``; then the root."""
+    """List FSDP modules: parameters of one block, up to the first number in a name, as in ``h.0``; then the root."""
     blocks: dict[str, list[StepParameter]] = {}
     for one in step.parameters:
         blocks.setdefault(_block(one.name), []).append(one)

@@ -9,7 +9,7 @@ ALL_RANKS = -1
 
 
 class TaskKey(NamedTuple):
-    """One task of a simulated step."""
+    """A key names one task of a simulated step."""
 
     step: int
     """Number of the step, from 0 up."""
@@ -25,7 +25,7 @@ class TaskKey(NamedTuple):
 
     @property
     def is_of_exchange(self) -> bool:
-        """True if ``place`` is that of an exchange."""
+        """Return True if ``place`` is that of an exchange."""
         return self.kind not in _OF_A_RANK
 
 
@@ -33,7 +33,7 @@ _OF_A_RANK = ("start", "delay", "op", "end")
 
 
 class Stream(NamedTuple):
-    """A resource of one rank, which runs one task at a time."""
+    """A stream is a resource of one rank, which runs one task at a time."""
 
     rank: int
     name: str

@@ -11,7 +11,7 @@ from cdmpp.steps.step_graph import StepGraph
 
 
 def probed_topology(graph: StepGraph) -> Topology:
-    """The links of a traced job, as ``cdmpp.trace.probe`` timed them; ``DataError`` where it was not called."""
+    """Return the links of a job, as ``cdmpp.trace.probe`` timed them; ``DataError`` where it was not called."""
     table: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for kind, n_bytes, seconds in graph.measured.probed:
         table[kind].append((n_bytes, seconds))

@@ -9,7 +9,7 @@ from cdmpp.steps.step_replay import RankSpan
 
 
 def rank_spans(made: Replay) -> tuple[RankSpan, ...]:
-    """The tasks on each stream in the reported step, with times since its start."""
+    """List the tasks on each stream in the reported step, with times since its start."""
     critical, start_s = {span.task.key for span in made.critical_path}, made.window_s[0]
     return tuple(
         RankSpan(
@@ -24,7 +24,7 @@ def rank_spans(made: Replay) -> tuple[RankSpan, ...]:
 
 
 def title(graph: StepGraph, key: TaskKey) -> str:
-    """The title of a task, for a reader."""
+    """Return the title of a task, for a reader."""
     if key.is_of_exchange:
         exchange = graph.exchanges[key.place].title
         return exchange if key.kind == "exchange" else f"{exchange} {key.kind}"

@@ -23,7 +23,7 @@ _TURNS, _CLOSE = 12, 1e-3
 
 @dataclass(frozen=True)
 class Replay:
-    """Steps of all ranks, simulated one after the other. The one in steady state is reported."""
+    """Steps of all ranks are simulated one after the other. The one in steady state is reported."""
 
     graph: StepGraph
     timeline: Timeline
@@ -31,30 +31,30 @@ class Replay:
 
     @cached_property
     def window_s(self) -> Interval:
-        """Begin and end of the step in steady state: the last end of the step before, and its own."""
+        """The step in steady state lies between the last end of the step before, and its own."""
         ends = step_ends_s(self.timeline)
         return ends[STEADY - 1], ends[STEADY]
 
     @property
     def step_s(self) -> float:
-        """Seconds of one step in steady state."""
+        """One step in steady state takes so long."""
         return self.window_s[1] - self.window_s[0]
 
     @cached_property
     def spans(self) -> dict[TaskKey, Span]:
-        """Spans of the step in steady state, in the order of their starts."""
+        """These are the spans of the step in steady state, in the order of their starts."""
         return {
             key: span for key, span in self.timeline.spans.items() if isinstance(key, TaskKey) and key.step == STEADY
         }
 
     @cached_property
     def critical_path(self) -> tuple[Span, ...]:
-        """Spans, first to last, each of which waited for the one before; the last one ends the reported step."""
+        """Each span, first to last, waited for the one before; the last one ends the reported step."""
         return self.timeline.path_to(max(self.spans.values(), key=lambda span: span.end_s))
 
     @cached_property
     def critical_s(self) -> dict[str, float]:
-        """Kind -> seconds of the reported step on the critical path, most first; ``gap`` lies between two spans."""
+        """Sum by kind the reported step's seconds on the critical path, most first; ``gap`` lies between spans."""
         found: dict[str, float] = {}
         until_s = begun_s = self.window_s[0]
         for span in self.critical_path:
@@ -66,17 +66,17 @@ class Replay:
 
     @cached_property
     def busy_s(self) -> Mapping[int, float]:
-        """Rank -> seconds of the reported step in which an op runs on any of its streams."""
+        """On each rank an op runs on any of its streams for so many seconds of the reported step."""
         return self._under_way_s("op")
 
     @cached_property
     def waits_s(self) -> Mapping[int, float]:
-        """Rank -> seconds of the reported step in which it runs nothing, not even a delay: it waits for exchanges."""
+        """Each rank runs nothing, not even a delay, for so many seconds: it waits for exchanges."""
         spent = self._under_way_s("op", "delay", "start", "end")
         return {rank: self.rank_step_s(rank) - seconds for rank, seconds in spent.items()}
 
     def rank_step_s(self, rank: int) -> float:
-        """Seconds from the end of the step before to the end of the reported one, on one rank."""
+        """Return the seconds from the end of the step before to the end of the reported one, on one rank."""
         before, own = (self.timeline.spans[TaskKey(step, "end", rank, 0)].end_s for step in (STEADY - 1, STEADY))
         return own - before
 
@@ -127,7 +127,7 @@ def replay(
 
 
 def contention_free(graph: StepGraph) -> StepGraph:
-    """The graph with ops as they are next to no exchange; as it is where no share of a processor was probed."""
+    """Return ops as they are next to no exchange; the same graph where no share of a processor was probed."""
     if graph.is_contention_free or not graph.processor_share:
         return graph
     return without_contention(graph, shared_s(graph, replay(graph).timeline))

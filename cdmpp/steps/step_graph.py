@@ -26,7 +26,7 @@ _COUNT = Limits(0, 2**53)
 
 @dataclass(frozen=True)
 class Op:
-    """A kernel, or an operator of a framework with all that it runs."""
+    """An op is a kernel, or an operator of a framework with all that it runs."""
 
     name: str
     """Need not be unique: an op is known by its place."""
@@ -56,7 +56,7 @@ class Op:
     """Bytes of what it writes that the backward pass reads; None: all, if it reads any."""
 
     def is_sound_at(self, place: int) -> bool:
-        """True if it may be op ``place`` of a rank; quick, since graphs have many."""
+        """Return True if it may be op ``place`` of a rank; quick, since graphs have many."""
         try:
             seconds = (self.duration_s, self.gap_s, self.delay_s, self.spread_s)
             return (
@@ -74,7 +74,7 @@ class Op:
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of one parameter."""
+    """This is the gradient of one parameter."""
 
     name: str
     """Name of the parameter."""
@@ -88,7 +88,7 @@ class Gradient:
 
 @dataclass(frozen=True)
 class ModuleSpan:
-    """An FSDP module: parameters that are gathered together, such as those of a transformer block."""
+    """Parameters of an FSDP module are gathered together, such as those of a transformer block."""
 
     name: str
     bytes: int
@@ -108,7 +108,7 @@ class ModuleSpan:
         fitting(f"rows of module {self.name!r}", self.rows, tuple[tuple[int, int], ...], _COUNT)
 
     def padded_bytes(self, ranks: int) -> int:
-        """Bytes of all its parameters as FSDP2 shards them: each first dimension is padded to a multiple of ``ranks``.
+        """Count its bytes as FSDP2 shards parameters: each first dimension is padded to a multiple of ``ranks``.
 
         ``bytes`` where the dimensions are unknown.
         """
@@ -117,7 +117,7 @@ class ModuleSpan:
 
 @dataclass(frozen=True)
 class RankGraph:
-    """One step of one rank. Ops stand in the order in which they are launched."""
+    """This is one step of one rank. Ops stand in the order in which they are launched."""
 
     rank: int
     ops: tuple[Op, ...]
@@ -190,7 +190,7 @@ class RankGraph:
 
     @property
     def phase_s(self) -> dict[str, float]:
-        """Phase -> seconds of its ops, with their delays and the gaps after them."""
+        """The ops of each phase take so long, with their delays and the gaps after them."""
         seconds = dict.fromkeys(PHASES, 0.0)
         for op in self.ops:
             seconds[op.phase] += op.delay_s + op.duration_s + op.gap_s
@@ -198,17 +198,17 @@ class RankGraph:
 
     @cached_property
     def busy_s(self) -> float:
-        """Seconds of all ops, without delays and gaps."""
+        """All ops take so many seconds, without delays and gaps."""
         return sum(op.duration_s for op in self.ops)
 
     @property
     def idle_s(self) -> float:
-        """Seconds of all delays and gaps, with the start and the tail of the step."""
+        """All delays and gaps take so long, with the start and the tail of the step."""
         return self.start_s + sum(op.delay_s + op.gap_s for op in self.ops) + self.tail_s
 
     @property
     def task_count(self) -> int:
-        """Tasks of one simulated step: ops and delays."""
+        """One simulated step has so many tasks: ops and delays."""
         return sum(2 if op.delay_s else 1 for op in self.ops)
 
     @property
@@ -218,18 +218,18 @@ class RankGraph:
 
     @cached_property
     def ready_order(self) -> tuple[Gradient, ...]:
-        """Gradients in the order in which they become ready; of those of one op those of later parameters first."""
+        """These are gradients as they become ready; of those of one op those of later parameters first."""
         numbered = sorted(enumerate(self.gradients), key=lambda pair: (pair[1].ready_after, -pair[0]))
         return tuple(gradient for _, gradient in numbered)
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """Names of its streams, in the order of their first ops."""
+        """These are the names of its streams, in the order of their first ops."""
         return tuple(dict.fromkeys(op.stream for op in self.ops))
 
     @cached_property
     def synchronized(self) -> tuple[int, ...]:
-        """Places that wait for the exchanged gradients: the first update on each stream, and the end of the step."""
+        """These places wait for exchanged gradients: the first update on each stream, and the end of the step."""
         first: dict[str, int] = {}
         for place, op in enumerate(self.ops):
             if op.phase == "update":
@@ -239,7 +239,7 @@ class RankGraph:
 
 @dataclass(frozen=True)
 class Measured:
-    """Measurements of a step that ran on real devices. Empty for a predicted step."""
+    """These were measured of a step that ran on real devices. A predicted step has none."""
 
     steps_s: tuple[float, ...] = ()
     """Seconds of each traced step, mean over ranks."""
@@ -252,7 +252,7 @@ class Measured:
 
     @property
     def step_s(self) -> float:
-        """Median seconds of a traced step; NaN where none was traced."""
+        """Return the median seconds of a traced step; NaN where none was traced."""
         ordered = sorted(self.steps_s)
         if not ordered:
             return float("nan")
@@ -262,7 +262,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class StepGraph:
-    """One training step of all ranks: what they compute, what they exchange, and what was measured of it."""
+    """It is one training step of all ranks: what they compute, what they exchange, and what was measured of it."""
 
     ranks: tuple[RankGraph, ...]
     """One for each rank, from rank 0 up."""
@@ -298,7 +298,7 @@ class StepGraph:
                 raise DataError(f"exchange {number} is of ranks {one.ranks}, the step has {len(self.ranks)} ranks")
 
     def waits(self, rank: int) -> dict[int, tuple[int, ...]]:
-        """Place of an op of ``rank`` -> places of the exchanges that it waits for."""
+        """Map the place of an op of ``rank`` to the places of the exchanges that it waits for."""
         found: dict[int, tuple[int, ...]] = {}
         for number, one in enumerate(self.exchanges):
             for place in one.before.get(rank, ()):
@@ -317,7 +317,7 @@ class StepGraph:
                     raise CdmppError(f"{what} of rank {rank.rank} are not those of rank 0: {difference}")
 
     def with_exchanges(self, exchanges: Iterable[Exchange]) -> StepGraph:
-        """The same step with these exchanges; the first updates and the end of the step wait for each of them too."""
+        """Replace the exchanges; first updates and the end of the step wait for each of them too."""
         waiting = {rank.rank: rank.synchronized for rank in self.ranks}
         return replace(
             self,

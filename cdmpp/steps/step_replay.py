@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RankSpan:
-    """One task that ran on a stream of a rank."""
+    """A span is one task that ran on a stream of a rank."""
 
     rank: int
     stream: str
@@ -28,7 +28,7 @@ class RankSpan:
 
 @dataclass(frozen=True)
 class RankShare:
-    """Parts of the time of one rank: computing, host, exposed and waiting sum up to the step."""
+    """The time of one rank has parts: computing, host, exposed and waiting sum up to the step."""
 
     rank: int
     phase_s: Mapping[str, float]
@@ -46,19 +46,19 @@ class RankShare:
 
     @property
     def overlap(self) -> float:
-        """Share of communication that is hidden; 1 where there is none."""
+        """Return the share of communication that is hidden; 1 where there is none."""
         return 1.0 - self.exposed_s / self.communication_s if self.communication_s else 1.0
 
     @property
     def idle(self) -> float:
-        """Share of the step in which it does not compute."""
+        """Return the share of the step in which it does not compute."""
         total = self.compute_s + self.host_s + self.exposed_s + self.waiting_s
         return 1.0 - self.compute_s / total if total else 0.0
 
 
 @dataclass(frozen=True)
 class StepReplay:
-    """One training step of all ranks in steady state."""
+    """It is one training step of all ranks in steady state."""
 
     strategy: str
     topology: str
@@ -87,21 +87,21 @@ class StepReplay:
 
     @property
     def ranks(self) -> int:
-        """Number of ranks."""
+        """The step has so many ranks."""
         return len(self.shares)
 
     @property
     def speed_up(self) -> float:
-        """Examples a second of all ranks over those of one by itself; ``ranks`` would be linear."""
+        """Return examples a second of all ranks over those of one by itself; ``ranks`` would be linear."""
         return self.ranks * self.alone_s / self.iteration_s if self.iteration_s else float(self.ranks)
 
     @cached_property
     def exposed_s(self) -> float:
-        """Exposed seconds of the rank that has most."""
+        """Return the exposed seconds of the rank that has most."""
         return max((share.exposed_s for share in self.shares), default=0.0)
 
     def table(self) -> list[dict[str, Any]]:
-        """A row a rank; units are in the names of the keys."""
+        """Return a row a rank; units are in the names of the keys."""
         return [
             {
                 "rank": share.rank,

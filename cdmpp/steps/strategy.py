@@ -21,7 +21,7 @@ from cdmpp.steps.transforms.scale import shard_update
 
 @dataclass(frozen=True)
 class Flag:
-    """The option of the command line that sets a field of a strategy: ``field(metadata=flag(...))`` declares it."""
+    """An option sets a field of a strategy: ``field(metadata=flag(...))`` declares it."""
 
     option: str
     """The option, such as ``--servers``."""
@@ -32,13 +32,13 @@ class Flag:
 
 
 def flag(option: str, type: Callable[[str], Any], help: str) -> dict[str, Flag]:
-    """The metadata of a field that the command line can set."""
+    """Return the metadata of a field that the command line can set."""
     return {"flag": Flag(option, type, help)}
 
 
 @dataclass(frozen=True)
 class RankBytes:
-    """Memory of one rank under a strategy, next to the model's buffers, its inputs and its activations; in bytes."""
+    """One rank holds so much under a strategy, next to the model's buffers, its inputs and activations; in bytes."""
 
     kept_bytes: int
     """Parameters, optimizer states and communication buffers that stay from step to step."""
@@ -52,7 +52,7 @@ class RankBytes:
 
 @dataclass(frozen=True)
 class Strategy(ABC):
-    """A parallel strategy with its settings. Each setting is a field; a value that cannot be is refused at once.
+    """Each setting of a parallel strategy is a field; a value that cannot be is refused at once.
 
     A subclass is a frozen dataclass that states ``name``, ``title`` and ``LIMITS`` and writes ``exchanges``. The other
     methods have defaults that suit a strategy under which every rank holds the whole model.
@@ -77,14 +77,14 @@ class Strategy(ABC):
 
     @abstractmethod
     def exchanges(self, graph: StepGraph) -> tuple[Exchange, ...]:
-        """Exchanges of the ranks of ``graph`` in one step, in the order of the launches.
+        """List exchanges of the ranks of ``graph`` in one step, in the order of the launches.
 
         Raises:
             CdmppError: ranks whose gradients or modules differ, or a step that the strategy cannot share.
         """
 
     def apply(self, graph: StepGraph) -> StepGraph:
-        """The step as ranks run it under the strategy, with its exchanges.
+        """Change the step to what ranks run under the strategy, with its exchanges.
 
         Args:
             graph: what ranks compute. If it has exchanges, it was traced under the same kind of strategy.
@@ -99,23 +99,23 @@ class Strategy(ABC):
 
     @classmethod
     def from_trace(cls, graph: StepGraph) -> Self:
-        """The strategy under which a step was traced; ``CdmppError`` where it was another one."""
+        """Return the strategy under which a step was traced; ``CdmppError`` where it was another one."""
         raise CdmppError(f"{cls.name}: its settings cannot be read from a trace")
 
     def shards(self, ranks: int) -> int:
-        """The number of ranks over which parameters, and so their update, are divided."""
+        """Return the number of ranks over which parameters, and so their update, are divided."""
         return 1
 
     def on_backend(self, backend: str) -> Self:
-        """The strategy as it runs over this communication back end."""
+        """Return the strategy as it runs over this communication back end."""
         return self
 
     def check(self, ranks: int) -> None:
-        """``CdmppError`` where the settings do not fit so many ranks."""
+        """Raise ``CdmppError`` where the settings do not fit so many ranks."""
         return None
 
     def rank_bytes(self, held: StepMemory, modules: Sequence[ModuleSpan], ranks: int) -> RankBytes:
-        """The part of a model that each of ``ranks`` ranks holds.
+        """Return the part of a model that each of ``ranks`` ranks holds.
 
         Args:
             held: bytes of the whole model on one rank.
@@ -125,7 +125,7 @@ class Strategy(ABC):
         return RankBytes(held.parameter_bytes + held.state_bytes, held.update_bytes)
 
     def proposals(self, graph: StepGraph) -> Iterator[tuple[str, str, Iterable[Self]]]:
-        """Other settings that may make the step ``graph`` of two ranks or more shorter.
+        """Yield other settings that may make the step ``graph`` of two ranks or more shorter.
 
         Yields:
             The name of the change, the part of the critical path that it may shorten, and the strategies to try.
@@ -133,11 +133,11 @@ class Strategy(ABC):
         yield from ()
 
     def memory_savers(self, ranks: int) -> Iterator[tuple[str, Self]]:
-        """Other settings under which a rank may hold less: the name of the change, and the strategy."""
+        """Yield settings under which a rank may hold less: the name of the change, and the strategy."""
         yield from ()
 
     def changes(self, default: Strategy) -> tuple[str, ...]:
-        """Settings that differ from those of ``default``, a phrase each."""
+        """Name settings that differ from those of ``default``, a phrase each."""
         if type(default) is not type(self):
             default = type(self)()
             return (f"strategy {self.name}", *self.changes(default))
@@ -146,7 +146,7 @@ class Strategy(ABC):
         )
 
     def describe(self, setting: str) -> str:
-        """One setting, by its field's name, for a reader."""
+        """Describe one setting, by its field's name, for a reader."""
         value = getattr(self, setting)
         if setting == "overlap":
             return "exchanges overlap with computing" if value else "exchanges only when nothing computes"
@@ -154,4 +154,4 @@ class Strategy(ABC):
 
     @abstractmethod
     def torch_lines(self) -> tuple[str, ...]:
-        """Lines of Python that set the strategy for a ``model``, its ``blocks`` and an ``optimizer``."""
+        """Write Python that sets the strategy for a ``model``, its ``blocks`` and an ``optimizer``."""

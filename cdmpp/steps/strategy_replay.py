@@ -27,7 +27,7 @@ def replay_strategy(
     graph: StepGraph, strategy: Strategy, topology: Topology, granularity: str = "collective",
     synchrony: Synchrony | None = None,
 ) -> StepReplay:  # fmt: skip
-    """One training step in steady state (after the replayer of dPRO, MLSys'22, section 4).
+    """Replay one training step in steady state (after the replayer of dPRO, MLSys'22, section 4).
 
     Args:
         graph: what ranks compute; they may differ in speed, but not in what they exchange.

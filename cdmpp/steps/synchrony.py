@@ -12,7 +12,7 @@ from cdmpp.platform.limits import Limits, check_fields
 
 @dataclass(frozen=True)
 class Synchrony(ABC):
-    """The limit on how far ranks run ahead of their exchanges. A subclass is one file of ``cdmpp/plans/synchrony``."""
+    """It limits how far ranks run ahead of their exchanges. A subclass is one file of ``cdmpp/plans/synchrony``."""
 
     LIMITS: ClassVar[Mapping[str, Limits]] = {}
     """Name of a field that holds numbers -> what they may be."""
@@ -25,5 +25,5 @@ class Synchrony(ABC):
         check_fields(self, f"{self.name}.")
 
     def awaited_step(self, step: int) -> int | None:
-        """The number of the step whose exchanges must have ended before ``step`` updates; None: it waits for none."""
+        """Return the step whose exchanges must have ended before ``step`` updates; None: it waits for none."""
         return step

@@ -22,7 +22,7 @@ def step_tasks(
     graph: StepGraph, topology: Topology | None = None, granularity: str = "collective", steps: int = STEPS,
     synchrony: Synchrony | None = None,
 ) -> list[Task]:  # fmt: skip
-    """Tasks of ``steps`` steps, whose keys are ``TaskKey``.
+    """Make tasks of ``steps`` steps, whose keys are ``TaskKey``.
 
     An exchange without a measured time starts after the one before it has ended. Pushes to servers do not.
 
@@ -49,7 +49,7 @@ def check_work(tasks: int, ranks: int) -> None:
 
 
 def step_ends_s(timeline: Timeline) -> list[float]:
-    """Seconds at which the last rank has ended each step."""
+    """Return the seconds at which the last rank has ended each step."""
     ends: dict[int, float] = {}
     for key, span in timeline.spans.items():
         if isinstance(key, TaskKey) and key.kind == "end":

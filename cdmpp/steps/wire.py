@@ -19,7 +19,7 @@ PAYLOAD = 0.94
 
 @dataclass(frozen=True)
 class Wire:
-    """One kind of exchange: a curve over bytes that meets the traced ones on average."""
+    """A wire is one kind of exchange: a curve over bytes that meets the traced ones on average."""
 
     curve: Curve | None
     """The probed curve; None: a line through the traced exchanges."""
@@ -33,13 +33,13 @@ class Wire:
     backend: str = "gloo"
 
     def at(self, n_bytes: int) -> float:
-        """Seconds with the link for itself, over as many ranks as were traced."""
+        """Return the seconds with the link for itself, over as many ranks as were traced."""
         plain_s = self.latency_s + self.beta_s * n_bytes if self.curve is None else float(self.curve.at(n_bytes))
         return self.scale * plain_s
 
 
 def wires(graph: StepGraph) -> dict[str, Wire]:
-    """Kind -> its wire, for the kinds that ranks exchange.
+    """Return the wire of each kind that ranks exchange.
 
     Probed curves where there are; else the line through the traced exchanges of the kind with a slope and a latency
     of zero or more, least squares of relative errors. With only one size the latency is taken as zero.
@@ -80,7 +80,7 @@ def _line(sizes: np.ndarray, took: np.ndarray) -> tuple[float, float]:
 
 
 def slowed(one: Exchange, wire: Wire, bandwidth: float, link_bytes_per_s: float | None) -> float:
-    """Seconds of ``one`` with ``bandwidth`` times as many bytes a second.
+    """Compute the seconds of ``one`` with ``bandwidth`` times as many bytes a second.
 
     The part above the latency is divided by it. On a known link that part may be longer than its bytes need, since
     processors hold it up: then a slower link changes nothing until the bytes need as long. Gathers move in lock step,
@@ -96,7 +96,7 @@ def slowed(one: Exchange, wire: Wire, bandwidth: float, link_bytes_per_s: float 
 
 
 def rescaled(one: Exchange, wire: Wire, bandwidth: float = 1.0, ranks: int | None = None) -> float:
-    """Seconds of ``one`` with ``bandwidth`` times as many bytes a second, among ``ranks`` ranks.
+    """Compute the seconds of ``one`` with ``bandwidth`` times as many bytes a second, among ``ranks`` ranks.
 
     The latency part grows with the steps of a ring, the rest with its traffic.
     """

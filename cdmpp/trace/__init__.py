@@ -27,7 +27,7 @@ def probe(folder: Path | str, kinds: Sequence[str] = ("all_reduce",), budget_s: 
 
 
 def read(folder: Path | str) -> StepGraph:
-    """The median step of the job whose traces lie in ``folder``, as ``folder.read_job`` says."""
+    """Read the median step of the job whose traces lie in ``folder``, as ``folder.read_job`` says."""
     from cdmpp.trace.folder import read_job
 
     return read_job(folder)

@@ -32,7 +32,7 @@ class Order:
 
 
 def shifts(ranks: Sequence[int], orders: Iterable[Order], slack_s: float = SLACK_S) -> dict[int, float]:
-    """Rank -> seconds to add to its clock.
+    """Return the seconds to add to the clock of each rank.
 
     The point of the polyhedron of all orders that is nearest to zero: least-distance programming by non-negative least
     squares (Lawson and Hanson, *Solving Least Squares Problems*, 1974, chapter 23).

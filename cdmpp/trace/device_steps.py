@@ -36,7 +36,7 @@ class _Frame:
     """Stream -> microseconds to add."""
 
     def span(self, work: Work) -> tuple[float, float]:
-        """Begin and end of some work in the step."""
+        """Return begin and end of some work in the step."""
         shift = self.shifts[work.stream]
         return work.event.ts + shift, work.event.end + shift
 
@@ -68,7 +68,7 @@ class _Row(NamedTuple):
 def device_steps(
     scanned: Scanned, windows: Sequence[StepWindow], work: DeviceWork, world: int
 ) -> tuple[StepTrace, ...]:
-    """The steps that are whole, and last as the host's marks say, or longer where the device does."""
+    """Return steps that are whole, and last as the host's marks say, or longer where the device does."""
     records = Records(scanned.host, world)
     phases = _Phases(scanned.host)
     waits = _stream_waits(scanned)
@@ -100,7 +100,7 @@ class _Phases:
         self._starts = [start for start, _, _ in self._spans]
 
     def at(self, moment: float) -> str:
-        """The phase of a moment of the host; empty where no span says it."""
+        """Return the phase of a moment of the host; empty where no span says it."""
         place = bisect_right(self._starts, moment) - 1
         return self._spans[place][2] if place >= 0 and moment <= self._spans[place][1] else ""
 
@@ -195,12 +195,12 @@ class _Ops:
         self._rows.append(row)
 
     def after(self, start: float) -> int:
-        """The op after which an exchange begins: of those before it the last that had ended."""
+        """Return the op after which an exchange begins: of those before it the last that had ended."""
         at = bisect_right(self._ends, (start + _ROUNDED, len(self._rows)))
         return self._ends[at - 1][1] if at else -1
 
     def launched_by(self, moment: float) -> int:
-        """The last op that the host had launched by a moment."""
+        """Return the last op that the host had launched by a moment."""
         if len(self._last) != len(self._launched):
             self._launched.sort()
             self._last = list(accumulate((place for _, place in self._launched), max))
@@ -208,7 +208,7 @@ class _Ops:
         return self._last[at - 1] if at else -1
 
     def ops(self) -> tuple[Op, ...]:
-        """All ops, each with the earlier ones that it waits for."""
+        """Return all ops, each with the earlier ones that it waits for."""
         lanes = self._lanes()
         backward = max((place for place, row in enumerate(self._rows) if row.phase == "backward"), default=None)
         found = []
@@ -274,7 +274,7 @@ class _Ops:
 
 
 def overlaps(works: Sequence[Work]) -> int:
-    """Events of a stream that begin before the one before has ended."""
+    """Count events of a stream that begin before the one before has ended."""
     ends, count = float("-inf"), 0
     for work in works:
         count += work.event.ts < ends - _ROUNDED
@@ -283,7 +283,7 @@ def overlaps(works: Sequence[Work]) -> int:
 
 
 def busy_us(spans: Sequence[tuple[float, float]]) -> float:
-    """Microseconds that any of these spans, by start, covers."""
+    """Count microseconds that any of these spans, by start, covers."""
     total, until = 0.0, float("-inf")
     for start, end in spans:
         total += max(end - max(start, until), 0.0)

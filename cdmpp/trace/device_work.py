@@ -18,7 +18,7 @@ _NO_STEP = -1
 
 
 class Work(NamedTuple):
-    """One event of a device."""
+    """This is one event of a device."""
 
     event: Event
     stream: str
@@ -29,13 +29,13 @@ class Work(NamedTuple):
 
     @property
     def launched(self) -> float:
-        """Microseconds, when the host launched it; its own start where that is not in the trace."""
+        """The host launched it at this microsecond; its own start where that is not in the trace."""
         return self.event.ts if self.launch is None else self.launch.ts
 
 
 @dataclass
 class DeviceWork:
-    """All work of one rank."""
+    """This is all work of one rank."""
 
     steps: list[list[Work]]
     """One list for each step, by launch."""
@@ -50,7 +50,7 @@ class DeviceWork:
 
 
 def device_work(scanned: Scanned, windows: Sequence[StepWindow]) -> DeviceWork:
-    """Work by step: that of a launch where it is known, else the step of its neighbours on its stream."""
+    """Group work by step: that of a launch where it is known, else the step of its neighbours on its stream."""
     launches: dict[object, Event] = {one.correlation: one for one in scanned.launches if one.correlation is not None}
     streams: dict[str, list[Work]] = defaultdict(list)
     many = len({_device(event) for event in scanned.device}) > 1

@@ -19,7 +19,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Cause:
-    """One reason for a long step. Causes overlap: what one takes away, another may not take again."""
+    """A step is long for this reason. Causes overlap: what one takes away, another may not take again."""
 
     name: str
     seconds: float
@@ -30,7 +30,7 @@ class Cause:
 
 
 def diagnose(graph: StepGraph) -> tuple[Cause, ...]:
-    """Causes, longest first; each replayed without it. Those of less than a thousandth of a step are left out."""
+    """Find causes, longest first; each replayed without it. Those of less than a thousandth of a step are left out."""
     base = replay(graph)
     slow, hidden = straggler(graph), unknown(graph.exchanges)
     tries: list[tuple[str, Callable[[StepGraph], StepGraph], str, Callable[[Replay], list[str]]]] = [
@@ -66,14 +66,14 @@ def diagnose(graph: StepGraph) -> tuple[Cause, ...]:
 
 
 def servers_of(graph: StepGraph) -> tuple[int, ...]:
-    """Ranks that have no gradients of their own and get messages from others that have."""
+    """List ranks that have no gradients of their own and get messages from others that have."""
     bare = {rank.rank for rank in graph.ranks if not rank.gradients}
     given = {one.peers[1] for one in graph.exchanges if one.peers is not None}
     return tuple(sorted(bare & given)) if len(bare) < len(graph.ranks) else ()
 
 
 def short(name: str) -> str:
-    """A kernel's name without namespaces, template arguments and parameters."""
+    """Return a kernel's name without namespaces, template arguments and parameters."""
     if not name.startswith("void ") and "<" not in name:
         return name
     plain = name.removeprefix("void ").replace("(anonymous namespace)::", "")

@@ -24,7 +24,7 @@ _SHAPED = ("c10d::", "_c10d_functional::", "gloo:", "nccl:", "record_param_comms
 
 
 class Event(NamedTuple):
-    """One span."""
+    """An event is one span of a trace."""
 
     category: str
     name: str
@@ -45,17 +45,17 @@ class Event(NamedTuple):
 
     @property
     def end(self) -> float:
-        """Microseconds."""
+        """Return its end in microseconds."""
         return self.ts + self.dur
 
     @property
     def is_mark(self) -> bool:
-        """True if PyTorch's profiler marks a step with it."""
+        """Return True if PyTorch's profiler marks a step with it."""
         return self.category == "user_annotation" and self.name.startswith("ProfilerStep#")
 
 
 class Broken(NamedTuple):
-    """An event that cannot be used."""
+    """This event cannot be used."""
 
     category: str
     reason: str
@@ -65,7 +65,7 @@ class Broken(NamedTuple):
 
 
 def kind_of_category(category: str, has_stream: bool) -> str:
-    """``device``, ``launch``, ``sync``, ``host`` or nothing: the categories of any accelerator, by their words."""
+    """Return ``device``, ``launch``, ``sync``, ``host`` or nothing for a category of any accelerator, by its words."""
     lower = category.lower()
     if lower in _DEVICE:
         return "device"
@@ -80,12 +80,12 @@ def kind_of_category(category: str, has_stream: bool) -> str:
 
 @lru_cache(1 << 12)
 def is_unused(call: str) -> bool:
-    """True for a call of a runtime that neither starts nor awaits work."""
+    """Return True for a call of a runtime that neither starts nor awaits work."""
     return _UNUSED.search(call) is not None
 
 
 def event_of(parsed: Mapping[str, Any], kind: str, base_us: float = 0.0) -> Event | Broken:
-    """The event that a file says, counted from ``base_us``; ``kind`` as ``kind_of_category`` tells it."""
+    """Read an event of a file, counted from ``base_us``; ``kind`` as ``kind_of_category`` tells it."""
     name, args, ts, dur = parsed.get("name"), parsed.get("args"), parsed.get("ts"), parsed.get("dur")
     category = parsed.get("cat") or ""
     if type(args) is not dict:

@@ -24,7 +24,7 @@ _JSON = json.JSONDecoder(strict=False)
 
 
 class EventFile:
-    """A trace, JSON or gzipped JSON: an object with ``traceEvents``, or a list of events."""
+    """A trace is JSON or gzipped JSON: an object with ``traceEvents``, or a list of events."""
 
     def __init__(self, path: Path, progress: bool = False) -> None:
         self.path, self.progress = path, progress
@@ -33,7 +33,7 @@ class EventFile:
         self._rest, self._closing = b"", b""
 
     def batches(self) -> Iterator[list[Any]]:
-        """Lists of events, in the order of the file; None in place of one that is no JSON.
+        """Yield lists of events, in the order of the file; None in place of one that is no JSON.
 
         Raises:
             DataError: a file that is no trace, or that ends in the middle of one.

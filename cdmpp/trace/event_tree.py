@@ -14,7 +14,7 @@ _ENGINE = "autograd::engine::evaluate_function"
 
 @dataclass
 class Node:
-    """An event and those inside it."""
+    """A node is an event and those inside it."""
 
     event: Event
     children: list[Node] = field(default_factory=list)
@@ -25,7 +25,7 @@ class Node:
 
 @dataclass
 class Leaf:
-    """A stretch of a thread that is one op."""
+    """A leaf is a stretch of a thread that is one op."""
 
     event: Event
     start: float
@@ -41,12 +41,12 @@ class Leaf:
 
     @property
     def launches(self) -> bool:
-        """True if it hands over an exchange."""
+        """Return True if it hands over an exchange."""
         return is_launch(self.event)
 
 
 def leaves(events: list[Event]) -> list[Leaf]:
-    """Leaves of one thread, by start; what lies between two of them is no operator's."""
+    """List leaves of one thread, by start; what lies between two of them is no operator's."""
     found: list[Leaf] = []
     for root in _roots(events):
         found += _cut(root, "")

@@ -38,7 +38,7 @@ _RECORD = re.compile(r"^(nccl|rccl|xccl|hccl|ucc|mtia\w*ccl):|^record_param_comm
 
 
 class ExchangeRecord(NamedTuple):
-    """What a trace says about one exchange."""
+    """A trace says this about one exchange."""
 
     kind: str
     bytes: int
@@ -53,39 +53,39 @@ def _matches(pattern: re.Pattern[str], name: str) -> bool:
 
 @lru_cache(1 << 14)
 def kind_of(name: str) -> str:
-    """``ncclDevKernel_AllReduce_Sum_f32_RING_LL`` -> ``all_reduce``; a name without a known kind as it is."""
+    """Read ``ncclDevKernel_AllReduce_Sum_f32_RING_LL`` as ``all_reduce``; a name without a known kind as it is."""
     lower = name.lower()
     return next((kind for kind, words in _KINDS if any(word in lower for word in words)), name)
 
 
 def is_gloo(event: Event) -> bool:
-    """A span of gloo's worker thread, from the arrival of this rank to the end."""
+    """Return True for a span of gloo's worker thread, from the arrival of this rank to the end."""
     return event.name.startswith("gloo:")
 
 
 def is_collective(event: Event) -> bool:
-    """A kernel of NCCL, RCCL or the like on a device."""
+    """Return True for a kernel of NCCL, RCCL or the like on a device."""
     return _matches(_COLLECTIVE, event.name) or "Collective name" in event.args
 
 
 def is_record(event: Event) -> bool:
-    """The span in which the host hands a collective over, with what it is."""
+    """Return True for the span in which the host hands a collective over, with what it is."""
     return _matches(_RECORD, event.name)
 
 
 def is_launch(event: Event) -> bool:
-    """The call that hands an exchange over."""
+    """Return True for the call that hands an exchange over."""
     return event.category == "cpu_op" and event.name.startswith(("c10d::", "_c10d_functional::"))
 
 
 def input_bytes(event: Event) -> int:
-    """Bytes of the tensors that a recorded op was given; 0 without ``record_shapes``."""
+    """Count bytes of the tensors that a recorded op was given; 0 without ``record_shapes``."""
     shapes, kinds = event.args.get("Input Dims"), event.args.get("Input type")
     return sum(map(_tensor_bytes, shapes, kinds)) if isinstance(shapes, list) and isinstance(kinds, list) else 0
 
 
 def input_dtype(event: Event) -> str:
-    """Data type of the first tensor that a recorded op was given; ``float32`` without ``record_shapes``."""
+    """Return the data type of the first tensor that a recorded op was given; ``float32`` without ``record_shapes``."""
     kinds = event.args.get("Input type")
     name = str(kinds[0] if isinstance(kinds, list) and kinds else "float").lower().removeprefix("c10::")
     return _DTYPES.get(name, name) if name in _ITEM_BYTES else "float32"
@@ -106,7 +106,7 @@ def gloo_bytes(event: Event, kind: str, world: int) -> int:
 
 
 def record_of(event: Event, world: int) -> ExchangeRecord:
-    """What a kernel's own arguments, or a record of the host, say."""
+    """Read what a kernel's own arguments, or a record of the host, say."""
     args = event.args
     kind = kind_of(str(args.get("Collective name") or event.name))
     item = _ITEM_BYTES.get(str(args.get("dtype", "")).lower(), 0)
@@ -119,7 +119,7 @@ def record_of(event: Event, world: int) -> ExchangeRecord:
 
 
 class Records:
-    """Records of the host, found by the launch of a kernel: the innermost around it, or of the same External id."""
+    """The host's records are found by the launch of a kernel: the innermost around it, or of the same External id."""
 
     def __init__(self, host: Sequence[Event], world: int) -> None:
         self.world = world
@@ -132,7 +132,7 @@ class Records:
         self._starts = {tid: [one.ts for one in found] for tid, found in self._by_thread.items()}
 
     def of(self, kernel: Event, launch: Event | None) -> ExchangeRecord:
-        """The kind, bytes and group of a kernel: its own arguments, filled up from the records of the host."""
+        """Return kind, bytes and group of a kernel: its own arguments, filled up from the records of the host."""
         found = record_of(kernel, self.world)
         if found.bytes and found.group:
             return found
@@ -163,12 +163,12 @@ class Records:
 
 
 def kernel_hides(name: str) -> bool:
-    """True for a kernel whose name does not say which collective it runs."""
+    """Return True for a kernel whose name does not say which collective it runs."""
     return "Generic" in name
 
 
 def peers_of(launch: Event | None, rank: int) -> str:
-    """``0->1`` of a send or a receive, by the numbers that it was called with; empty otherwise."""
+    """Return ``0->1`` of a send or a receive, by the numbers that it was called with; empty otherwise."""
     if launch is None:
         return ""
     given = launch.args.get("Concrete Inputs", ())
@@ -181,12 +181,12 @@ def peers_of(launch: Event | None, rank: int) -> str:
 
 
 def unknown(exchanges: Sequence[Any]) -> list[Any]:
-    """Exchanges whose bytes nobody said; a barrier has none to say."""
+    """List exchanges whose bytes nobody said; a barrier has none to say."""
     return [one for one in exchanges if not one.bytes and one.kind != "barrier"]
 
 
 def summary(exchanges: Sequence[Any]) -> Mapping[str, tuple[int, int, int]]:
-    """Kind -> how many, how many of them with known bytes, and these bytes."""
+    """Count exchanges by kind: how many, how many of them with known bytes, and these bytes."""
     found: dict[str, tuple[int, int, int]] = {}
     for one in exchanges:
         count, known, size = found.get(one.kind, (0, 0, 0))

@@ -30,7 +30,7 @@ HOW = "record each rank with `cdmpp.trace.record(FOLDER)`, or export torch.profi
 
 @dataclass(frozen=True)
 class Recording:
-    """Figures that a recorder measured in addition to the trace of a rank."""
+    """A recorder measured these figures in addition to the trace of a rank."""
 
     steps_s: tuple[float, ...]
     """Length of each step of the run."""
@@ -41,29 +41,29 @@ class Recording:
 
     @property
     def added_s(self) -> float:
-        """Seconds by which steps with the profiler on were longer; 0 where too few were measured."""
+        """Steps with the profiler on were so much longer; 0 where too few were measured."""
         plain_s, profiled_s = self.unprofiled_s, _median(self.steps_s[self.profiled[0] + 1 : self.profiled[1]])
         return 0.0 if plain_s is None or profiled_s is None else max(profiled_s - plain_s, 0.0)
 
     @property
     def before_s(self) -> float | None:
-        """Median step before the profiler was on; None without three."""
+        """Return the median step before the profiler was on; None without three."""
         return _median(self.steps_s[1 : self.profiled[0]])
 
     @property
     def after_s(self) -> float | None:
-        """Median step after it, the first of them left out: it writes the trace."""
+        """Return the median step after it, the first of them left out: it writes the trace."""
         return _median(self.steps_s[self.profiled[1] + 1 :])
 
     @property
     def unprofiled_s(self) -> float | None:
-        """Median step with the profiler off, before and after; None without three."""
+        """Return the median step with the profiler off, before and after; None without three."""
         return _median(self.steps_s[1 : self.profiled[0]] + self.steps_s[self.profiled[1] + 1 :])
 
 
 @dataclass(frozen=True)
 class TracedJob:
-    """The traces of a folder and the step that they show."""
+    """A job is the traces of a folder and the step that they show."""
 
     graph: StepGraph
     traces: tuple[RankTrace, ...]
@@ -76,7 +76,7 @@ class TracedJob:
 
 
 def read_job(folder: Path | str, mark: str | None = None) -> StepGraph:
-    """The median step of the job whose traces, ``*.json`` or ``*.json.gz``, lie in ``folder``.
+    """Read the median step of the job whose traces, ``*.json`` or ``*.json.gz``, lie in ``folder``.
 
     Raises:
         DataError: no folder, no traces, or what ``median_step`` refuses.
@@ -85,7 +85,7 @@ def read_job(folder: Path | str, mark: str | None = None) -> StepGraph:
 
 
 def read_traces(folder: Path | str, mark: str | None = None, progress: bool = False) -> tuple[RankTrace, ...]:
-    """The traces in ``folder`` by rank, also those without a step that can be answered from.
+    """Read the traces in ``folder`` by rank, also those without a step that can be answered from.
 
     Args:
         folder: with one file a rank.
@@ -121,7 +121,7 @@ def read_traces(folder: Path | str, mark: str | None = None, progress: bool = Fa
 
 
 def traced_job(folder: Path | str, traces: Sequence[RankTrace]) -> TracedJob:
-    """The median step of all ranks that are there, with what the folder says of the time that recording took.
+    """Make the median step of all ranks, with what the folder says of the time that recording took.
 
     Raises:
         DataError: a rank without a whole step, or what ``median_step`` refuses.
@@ -198,12 +198,12 @@ def _launched_without_profiler(graph: StepGraph, added_s: float) -> StepGraph:
 
 
 def read_recordings(folder: Path | str) -> tuple[Recording, ...]:
-    """The recordings next to the traces, in order of their names."""
+    """Read the recordings next to the traces, in order of their names."""
     return tuple(read_recording(file) for file in sorted(Path(folder).glob(f"*{STEPS_SUFFIX}")))
 
 
 def read_recording(file: Path) -> Recording:
-    """``DataError`` where the file is none."""
+    """Read a recording; ``DataError`` where the file is none."""
     try:
         parsed: dict[str, Any] = parse_json(content_of(file))
         first, after = parsed["profiled"]
@@ -213,7 +213,7 @@ def read_recording(file: Path) -> Recording:
 
 
 def read_probe(file: Path) -> tuple[tuple[tuple[str, int, float], ...], float]:
-    """Kind, bytes, seconds; and the share of a processor that operators lose, 0 where that was not timed.
+    """Read kind, bytes, seconds; and the share of a processor that operators lose, 0 where that was not timed.
 
     ``DataError`` where the file is no such table.
     """

@@ -17,7 +17,7 @@ _PHASES = {"f": "forward", "b": "backward", "u": "update"}
 
 
 def graph_to_dict(graph: StepGraph) -> dict[str, Any]:
-    """Lists by field; times in microseconds with three decimals, names once. For a graph as it was traced."""
+    """Write a traced graph as lists by field; times in microseconds with three decimals, names once."""
     names = sorted({op.name for rank in graph.ranks for op in rank.ops})
     number = {name: place for place, name in enumerate(names)}
     return {
@@ -46,7 +46,7 @@ def graph_to_dict(graph: StepGraph) -> dict[str, Any]:
 
 
 def graph_from_dict(stored: Mapping[str, Any]) -> StepGraph:
-    """The inverse of ``graph_to_dict``; ``DataError`` for another version."""
+    """Read what ``graph_to_dict`` wrote; ``DataError`` for another version."""
     if stored.get("version") != VERSION:
         raise DataError(
             f"a traced step of version {stored.get('version')!r}: expected {VERSION}; read its traces again"

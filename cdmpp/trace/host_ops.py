@@ -28,7 +28,7 @@ class _Launched:
 def host_steps(
     events: Sequence[Event], windows: Sequence[StepWindow], rank: int, world: int
 ) -> tuple[tuple[StepTrace, ...], int]:
-    """Steps of ``windows``, and how many exchanges run at a time."""
+    """Read the steps of ``windows``, and how many exchanges run at a time."""
     spans = sorted((event for event in events if is_gloo(event)), key=lambda e: e.ts)
     operators = Counter(event.tid for event in events if event.category == "cpu_op")
     main = next((event.tid for event in events if event.is_mark), None) or operators.most_common(1)[0][0]

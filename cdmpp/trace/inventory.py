@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CategoryCount:
-    """Spans of one category. Kept, left over and lost add up to all."""
+    """One category has so many spans. Kept, left over and lost add up to all."""
 
     category: str
     events: int
@@ -21,7 +21,7 @@ class CategoryCount:
 
 @dataclass(frozen=True)
 class StreamUse:
-    """One stream of a device."""
+    """This is one stream of a device."""
 
     stream: str
     events: int
@@ -32,7 +32,7 @@ class StreamUse:
 
 @dataclass(frozen=True)
 class StepLength:
-    """One step."""
+    """One step takes so long."""
 
     number: int
     host_s: float
@@ -47,7 +47,7 @@ class StepLength:
 
 @dataclass(frozen=True)
 class CollectiveCount:
-    """Collectives of one kind in the steps that are kept."""
+    """The steps that are kept have these collectives of one kind."""
 
     kind: str
     count: int
@@ -59,7 +59,7 @@ class CollectiveCount:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Time of a device between its first and its last event."""
+    """A device spends its time so between its first and its last event."""
 
     compute_s: float
     """Some kernel that is neither a collective nor a copy runs."""
@@ -71,7 +71,7 @@ class Breakdown:
 
 @dataclass(frozen=True)
 class Inventory:
-    """One file."""
+    """One file holds these events."""
 
     source: str = ""
     rank: int = 0

@@ -27,7 +27,7 @@ _NAMED = 3
 
 
 def read_kineto(path: Path, mark: str | None = None) -> RankTrace:
-    """One rank's trace, JSON or gzipped JSON; the rank is what the file says, not its name.
+    """Read one rank's trace, JSON or gzipped JSON; the rank is what the file says, not its name.
 
     Raises:
         DataError: no such trace, or no step in it that can be answered from.
@@ -39,7 +39,7 @@ def read_kineto(path: Path, mark: str | None = None) -> RankTrace:
 
 
 def rank_trace(scanned: Scanned, mark: str | None = None) -> RankTrace:
-    """What one rank did, and what was read of it. Its events are used up: they take the most memory.
+    """Return what one rank did, and what was read of it. Its events are used up: they take the most memory.
 
     Args:
         scanned: its events.

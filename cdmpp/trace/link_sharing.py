@@ -10,7 +10,7 @@ from cdmpp.trace.matching import MatchedCollective
 
 
 def unshared_s(step: Sequence[MatchedCollective]) -> list[float]:
-    """Seconds of the link that each took: with n on its tightest link at a time, an n-th of that time counts.
+    """Return seconds of the link that each took: with n on its tightest link at a time, an n-th of that time counts.
 
     The inverse of ``simulate.flow.SharedLinks``, which gives each of n flows an n-th of the rate. A message moves when
     the one before it between the same ranks is through.

@@ -22,7 +22,7 @@ _ALL_WAIT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrie
 
 @dataclass(frozen=True)
 class MatchedCollective:
-    """One exchange, as each rank saw it."""
+    """This is one exchange, as each rank saw it."""
 
     kind: str
     bytes: int
@@ -32,40 +32,40 @@ class MatchedCollective:
 
     @property
     def arrival_s(self) -> float:
-        """Seconds at which the last rank was there."""
+        """The last rank was there at this second."""
         return max(span.start_s for span in self.spans.values())
 
     @property
     def end_s(self) -> float:
-        """Seconds at which the last rank was done, or the receiver of a message: the sender may look later."""
+        """The last rank was done at this second, or the receiver of a message: the sender may look later."""
         return max(span.end_s for rank, span in self.spans.items() if self.peers is None or rank == self.peers[1])
 
     @property
     def peers(self) -> tuple[int, int] | None:
-        """Sender and receiver of a message; None for a collective."""
+        """These are sender and receiver of a message; None for a collective."""
         return peers_of(self.kind, self.group)
 
     @property
     def sender_blocked(self) -> bool:
-        """True if a message was under way before its sender went on; else it lay in a buffer."""
+        """Return True if a message was under way before its sender went on; else it lay in a buffer."""
         if self.peers is None or self.peers[0] not in self.spans:
             return True
         return self.spans[self.peers[0]].end_s - self.arrival_s > self.wire_s / 2
 
     @property
     def wire_s(self) -> float:
-        """Without waiting for anyone: from the latest arrival to the end."""
+        """It takes so long without waiting for anyone: from the latest arrival to the end."""
         return max(self.end_s - self.arrival_s, 0.0)
 
     def wait_s(self, rank: int) -> float:
-        """Seconds for which ``rank`` waited until the last one came."""
+        """Return the seconds for which ``rank`` waited until the last one came."""
         return self.arrival_s - self.spans[rank].start_s
 
 
 def matched(
     step: Mapping[int, StepTrace], is_partial: bool = False, is_apart: bool = False
 ) -> tuple[MatchedCollective, ...]:
-    """Exchanges of one step, rank -> its trace; the n-th of a group, kind and size is the same one on all ranks.
+    """Match exchanges of a step, rank -> its trace; the n-th of a group, kind and size is the same on all ranks.
 
     With ``is_partial`` other ranks have no trace, so that one rank may have it with them; with ``is_apart`` each has
     all of its own with them.
@@ -119,7 +119,7 @@ def _holds(one: MatchedCollective, first: int, then: int) -> bool:
 
 
 def common_steps(traces: Sequence[RankTrace]) -> tuple[list[dict[int, StepTrace]], list[str]]:
-    """Steps that all ranks have and in which each did the same as in most of its steps, rank -> trace; and doubts.
+    """Return steps that all ranks have and in which each did the same as in most, rank -> trace; and doubts.
 
     Where most steps of a device differ, or last longer or shorter than those, it is the one of median length alone.
 
@@ -151,14 +151,14 @@ def common_steps(traces: Sequence[RankTrace]) -> tuple[list[dict[int, StepTrace]
 
 
 def whole_steps(traces: Sequence[RankTrace]) -> list[dict[int, StepTrace]]:
-    """Steps that all ranks have, rank -> trace."""
+    """Return the steps that all ranks have, rank -> trace."""
     by_number = [{step.number: step for step in trace.steps} for trace in traces]
     numbers = sorted(set.intersection(*(set(steps) for steps in by_number)))
     return [{t.rank: steps[number] for t, steps in zip(traces, by_number, strict=True)} for number in numbers]
 
 
 def length_s(step: Mapping[int, StepTrace]) -> float:
-    """Seconds of a step, mean over ranks."""
+    """Return the seconds of a step, mean over ranks."""
     return sum(one.end_s - one.start_s for one in step.values()) / len(step)
 
 

@@ -22,7 +22,7 @@ _RESUME_S = 5e-4
 
 
 def median_step(traces: Sequence[RankTrace], event_s: float = 0.0) -> StepGraph:
-    """The step graph that ``traces``, one a rank, show.
+    """Make the step graph that ``traces``, one a rank, show.
 
     Args:
         traces: of all ranks, from rank 0 up.

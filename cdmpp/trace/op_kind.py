@@ -14,7 +14,7 @@ _UPDATES = frozenset(
 
 
 def kind_of_op(name: str, phase: str) -> str:
-    """``LAUNCH`` or ``COPY`` of a bucket, ``BOOKKEEPING`` of the update, or nothing."""
+    """Return ``LAUNCH`` or ``COPY`` of a bucket, ``BOOKKEEPING`` of the update, or nothing."""
     if name.startswith("c10d::allreduce"):
         return LAUNCH
     if name.endswith("copy_bucket_to_grad"):

@@ -12,7 +12,7 @@ HOST = "host"
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """An operator of a CPU, a kernel of a device, or its launch; it overlaps no other one of its stream."""
+    """It is an operator of a CPU, a kernel of a device, or its launch, and overlaps no other one of its stream."""
 
     name: str
     phase: str
@@ -30,7 +30,7 @@ class Op:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One rank's part in a collective, or in a message to another rank."""
+    """This is one rank's part in a collective, or in a message to another rank."""
 
     kind: str
     """A key of ``collectives.collective.KINDS``, or what the framework calls it."""
@@ -60,7 +60,7 @@ class GradientReady:
 
 @dataclass(frozen=True)
 class StepTrace:
-    """One step of one rank. Ops and exchanges stand in the order in which they were launched."""
+    """This is one step of one rank. Ops and exchanges stand in the order in which they were launched."""
 
     number: int
     start_s: float
@@ -75,7 +75,7 @@ class StepTrace:
 
     @property
     def signature(self) -> tuple:
-        """Equal for steps that did the same."""
+        """Steps that did the same have the same signature."""
         on_host = self.host_s is None
         ops = tuple((op.name, op.stream) for op in self.ops if op.stream != HOST)
         return ops, tuple((one.kind, one.bytes, one.after if on_host else 0) for one in self.exchanges)
@@ -83,7 +83,7 @@ class StepTrace:
 
 @dataclass(frozen=True)
 class RankTrace:
-    """The traced steps of one rank."""
+    """These are the traced steps of one rank."""
 
     rank: int
     world_size: int

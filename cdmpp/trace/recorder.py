@@ -20,7 +20,7 @@ from cdmpp.trace.folder import STEPS_SUFFIX
 
 
 class Recorder:
-    """The object that ``record`` gives: call ``step`` at the end of each training step."""
+    """``record`` gives this object: call ``step`` at the end of each training step."""
 
     def __init__(self, profiler: profile) -> None:
         self._profiler, self._last_s = profiler, time.perf_counter()
@@ -70,7 +70,7 @@ def record(folder: Path | str, wait: int = 10, steps: int = 5) -> Iterator[Recor
 
 
 def event_cost_s(calls: int = 2000) -> float:
-    """Seconds by which the profiler delays one event of the host: a small operator with it and without."""
+    """Time by how much the profiler delays an event of the host, in seconds: a small operator with and without."""
     small = torch.zeros(4)
 
     def run() -> float:

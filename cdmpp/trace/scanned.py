@@ -14,7 +14,7 @@ from cdmpp.trace.event_file import EventFile
 
 @dataclass
 class Scanned:
-    """One file. Events are in the order of the file."""
+    """This is one file. Events are in the order of the file."""
 
     path: Path
     keys: dict[str, Any] = field(default_factory=dict)
@@ -54,13 +54,13 @@ class Scanned:
 
     @property
     def begin_us(self) -> float:
-        """The earliest time in the file."""
+        """This is the earliest time in the file."""
         each = (part for part in (self.device, self.launches, self.host) if part)
         return min((min(event.ts for event in part) for part in each), default=0.0)
 
     @property
     def events(self) -> int:
-        """All events of the file."""
+        """The file has so many events."""
         return self.counts.total() + self.others.total()
 
 

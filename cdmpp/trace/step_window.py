@@ -16,7 +16,7 @@ _SHOWN = 8
 
 
 class StepWindow(NamedTuple):
-    """One step of the host."""
+    """This is one step of the host."""
 
     number: int
     start: float
@@ -25,12 +25,12 @@ class StepWindow(NamedTuple):
 
     @property
     def length(self) -> float:
-        """Microseconds."""
+        """It takes so many microseconds."""
         return self.end - self.start
 
 
 def step_windows(scanned: Scanned, mark: str | None) -> tuple[list[StepWindow], str]:
-    """Steps by start, and what says so.
+    """Return steps by start, and what says so.
 
     Args:
         scanned: one rank's events.

@@ -18,7 +18,7 @@ _MOST_OPS = 200_000
 
 @dataclass(frozen=True)
 class TracedStep:
-    """One step, on all ranks."""
+    """This is one step, on all ranks."""
 
     number: int
     host_s: float
@@ -30,7 +30,7 @@ class TracedStep:
 
 
 def traced_steps(job: TracedJob) -> tuple[TracedStep, ...]:
-    """Every whole step of a job on devices, each replayed by itself; nothing for operators of a host."""
+    """Return every whole step of a job on devices, each replayed by itself; nothing for operators of a host."""
     if any(one.host_s is None for step in job.steps for one in step.values()):
         return ()
     found, ops = [], 0

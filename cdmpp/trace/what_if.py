@@ -26,7 +26,7 @@ _LIMITS = {
 
 
 def changed(graph: StepGraph, settings: Mapping[str, str]) -> StepGraph:
-    """``{"bandwidth": "0.5", "bucket_mb": "1"}`` and so on, in this order; ``CdmppError`` names what may be set.
+    """Change the step by ``{"bandwidth": "0.5", "bucket_mb": "1"}``, in order; ``CdmppError`` names what may be set.
 
     ``link_gbps`` says what the traced links carry, for ``bandwidth``.
     """
@@ -59,7 +59,7 @@ def changed(graph: StepGraph, settings: Mapping[str, str]) -> StepGraph:
 
 
 def doubts(graph: StepGraph, settings: Mapping[str, str]) -> list[str]:
-    """What an answer cannot tell: exchanges of unknown bytes stay as they are."""
+    """Say what an answer cannot tell: exchanges of unknown bytes stay as they are."""
     hidden = unknown(graph.exchanges)
     if not hidden or not any(key in settings for key in _OF_BYTES):
         return []

@@ -35,7 +35,7 @@ class Judged:
 
 @dataclass
 class Cascade:
-    """``look``: how many of the programs that are judged together are compiled; 0: none ever."""
+    """Of the programs that are judged together ``look`` are compiled; 0: none ever."""
 
     scorer: Scorer
     artifacts: Artifacts

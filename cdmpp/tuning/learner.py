@@ -31,7 +31,7 @@ class Weights:
 
 @dataclass
 class Learner:
-    """Grows by ``learn``; ``residuals`` then says what to add to the model's log-latency of other programs."""
+    """It grows by ``learn``; ``residuals`` then says what to add to the model's log-latency of other programs."""
 
     weights: Weights = field(default_factory=Weights)
     features: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))

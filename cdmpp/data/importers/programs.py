@@ -146,7 +146,7 @@ class _Reader:
     """(workload, name, network) -> its task: many lines share one."""
 
     def program(self, values: dict[str, Any], samples: tuple[float, ...]) -> tuple[Task, Record]:
-        """The record has no id yet. ``ValueError``: the program cannot be restored, or a field cannot be used."""
+        """Read a record without its id. ``ValueError``: the program cannot be restored, or a field cannot be used."""
         text = values.get("tvmscript") or values["workload"]
         schedule = _schedule(values["trace"]) if "trace" in values else EMPTY_TRACE
         task = self._task(text, values.get("name", ""), values.get("network", self.network))

@@ -44,7 +44,7 @@ class KernelWork(NamedTuple):
 
 @dataclass(frozen=True)
 class KernelCode:
-    """A mean warp does these amounts; a multiprocessor needs these cycles for its part of the grid."""
+    """A mean warp does so much; a multiprocessor needs so many cycles for its part of the grid."""
 
     launch: Launch
     occupancy: Occupancy

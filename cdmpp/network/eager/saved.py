@@ -28,7 +28,7 @@ class Saved(NamedTuple):
 
 
 class Autograd:
-    """Runs the nodes of an exported graph one after the other, on a CPU's tensors without values.
+    """It runs the nodes of an exported graph one after the other, on a CPU's tensors without values.
 
     Buffers are storages: views share the one that they see. What autograd keeps depends on the device in few places:
     on GPUs some operators are one kernel that are several on CPUs.

@@ -9,7 +9,7 @@ from cdmpp.errors import CdmppError
 
 
 def converters() -> Mapping[str, Callable[[Any, Any], Any]]:
-    """Name of a torch operator -> what emits it; each takes the torch node and TVM's importer, and returns a value."""
+    """Return what emits each torch operator, by name; it takes the torch node and TVM's importer, and gives a value."""
     return {
         "avg_pool2d_backward.default": _average_pool_backward,
         "embedding_dense_backward.default": _embedding_backward,

@@ -7,7 +7,7 @@ from cdmpp.steps.transforms.edit import Edit, edited, moved_op
 
 
 def accumulate(graph: StepGraph, batches: int) -> StepGraph:
-    """Forward and backward pass of ``batches`` batches, then the update.
+    """Run forward and backward pass of ``batches`` batches, then the update.
 
     Gradients, modules and exchanges are those of the last batch: earlier ones exchange nothing, launch nothing and
     copy no buckets.

@@ -8,7 +8,7 @@ from cdmpp.steps.step_graph import RankGraph, StepGraph
 
 
 def computation(graph: StepGraph) -> StepGraph:
-    """Only what ranks compute. The delay of an op becomes the gap after the op before it on its stream.
+    """Keep only what ranks compute. The delay of an op becomes the gap after the op before it on its stream.
 
     Nothing is left to wait for, so the host is busy meanwhile. Gradients of unknown size are left out.
     """

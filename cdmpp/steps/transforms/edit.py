@@ -11,7 +11,7 @@ from cdmpp.steps.step_graph import Op, RankGraph, StepGraph
 
 @dataclass(frozen=True)
 class Edit:
-    """New ops of one rank. ``waits`` and ``inputs`` of the ops name new places already."""
+    """One rank gets new ops. ``waits`` and ``inputs`` of the ops name new places already."""
 
     ops: tuple[Op, ...]
     after: Sequence[int]
@@ -22,16 +22,16 @@ class Edit:
     """Module -> new place from which on its parameters must be there, where that is earlier than its backward pass."""
 
     def end(self, place: int) -> int:
-        """New place after which there happens what happened after an old ``place``, or the start."""
+        """Return the new place after which there happens what happened after an old ``place``, or the start."""
         return START if place == START else self.after[place]
 
     def begin(self, place: int) -> int:
-        """New place for an old ``place`` that waits; the end of the step stays the end."""
+        """Return the new place for an old ``place`` that waits; the end of the step stays the end."""
         return self.before[place] if place < len(self.before) else len(self.ops)
 
 
 def edited(graph: StepGraph, edit_of: Callable[[RankGraph], Edit]) -> StepGraph:
-    """The graph with the edit of each rank: gradients, modules and exchanges follow their ops."""
+    """Edit the graph rank by rank: gradients, modules and exchanges follow their ops."""
     edits = {rank.rank: edit_of(rank) for rank in graph.ranks}
     return replace(
         graph,
@@ -41,7 +41,7 @@ def edited(graph: StepGraph, edit_of: Callable[[RankGraph], Edit]) -> StepGraph:
 
 
 def moved(exchange: Exchange, edits: Mapping[int, Edit]) -> Exchange:
-    """The exchange with the places that its ops went to."""
+    """Move the exchange to the places that its ops went to."""
     return replace(
         exchange,
         after={rank: edits[rank].end(place) for rank, place in exchange.after.items()},
@@ -51,13 +51,13 @@ def moved(exchange: Exchange, edits: Mapping[int, Edit]) -> Exchange:
 
 
 def moved_op(op: Op, places: Mapping[int, int]) -> Op:
-    """The op with new places of the ops that it waits for and reads; those that have none are left out."""
+    """Give the op new places of the ops that it waits for and reads; those that have none are left out."""
     waits, inputs = (tuple(places[one] for one in old if one in places) for old in (op.waits, op.inputs))
     return replace(op, waits=waits, inputs=inputs)
 
 
 def each_op(graph: StepGraph, change: Callable[[Op], Op]) -> StepGraph:
-    """The graph with each op changed, at its place."""
+    """Change each op of the graph at its place."""
     return replace(graph, ranks=tuple(replace(rank, ops=tuple(map(change, rank.ops))) for rank in graph.ranks))
 
 

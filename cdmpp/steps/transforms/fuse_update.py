@@ -9,17 +9,17 @@ from cdmpp.steps.transforms.edit import Edit, edited, moved_op
 
 
 def can_fuse_update(graph: StepGraph) -> bool:
-    """True if every rank has several updates, on one stream, with nothing else after the first, and pauses between."""
+    """Return True if every rank has several updates, on one stream, last and only with pauses between."""
     return not is_update_fused(graph) and all(_can_fuse(rank, _updates(graph, rank)) for rank in graph.ranks)
 
 
 def is_update_fused(graph: StepGraph) -> bool:
-    """True if a traced step calls a fused optimizer of PyTorch, such as ``_fused_adam_``."""
+    """Return True if a traced step calls a fused optimizer of PyTorch, such as ``_fused_adam_``."""
     return any("_fused_" in op.name for rank in graph.ranks for op in rank.ops if op.phase == "update")
 
 
 def fuse_update(graph: StepGraph) -> StepGraph:
-    """The last update takes as long as all of them, after one delay; the others and their pauses are gone."""
+    """Let the last update take as long as all of them, after one delay; the others and their pauses are gone."""
     return edited(graph, lambda rank: _edit(rank, _updates(graph, rank)))
 
 

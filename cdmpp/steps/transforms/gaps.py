@@ -9,7 +9,7 @@ from cdmpp.steps.step_graph import RankGraph, StepGraph
 
 
 def without_gaps(graph: StepGraph) -> StepGraph:
-    """No delays, gaps, start and tail, but for the delays of ops that a message blocks."""
+    """Drop delays, gaps, start and tail, but for the delays of ops that a message blocks."""
     graph = contention_free(graph)
     blocked = {
         (rank, place) for one in graph.exchanges for rank, places in one.blocks.items() for place in places

@@ -17,7 +17,7 @@ _EVEN = 0.5
 
 
 def scale_bandwidth(graph: StepGraph, factor: float, link_gbps: float | None = None) -> StepGraph:
-    """Links that carry ``factor`` times as many bytes a second; their latency stays.
+    """Let links carry ``factor`` times as many bytes a second; their latency stays.
 
     ``link_gbps``: Gbit/s of the traced links. With it an exchange that they limit is told from one that processors
     limit. Ops lose more next to an exchange on a faster link, but not in proportion: a byte of a slower exchange needs
@@ -37,7 +37,7 @@ def scale_bandwidth(graph: StepGraph, factor: float, link_gbps: float | None = N
 
 
 def scale_latency(graph: StepGraph, factor: float) -> StepGraph:
-    """Exchanges whose fixed part takes ``factor`` times as long; ``CdmppError`` for a negative factor."""
+    """Let the fixed part of exchanges take ``factor`` times as long; ``CdmppError`` for a negative factor."""
     if not 0 <= factor < math.inf:
         raise CdmppError(f"latency {factor}: expected a factor from 0 up")
     graph, wire = contention_free(graph), wires(graph)
@@ -48,7 +48,7 @@ def scale_latency(graph: StepGraph, factor: float) -> StepGraph:
 
 
 def without_wire_time(graph: StepGraph) -> StepGraph:
-    """Links of infinite speed: exchanges take no time once the last rank has arrived."""
+    """Make links infinitely fast: exchanges take no time once the last rank has arrived."""
     graph = contention_free(graph)
     return _with_wires(graph, [0.0] * len(graph.exchanges))
 

@@ -16,7 +16,7 @@ from cdmpp.steps.wire import Wire, wires
 
 
 def rebucket(graph: StepGraph, bucket_bytes: int | Sequence[int]) -> StepGraph:
-    """Buckets filled as PyTorch's DistributedDataParallel does, launched and waited for anew.
+    """Fill buckets as PyTorch's DistributedDataParallel does, launched and waited for anew.
 
     Args:
         graph: a traced step of DistributedDataParallel.
@@ -44,7 +44,7 @@ def rebucket(graph: StepGraph, bucket_bytes: int | Sequence[int]) -> StepGraph:
 
 
 def gradient_exchanges(graph: StepGraph) -> tuple[int, ...]:
-    """Places of the exchanges that carry gradients; ``CdmppError`` where the step is not data parallel."""
+    """Return places of exchanges that carry gradients; ``CdmppError`` where the step is not data parallel."""
     found = tuple(place for place in _backward_sums(graph) if place != used_map(graph))
     carried = sum(graph.exchanges[place].bytes for place in found)
     wanted = {rank.gradient_bytes for rank in graph.ranks}
@@ -57,7 +57,7 @@ def gradient_exchanges(graph: StepGraph) -> tuple[int, ...]:
 
 
 def used_map(graph: StepGraph) -> int | None:
-    """Place of the exchange of the map of used parameters, as ``find_unused_parameters=True`` has it; None without."""
+    """Return the place of the exchange of used parameters by ``find_unused_parameters=True``; None without."""
     found, rank = _backward_sums(graph), graph.ranks[0]
     size = USED_ITEM_BYTES * len(rank.gradients)
     carried = sum(graph.exchanges[place].bytes for place in found)

@@ -14,7 +14,7 @@ from cdmpp.steps.transforms.edit import Edit, edited
 
 
 def can_recompute(rank: RankGraph) -> tuple[ModuleSpan, ...]:
-    """Modules whose forward pass meets that of no other. The root meets all and is none of them.
+    """List modules whose forward pass meets that of no other. The root meets all and is none of them.
 
     A module that is recomputed already, as the model itself asks for it, is none either.
     """
@@ -29,14 +29,14 @@ def can_recompute(rank: RankGraph) -> tuple[ModuleSpan, ...]:
 
 
 def recompute(graph: StepGraph, modules: Collection[str]) -> StepGraph:
-    """The forward ops of these modules run again before their backward pass, as part of it, as far as it needs them."""
+    """Run forward ops of these modules again before, and as part of, their backward pass, as far as it needs them."""
     if not modules:
         return graph
     return edited(graph, lambda rank: _edit(rank, modules))
 
 
 def run_order(rank: RankGraph, modules: Collection[str]) -> list[tuple[int, bool]]:
-    """Places of the ops as they run, and whether for the second time, with these ``modules`` recomputed."""
+    """Return places of the ops as they run, and whether for the second time, with these ``modules`` recomputed."""
     again: dict[int, list[ModuleSpan]] = {}
     for one in rank.modules:
         if one.name in modules:
@@ -68,7 +68,7 @@ def _edit(rank: RankGraph, modules: Collection[str]) -> Edit:
 
 
 def again_places(rank: RankGraph, module: ModuleSpan) -> list[int]:
-    """Places of the forward ops of a module that run again: all up to the last whose result is read from then on.
+    """Return places of a module's forward ops that run again: all up to the last whose result is read later.
 
     All of them where nobody knows what ops read.
     """

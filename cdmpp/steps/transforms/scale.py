@@ -14,7 +14,7 @@ from cdmpp.steps.wire import rescaled, wires
 
 
 def scale_ranks(graph: StepGraph, ranks: int) -> StepGraph:
-    """``ranks`` ranks that do in turn what those of the graph do, each with its own batch of the same size.
+    """Let ``ranks`` ranks do in turn what those of the graph do, each with its own batch of the same size.
 
     Raises:
         CdmppError: no number of ranks, more tasks than memory holds, or exchanges that are not all among all ranks.
@@ -42,7 +42,7 @@ def scale_ranks(graph: StepGraph, ranks: int) -> StepGraph:
 
 
 def scale_rank(graph: StepGraph, rank: int, factor: float) -> StepGraph:
-    """The graph with ops of one rank that take ``factor`` times as long; pauses of its host stay.
+    """Let ops of one rank take ``factor`` times as long; pauses of its host stay.
 
     Raises:
         CdmppError: a factor that is not positive and finite.
@@ -58,7 +58,7 @@ def scale_rank(graph: StepGraph, rank: int, factor: float) -> StepGraph:
 
 
 def scale_kernel(graph: StepGraph, name: str, factor: float) -> StepGraph:
-    """Ops whose name has ``name`` in it take ``factor`` times as long, on all ranks.
+    """Let ops whose name has ``name`` in it take ``factor`` times as long, on all ranks.
 
     Raises:
         CdmppError: no op of the name, or a factor that is not positive and finite.
@@ -78,7 +78,7 @@ def scale_kernel(graph: StepGraph, name: str, factor: float) -> StepGraph:
 
 
 def shard_update(graph: StepGraph, ranks: int) -> StepGraph:
-    """The graph with parameters sharded over so many ranks: an update takes as long as its shard is large."""
+    """Shard parameters over so many ranks: an update takes as long as its shard is large."""
     sharded = []
     for one in graph.ranks:
         part = one.update_shards / ranks

@@ -10,13 +10,13 @@ from cdmpp.steps.step_graph import RankGraph, StepGraph
 
 
 def straggler(graph: StepGraph) -> int | None:
-    """The rank with most to compute; None where no other does the same, as of a server and one worker."""
+    """Return the rank with most to compute; None where no other does the same, as of a server and one worker."""
     alike = [rank for rank in graph.ranks if len(_alike(graph, rank)) > 1]
     return max(alike, key=lambda rank: rank.busy_s).rank if alike else None
 
 
 def without_straggler(graph: StepGraph) -> StepGraph:
-    """The slowest rank as fast as the median of the others that do the same; the graph as it is where none does."""
+    """Make the slowest rank as fast as the median of those that do the same; no change where none does."""
     number = straggler(graph)
     if number is None:
         return graph

@@ -9,5 +9,5 @@ from cdmpp.steps.transforms.edit import each_op
 
 
 def view_gradients(graph: StepGraph) -> StepGraph:
-    """Copies from buckets take no time. They stay, as the places where buckets are waited for one after the other."""
+    """Let copies from buckets take no time. They stay as places where buckets are waited for one after the other."""
     return each_op(graph, lambda op: replace(op, duration_s=0.0, delay_s=0.0) if op.kind == COPY else op)
