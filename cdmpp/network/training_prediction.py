@@ -42,7 +42,9 @@ class StepPrediction:
     def ready_s(self) -> dict[str, float]:
         """The gradient of each parameter is ready so many seconds after the start of the step."""
         spans = self.prediction.timeline.spans
-        return {one.name: spans[self.step.calls[one.ready].call.name].end_s for one in self.step.parameters}
+        return {
+            one.name: spans[self.step.calls[one.ready].call.name].end_s for one in self.step.parameters if one.is_used
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return all numbers, as JSON takes them; units are in the names of the keys."""

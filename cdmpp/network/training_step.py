@@ -25,18 +25,20 @@ class StepCall:
 
 @dataclass(frozen=True)
 class StepParameter:
-    """The step trains this parameter."""
+    """The step trains this parameter, or would if the loss depended on it."""
 
     name: str
     """Name that the model gives it."""
     bytes: int
     """Bytes of the parameter; its gradient has as many."""
     ready: int
-    """Place of the call that makes its gradient."""
+    """Place of the call that makes its gradient; of the first backward call where it is unused."""
     number: int | None = None
     """Number in ``Call.resident``; None: no call reads it, or nothing says which one it is."""
     rows: int = 1
     """Length of its first dimension, along which FSDP2 divides it; 1 for a number."""
+    is_used: bool = True
+    """False if the loss does not depend on it: it has no gradient. DistributedDataParallel packs it all the same."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class TrainingStep:
     calls: tuple[StepCall, ...]
     """The calls of the graph, with what they mean to the step."""
     parameters: tuple[StepParameter, ...]
+    """In the order of the model."""
     batch: int
     """Examples in one step; 1 where that is not known."""
     optimizer: str
@@ -130,4 +133,5 @@ class TrainingStep:
     @property
     def ready_order(self) -> tuple[str, ...]:
         """These are names of parameters in the order in which their gradients become ready."""
-        return tuple(one.name for one in sorted(self.parameters, key=lambda one: one.ready))
+        used = (one for one in self.parameters if one.is_used)
+        return tuple(one.name for one in sorted(used, key=lambda one: one.ready))

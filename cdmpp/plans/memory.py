@@ -35,7 +35,8 @@ class Memory:
             for place, is_again in run_order(self.rank, recomputed)
             if ops[place].phase != "update"
         ]
-        return peak_of(ops, runs, {one.ready_after for one in self.rank.gradients} if with_gradients else ())
+        gradients = {one.ready_after for one in self.rank.gradients if one.is_used}
+        return peak_of(ops, runs, gradients if with_gradients else ())
 
     def peak_bytes(self, plan: Plan) -> int:
         """Sum parameters, states, gradients, results and what the strategy adds; buffers of NCCL are unknown."""

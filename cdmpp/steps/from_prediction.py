@@ -39,7 +39,8 @@ def graph_of(prediction: StepPrediction) -> StepGraph:
     )
     backward = [place for place, call in enumerate(step.calls) if call.phase == "backward"]
     gradients = tuple(
-        Gradient(one.name, one.bytes, max(one.ready, backward[0] if backward else 0)) for one in step.parameters
+        Gradient(one.name, one.bytes, max(one.ready, backward[0] if backward else 0), is_used=one.is_used)
+        for one in step.parameters
     )
     start_s = spans[START].end_s - spans[START].start_s if START in spans else spans[names[0]].start_s
     modules = modules_of(step) if backward else ()
@@ -99,7 +100,7 @@ def _span(
 ) -> tuple[int, int]:
     """First and last call of a phase that use any of the parameters or make its gradient; else the whole phase."""
     own = [place for one in parameters if one.number is not None for place in uses.get(one.number, ())]
-    made = [one.ready for one in parameters]
+    made = [one.ready for one in parameters if one.is_used]
     phases = [place for place, call in enumerate(step.calls) if call.phase == phase]
     places = sorted(place for place in (*own, *made) if step.calls[place].phase == phase) or phases
     return places[0], places[-1]

@@ -84,6 +84,8 @@ class Gradient:
     """Place of the op of the backward pass that makes it."""
     dtype: str = "float32"
     """Its data type; gradients of different types share no bucket."""
+    is_used: bool = True
+    """False if there is none in this step, since the loss does not depend on the parameter."""
 
 
 @dataclass(frozen=True)
@@ -213,8 +215,8 @@ class RankGraph:
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes of all gradients."""
-        return sum(gradient.bytes for gradient in self.gradients)
+        """Bytes of all gradients that there are."""
+        return sum(gradient.bytes for gradient in self.gradients if gradient.is_used)
 
     @cached_property
     def ready_order(self) -> tuple[Gradient, ...]:

@@ -9,6 +9,7 @@ import pytest
 from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import StepBuffer
 from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.plans.strategies.parameter_server import ParameterServer
 from cdmpp.steps.exchange import START, Exchange
 from cdmpp.steps.step_graph import Gradient
 from cdmpp.steps.strategy_replay import replay_strategy
@@ -124,3 +125,19 @@ def test_types_must_be_those_of_rank_0():
     with pytest.raises(CdmppError, match=r"gradients of rank 1 are not those of rank 0: .*'float16'"):
         DDP().exchanges(replace(ranks_of(2), ranks=(one, odd)))
     assert Gradient("w", 4, 0).dtype == "float32" and gradients([1])[0].dtype == "float32"
+
+
+def test_a_parameter_without_a_gradient_is_packed_where_ddp_looks_for_it():
+    """As recorded: three layers of 1 MiB, of which the middle one is unused, and a map of three numbers."""
+    graph = ranks_of(2, sizes=[MIB] * 3)
+
+    def spared(rank):
+        first, spare, last = rank.gradients
+        return replace(rank, gradients=(first, replace(spare, is_used=False, ready_after=3), last))
+
+    graph = replace(graph, ranks=tuple(map(spared, graph.ranks)))
+    made = DDP(find_unused_parameters=True).exchanges(graph)
+    assert [(one.bytes, one.after[0]) for one in made] == [(2 * MIB, 3), (MIB, 5), (12, 5)]
+    with pytest.raises(CdmppError, match="the loss does not depend on layer 1, and DistributedDataParallel stops"):
+        DDP().exchanges(graph)
+    assert sum(one.bytes for one in ParameterServer().exchanges(graph)) == graph.ranks[0].gradient_bytes == 2 * MIB

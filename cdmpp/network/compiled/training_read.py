@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from cdmpp.network.training_step import StepCall, StepMemory, StepParameter, Tra
 from cdmpp.network.workload import Workload
 from cdmpp.platform.limits import checked
 from cdmpp.programs.compiled import TVM, compiled_flag, compiled_modules, compiled_noted
-from cdmpp.programs.training.joint import JointGraph, NoJointGraphError, joint_graph
+from cdmpp.programs.training.joint import JointGraph, NoJointGraphError, joint_graph, unwrapped
 from cdmpp.programs.training.loss import with_loss
 from cdmpp.programs.training.lowering import lowered_step
 from cdmpp.programs.training.optimizers import Optimizer, optimizer_of
@@ -40,7 +41,8 @@ def read_step(workload: Workload, fallback: bool = True) -> TrainingStep:
         size = batch_of(arguments)
         try:
             joint = joint_graph(module, arguments)
-            step = step_of(joint, lowered_step(joint, update), update, network.name, size)
+            made = step_of(joint, lowered_step(joint, update), update, network.name, size)
+            step = _with_unused(made, module, joint.unused)
         except NoJointGraphError as error:
             if not fallback:
                 raise NoJointGraphError(
@@ -85,6 +87,19 @@ def step_of(joint: JointGraph, lowered: Any, optimizer: Optimizer, name: str, ba
     )
     calls = tuple(map(StepCall, graph.calls, phases))
     return TrainingStep(graph, calls, parameters, batch, optimizer.name, memory, warnings=_warnings(joint))
+
+
+def _with_unused(step: TrainingStep, module: Any, unused: Sequence[str]) -> TrainingStep:
+    """The step with the parameters of a module that have no gradient, all of them in its order."""
+    names, first = unwrapped(module), next((i for i, call in enumerate(step.calls) if call.phase == "backward"), 0)
+    place = {names(name): number for number, (name, _) in enumerate(module.named_parameters())}
+    more = [
+        StepParameter(names(name), _size(one), first, None, rows_of(one), is_used=False)
+        for name, one in module.named_parameters()
+        if name in unused
+    ]
+    found = sorted((*step.parameters, *more), key=lambda one: place.get(one.name, len(place)))
+    return replace(step, parameters=tuple(found))
 
 
 def _size(tensor: Any) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from cdmpp.errors import CdmppError
 from cdmpp.network.eager.backward import GrownTasks, with_backward
@@ -63,11 +65,7 @@ def read_step(workload: Workload, kind: str = "gpu") -> EagerNetwork:
     graph = replace(whole.graph, calls=tuple(calls), tasks=grown.tasks)
     names = unwrapped(module)
     ready = {names(made.parameters[number]): place for number, place in whole.ready.items()}
-    rows = {name: rows_of(one) for name, one in module.named_parameters()}
-    parameters = tuple(
-        StepParameter(names(made.parameters[number]), sizes[number], place, number, rows[made.parameters[number]])
-        for number, place in whole.ready.items()
-    )
+    parameters = _parameters(module, names, made.parameters, whole.ready, whole.forward)
     all_bytes = sum(one.numel() * one.element_size() for one in module.parameters())
     memory = StepMemory(
         all_bytes, sum(sizes.values()), STATES[update] * sum(sizes.values()), made.graph.weight_bytes - all_bytes,
@@ -87,4 +85,18 @@ def read_step(workload: Workload, kind: str = "gpu") -> EagerNetwork:
         operators=grown.operators,
         stand_ins=made.stand_ins,
         trains=True,
+    )
+
+
+def _parameters(
+    module: Any, names: Callable[[str], str], numbers: Mapping[int, str], ready: Mapping[int, int], backward: int
+) -> tuple[StepParameter, ...]:
+    """The parameters of a module, in its order: ``numbers`` names those that calls read, ``ready`` has gradients."""
+    named = dict(module.named_parameters(remove_duplicate=False))
+    found = {id(named[numbers[number]]): (number, place) for number, place in ready.items()}
+    return tuple(
+        StepParameter(names(name), one.numel() * one.element_size(), place, number, rows_of(one), number is not None)
+        for name, one in module.named_parameters()
+        if one.requires_grad
+        for number, place in (found.get(id(one), (None, backward)),)
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from cdmpp.errors import CdmppError
+from cdmpp.errors import CdmppError, some
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.sizes import MIB, MOST_BYTES, mib, sizes
 from cdmpp.plans.strategies.registry import STRATEGIES
@@ -75,6 +75,11 @@ class DDP(Strategy):
         ``CdmppError`` where gradients differ.
         """
         graph.check_alike()
+        if not self.find_unused_parameters and (unused := [o.name for o in graph.ranks[0].gradients if not o.is_used]):
+            raise CdmppError(
+                f"ddp: the loss does not depend on {some(unused, ', ', 3)}, and DistributedDataParallel stops at the "
+                "second step: freeze them, or give a plan whose strategy has find_unused_parameters: true"
+            )
         ready = [{one.name: one.ready_after for one in rank.gradients} for rank in graph.ranks]
         last = [max(own.values(), default=0) for own in ready]
         found = self._broadcasts(graph) if self.forward_sync_buffers else []

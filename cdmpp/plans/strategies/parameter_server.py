@@ -65,7 +65,8 @@ class ParameterServer(Strategy):
         ready = [{one.name: one.ready_after for one in rank.gradients} for rank in graph.ranks]
         last = [max(own.values(), default=0) for own in ready]
         found: list[Exchange] = []
-        for gradient in sorted(graph.ranks[0].gradients, key=lambda one: one.ready_after):
+        used = (one for one in graph.ranks[0].gradients if one.is_used)
+        for gradient in sorted(used, key=lambda one: one.ready_after):
             after = dict(enumerate([own[gradient.name] for own in ready] if self.overlap else last))
             for part, size in enumerate(_parts(gradient.bytes, self.part_bytes)):
                 name, sum_s = f"{gradient.name} part {part}", ranks * size / (self.sum_bytes_per_s or math.inf)

@@ -40,6 +40,31 @@ def step():
     return read_step(Workload(Small(), torch.randn(4, 3, 32, 32), optimizer="adamw", mode="training_step"))
 
 
+class _Spare(nn.Module):
+    """Has a layer that no result depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.spare, self.last = (nn.Linear(32, 32) for _ in range(3))
+        self.register_buffer("mask", torch.ones(32).bool())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x) * self.mask)
+
+
+@pytest.mark.parametrize("runtime", ["torch", pytest.param("tvm", marks=pytest.mark.tvm)])
+def test_parameters_come_in_the_order_of_the_model_and_so_do_unused_ones(runtime):
+    workload = Workload(_Spare(), torch.randn(4, 32), optimizer="sgd", mode="training_step")
+    made = read_step(workload).step if runtime == "torch" else cdmpp.read_step(workload, fallback=False)
+    assert [(one.name, one.rows, one.is_used) for one in made.parameters] == [
+        (f"{layer}.{name}", 32, layer != "spare")
+        for layer in ("first", "spare", "last") for name in ("weight", "bias")
+    ]  # fmt: skip
+    assert made.memory.gradient_bytes == 2 * 4 * (32 * 32 + 32)
+    assert [(one.bytes, one.dtype) for one in made.buffers] == [(32, "bool")]
+    assert not any(name.startswith("spare") for name in made.ready_order)
+
+
 def test_phases_follow_one_another_and_gradients_come_last_layer_first(step):
     made, read = step.step, step
     phases = [call.phase for call in made.calls]
