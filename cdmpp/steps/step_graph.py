@@ -66,6 +66,7 @@ class Op:
                 and isinstance(self.is_recomputed, bool)
                 and isinstance(self.output_bytes, int)
                 and self.output_bytes >= 0
+                and (self.saved_bytes is None or (type(self.saved_bytes) is int and self.saved_bytes >= 0))
                 and self.phase in PHASES
             )
         except TypeError:
@@ -151,8 +152,12 @@ class RankGraph:
             if not op.is_sound_at(place):
                 self._refuse(place, op)
         for gradient in self.gradients:
-            types = [type(one) for one in (gradient.name, gradient.dtype, gradient.bytes, gradient.ready_after)]
-            if types != [str, str, int, int] or not START <= gradient.ready_after < len(self.ops) or gradient.bytes < 0:
+            values = (gradient.name, gradient.dtype, gradient.is_used, gradient.bytes, gradient.ready_after)
+            if (
+                [*map(type, values)] != [str, str, bool, int, int]
+                or not START <= gradient.ready_after < len(self.ops)
+                or gradient.bytes < 0
+            ):
                 raise DataError(
                     f"gradient {gradient.name!r} of rank {self.rank} has {gradient.bytes!r} bytes after op "
                     f"{gradient.ready_after!r}: expected 0 or more, after one of {len(self.ops)} ops"
