@@ -171,7 +171,7 @@ PARTS: list[tuple[Any, Callable[[Any], Any], Mapping[str, tuple[Any, ...]]]] = [
     (LATER, lambda op: RankGraph(0, (OP, op)), {
         **dict.fromkeys(("name", "kind", "stream"), ANY_TEXT), **dict.fromkeys(("waits", "inputs"), ("", [], {})),
         **dict.fromkeys(("duration_s", "gap_s", "delay_s", "spread_s"), SECONDS),
-        "output_bytes": (0, 10**18)}),
+        **dict.fromkeys(("output_bytes", "saved_bytes"), (0, 10**18))}),
     (StepBuffer(4, "float32"), lambda one: RankGraph(0, (OP, LATER), buffers=(one,)), {
         "bytes": (0,), "dtype": TEXTS}),
     (GRADIENT, lambda one: RankGraph(0, (OP, LATER), (one,)), {

@@ -1,0 +1,266 @@
+"""Jobs of a few ranks: a network, how ranks share its step, and the step itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.profiler import record_function
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job; its name says network and settings."""
+
+    name: str
+    network: str
+    """A key of ``NETWORKS``."""
+    scheme: str
+    """A key of ``STEPS``."""
+    ranks: tuple[int, ...] = (2,)
+    """Numbers of ranks with which it was recorded."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What the framework is given."""
+    batches: int = 1
+    """Accumulated before ranks exchange gradients."""
+    unused: tuple[str, ...] = ()
+    """Names of the parameters that the loss does not depend on."""
+
+    def group(self, ranks: int) -> int:
+        """The number of ranks that a collective joins."""
+        return ranks // self.settings.get("replicas", 1)
+
+
+class Cast(nn.Module):
+    """A module of another data type."""
+
+    def __init__(self, inner: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.inner, self.dtype = inner.to(dtype), dtype
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x.to(self.dtype))
+
+
+class Unused(nn.Module):
+    """Has a layer that no output depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.spare, self.last = (nn.Linear(512, 512, bias=False) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x))
+
+
+class Masked(nn.Module):
+    """Has a mask of bools among its buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.ones(64, 64).tril().bool())
+        self.register_buffer("scale", torch.ones(64), persistent=False)
+        self.linear = nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x * self.scale).masked_fill(~self.mask, 0.0)
+
+
+class Gated(nn.Module):
+    """SwiGLU: two layers read one input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up = nn.Linear(64, 256, bias=False), nn.Linear(64, 256, bias=False)
+        self.down = nn.Linear(256, 64, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+
+
+class Blocks(nn.Module):
+    """A root with a parameter of its own, and numbered blocks."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.first = nn.Linear(width, width)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(4))
+        self.last = nn.Linear(width, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.last(x)
+
+
+def _typed(*dtypes: torch.dtype, count: int, width: int) -> nn.Sequential:
+    return nn.Sequential(*(Cast(nn.Linear(width, width), dtypes[i % len(dtypes)]) for i in range(count)))
+
+
+def _norms() -> nn.Sequential:
+    first, second = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)
+    return nn.Sequential(
+        first, nn.BatchNorm2d(8), nn.ReLU(), second, nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(128, 10)
+    )
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "ten layers of 1 MiB": (lambda: nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(10))), (4, 512)),
+    "twelve layers of two types": (lambda: _typed(torch.float32, torch.bfloat16, count=12, width=512), (4, 512)),
+    "eight layers of four types": (
+        lambda: _typed(torch.float32, torch.bfloat16, torch.float16, torch.float64, count=8, width=16), (4, 16),
+    ),
+    "two batch norms": (_norms, (4, 3, 8, 8)),
+    "a mask of bools": (Masked, (4, 64, 64)),
+    "a layer without a gradient": (Unused, (4, 512)),
+    "a root and four blocks": (Blocks, (4, 64)),
+    "SwiGLU": (Gated, (4, 64)),
+}  # fmt: skip
+"""Name -> makes the network, and the shape of its input."""
+
+
+def trained(module: nn.Module, x: torch.Tensor, batches: int, last: Callable[[bool], Any] | None = None) -> None:
+    """Forward and backward passes; ``last`` gives the context of each batch, and knows whether it is the last."""
+    for number in range(batches):
+        with last(number == batches - 1) if last else contextlib.nullcontext():
+            with record_function("forward"):
+                loss = module(x).float().square().mean()
+            with record_function("backward"):
+                loss.backward()
+
+
+def ddp(job: Job, model: nn.Module, x: torch.Tensor) -> Callable[[], None]:
+    from torch.nn.parallel import DistributedDataParallel
+
+    module = DistributedDataParallel(model, **job.settings)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        trained(module, x, job.batches, lambda is_last: contextlib.nullcontext() if is_last else module.no_sync())
+        optimizer.step()
+
+    return step
+
+
+def fsdp(job: Job, model: nn.Module, x: torch.Tensor) -> Callable[[], None]:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    ranks, settings = dist.get_world_size(), dict(job.settings)
+    if replicas := settings.pop("replicas", 0):
+        mesh = init_device_mesh("cpu", (replicas, ranks // replicas), mesh_dim_names=("replicate", "shard"))
+    else:
+        mesh = init_device_mesh("cpu", (ranks,))
+    for block in getattr(model, "blocks", ()):
+        fully_shard(block, mesh=mesh, **settings)
+    fully_shard(model, mesh=mesh, **settings)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def step() -> None:
+        optimizer.zero_grad()
+
+        def last(is_last: bool) -> Any:
+            model.set_requires_gradient_sync(is_last)
+            return contextlib.nullcontext()
+
+        trained(model, x, job.batches, last)
+        optimizer.step()
+
+    return step
+
+
+def tensor_parallel(job: Job, model: nn.Module, x: torch.Tensor) -> Callable[[], None]:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    columns = {name: ColwiseParallel() for name in job.settings["columns"]}
+    parallelize_module(model, mesh, {**columns, job.settings["rows"]: RowwiseParallel()})
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    x.requires_grad_(job.settings.get("input_needs_gradient", True))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        trained(model, x, 1)
+        optimizer.step()
+
+    return step
+
+
+def server(job: Job, model: nn.Module, x: torch.Tensor) -> Callable[[], None]:
+    """Parts of gradients go to server after server, and their sums back: what ``ps`` says, of plain messages."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    servers, most = job.settings["servers"] or ranks, job.settings["part_bytes"]
+
+    def step() -> None:
+        model.zero_grad()
+        trained(model, x, 1)
+        number = 0
+        for parameter in reversed(list(model.parameters())):
+            count = -(-4 * parameter.numel() // most)
+            for part in parameter.grad.view(-1).tensor_split(count):
+                home, number = number % servers, number + 1
+                if rank == home:
+                    arrived = torch.empty_like(part)
+                    for other in (one for one in range(ranks) if one != home):
+                        dist.recv(arrived, src=other)
+                        part.add_(arrived)
+                    for other in (one for one in range(ranks) if one != home):
+                        dist.send(part, dst=other)
+                else:
+                    dist.send(part.contiguous(), dst=home)
+                    dist.recv(part, src=home)
+
+    return step
+
+
+STEPS = {"ddp": ddp, "fsdp": fsdp, "tp": tensor_parallel, "ps": server}
+
+_TEN, _TWO, _NORMS, _ROOT = (
+    "ten layers of 1 MiB", "twelve layers of two types", "two batch norms", "a root and four blocks",
+)  # fmt: skip
+_UNUSED = {"find_unused_parameters": True}
+_STATIC = {"static_graph": True}
+JOBS = (
+    Job("ddp", _TEN, "ddp", (2, 3, 4)),
+    Job("ddp, bucket_cap_mb=25", _TEN, "ddp", (2,), {"bucket_cap_mb": 25}),
+    Job("ddp, bucket_cap_mb=3", _TEN, "ddp", (2,), {"bucket_cap_mb": 3}),
+    Job("ddp, bucket_cap_mb_list=[2, 1, 4]", _TEN, "ddp", (2,), {"bucket_cap_mb_list": [2, 1, 4]}),
+    Job("ddp, gradient_as_bucket_view", _TEN, "ddp", (2,), {"gradient_as_bucket_view": True}),
+    Job("ddp, find_unused_parameters", _TEN, "ddp", (2, 4), _UNUSED),
+    Job("ddp, find_unused_parameters, bucket_cap_mb=3", _TEN, "ddp", (2,), {**_UNUSED, "bucket_cap_mb": 3}),
+    Job("ddp, find_unused_parameters", "a layer without a gradient", "ddp", (2,), _UNUSED,
+        unused=("spare.weight",)),
+    Job("ddp, static_graph", _TEN, "ddp", (2,), _STATIC),
+    Job("ddp, static_graph, find_unused_parameters", _TEN, "ddp", (2,), {**_STATIC, **_UNUSED}),
+    Job("ddp", _TWO, "ddp", (2, 4)),
+    Job("ddp, find_unused_parameters", _TWO, "ddp", (2,), _UNUSED),
+    Job("ddp, static_graph", _TWO, "ddp", (2,), _STATIC),
+    Job("ddp, bucket_cap_mb=1", _TWO, "ddp", (2,), {"bucket_cap_mb": 1}),
+    Job("ddp", "eight layers of four types", "ddp", (2,)),
+    Job("ddp", _NORMS, "ddp", (2, 3, 4)),
+    Job("ddp, 3 batches", _NORMS, "ddp", (2,), batches=3),
+    Job("ddp, forward_sync_buffers=False", _NORMS, "ddp", (2,), {"forward_sync_buffers": False}),
+    Job("ddp, find_unused_parameters, 2 batches", _NORMS, "ddp", (2,), _UNUSED, batches=2),
+    Job("ddp", "a mask of bools", "ddp", (2,)),
+    Job("ddp, 2 batches", _TEN, "ddp", (2,), batches=2),
+    Job("fsdp", _ROOT, "fsdp", (2, 3, 4)),
+    Job("fsdp, reshard_after_forward=False", _ROOT, "fsdp", (2,), {"reshard_after_forward": False}),
+    Job("fsdp", _NORMS, "fsdp", (3,)),
+    Job("fsdp, 2 batches", _ROOT, "fsdp", (2,), batches=2),
+    Job("hsdp, 2 replicas", _ROOT, "fsdp", (4,), {"replicas": 2}),
+    Job("tp", "SwiGLU", "tp", (2, 4), {"columns": ["gate", "up"], "rows": "down"}),
+    Job("tp, input without gradient", "SwiGLU", "tp", (2,),
+        {"columns": ["gate", "up"], "rows": "down", "input_needs_gradient": False}),
+    Job("ps", _TEN, "ps", (2, 3, 4), {"servers": 0, "part_bytes": 4 * MIB}),
+    Job("ps, 1 server, parts of 300 kB", _TEN, "ps", (3,), {"servers": 1, "part_bytes": 300_000}),
+)  # fmt: skip

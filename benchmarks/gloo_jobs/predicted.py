@@ -1,0 +1,174 @@
+"""What is predicted of a recorded job, next to what it exchanged."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gloo_jobs.jobs import JOBS, Job
+from cdmpp.collectives.collective import Collective
+from cdmpp.errors import CdmppError
+from cdmpp.network.training_step import StepBuffer
+from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.plan import Plan
+from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.plans.strategies.fsdp import FSDP
+from cdmpp.plans.strategies.parameter_server import ParameterServer
+from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph, StepGraph
+from cdmpp.steps.transforms.accumulate import accumulate
+
+RECORDINGS = Path(__file__).parents[2] / "tests" / "fixtures" / "gloo_jobs.json"
+MIB = 2**20
+_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+
+
+def recordings() -> list[dict[str, Any]]:
+    """All recorded jobs."""
+    return json.loads(RECORDINGS.read_text())
+
+
+def job_of(recording: dict[str, Any]) -> Job:
+    """The job of a recording."""
+    return next(one for one in JOBS if (one.name, one.network) == (recording["job"], recording["network"]))
+
+
+def plan_of(job: Job, ranks: int) -> Plan:
+    """The plan of a job; ``CdmppError`` where none describes it."""
+    given = dict(job.settings)
+    if job.scheme == "tp":
+        return Plan(DDP(), ParallelDegrees(tp=ranks))
+    if job.scheme == "ps":
+        strategy = ParameterServer(servers=given["servers"] or None, part_bytes=given["part_bytes"])
+        return Plan(strategy, ParallelDegrees(dp_replicate=ranks))
+    if job.scheme == "fsdp":
+        replicas = given.pop("replicas", 1)
+        return Plan(FSDP(**given), ParallelDegrees(dp_replicate=replicas, dp_shard=ranks // replicas), job.batches)
+    if given.pop("static_graph", False):
+        given.pop("find_unused_parameters", None)
+    caps = given.pop("bucket_cap_mb_list", None) or ([given.pop("bucket_cap_mb")] if "bucket_cap_mb" in given else None)
+    if caps:
+        given["bucket_bytes"] = tuple(cap * MIB for cap in caps)
+    return Plan(DDP(**given), ParallelDegrees(dp_replicate=ranks), job.batches)
+
+
+def exchanges_of(recording: dict[str, Any]) -> tuple[Exchange, ...]:
+    """What the plan of a recorded job exchanges in a step; ``CdmppError`` where no plan describes it."""
+    job, ranks = job_of(recording), recording["ranks"]
+    plan = plan_of(job, ranks)
+    graph = StepGraph(tuple(_rank(rank, recording) for rank in range(ranks)))
+    return plan.strategy.apply(accumulate(graph, plan.gradient_accumulation_steps)).exchanges
+
+
+def rows_of(exchanges: Iterable[Exchange], ranks: int) -> list[tuple[str, int]]:
+    """Kind and bytes of collectives as gloo runs them."""
+    return [(Collective(one.kind, one.bytes, ranks, "gloo").runs_as.kind, one.bytes) for one in exchanges]
+
+
+def sent_bytes(exchanges: Iterable[Exchange], ranks: int) -> list[float]:
+    """Bytes that each rank sends; of a collective as many as the rank that sends most."""
+    sent = [0.0] * ranks
+    for one in exchanges:
+        for rank in range(ranks):
+            if one.kind == "push_pull":
+                sent[rank] += one.bytes * (ranks - 1 if rank == one.server else 1)
+            else:
+                sent[rank] += Collective(one.kind, one.bytes, ranks, "gloo").traffic_bytes
+    return sent
+
+
+def recorded_traffic_bytes(recording: dict[str, Any]) -> float:
+    """Bytes that the model of collectives says of the recorded sizes, for the rank that sends most."""
+    group = job_of(recording).group(recording["ranks"])
+    found = [(kind, size) for _, kind, _, size in recording["exchanges"] if kind not in ("send", "recv")]
+    return sum(Collective(kind, size, group, "gloo").traffic_bytes for kind, size in found)
+
+
+def page(found: Iterable[dict[str, Any]]) -> str:
+    """The page of all recordings."""
+    rows = [_row(one) for one in found]
+    told = [row for row in rows if row[-1] != "refused"]
+    same = sum(row[-1] == "yes" for row in told)
+    head = ["job", "network", "ranks", "exchanges", "predicted", "MB sent", "predicted MB", "equal"]
+    lines = [f"| {' | '.join(map(str, row))} |" for row in (head, ["---"] * 2 + ["---:"] * 5 + ["---"], *rows)]
+    return (
+        "# Exchanges\n\n"
+        "Small training jobs of 2 to 4 ranks with PyTorch's gloo: what they exchange in the fifth step, by PyTorch's "
+        "profiler and by the kernel's count of TCP bytes, next to what the same plan is predicted to exchange. "
+        "*Equal*: number, kinds, sizes and order of all exchanges; two threads of gloo may swap neighbours. *MB sent*: "
+        "by the rank that sends most; gloo adds 48 bytes a message, which are not predicted. A job that no plan "
+        "describes is refused.\n\n"
+        f"Of {len(told)} jobs that a plan describes {same} are equal.\n\n" + "\n".join(lines) + "\n\n"
+        "`python -m benchmarks.gloo_jobs` records them again, and writes this page.\n"
+    )
+
+
+def is_equal(recording: dict[str, Any], exchanges: tuple[Exchange, ...]) -> bool:
+    """True if a job exchanged just what is predicted; of two that are under way at once either may begin first."""
+    ranks = recording["ranks"]
+    if any(one.kind == "push_pull" for one in exchanges):
+        messages = sum(2 * (ranks - 1) if one.server == 0 else 2 for one in exchanges)
+        predicted = sent_bytes(exchanges, ranks)
+        close = zip(recording["sent_bytes"], predicted, strict=True)
+        return len(recording["exchanges"]) == messages and all(math.isclose(a, b, rel_tol=0.01) for a, b in close)
+    recorded = [(kind, size) for _, kind, _, size in recording["exchanges"]]
+    return sorted(recorded) == sorted(rows_of(exchanges, ranks)) and not _swapped(recorded, rows_of(exchanges, ranks))
+
+
+def _swapped(recorded: list[tuple[str, int]], predicted: list[tuple[str, int]]) -> bool:
+    """True if an exchange is more than one place from where it is predicted: gloo has two threads."""
+    left = list(recorded)
+    for one in predicted:
+        if one not in left[:2]:
+            return True
+        left.remove(one)
+    return False
+
+
+def _row(recording: dict[str, Any]) -> list[str]:
+    sent = max(recording["sent_bytes"]) / 1e6
+    first = [recording["job"], recording["network"], str(recording["ranks"]), str(len(recording["exchanges"]))]
+    try:
+        exchanges = exchanges_of(recording)
+    except CdmppError:
+        return [*first, "-", f"{sent:.3f}", "-", "refused"]
+    count = len(exchanges)
+    if any(one.kind == "push_pull" for one in exchanges):
+        count = sum(2 * (recording["ranks"] - 1) if one.server == 0 else 2 for one in exchanges)
+    predicted = max(sent_bytes(exchanges, recording["ranks"])) / 1e6
+    equal = "yes" if is_equal(recording, exchanges) else "no"
+    return [*first, str(count), f"{sent:.3f}", f"{predicted:.3f}", equal]
+
+
+def _rank(rank: int, recording: dict[str, Any]) -> RankGraph:
+    """A rank whose modules run in the order in which the model has them, a second forward and two backward each."""
+    parameters = [(name, dtype, tuple(shape)) for name, dtype, shape in recording["parameters"]]
+    modules = [list(own) for _, own in groupby(parameters, key=lambda one: one[0].rpartition(".")[0])]
+    count, gradients = len(modules), list[Gradient]()
+    ops = [*(Op("forward", "forward", 1.0) for _ in modules), *(Op("backward", "backward", 2.0) for _ in modules)]
+    spans: dict[str, list[tuple[int, tuple[int, int]]]] = {}
+    for place, own in enumerate(modules):
+        for name, dtype, shape in own:
+            row = _BYTES[dtype] * math.prod(shape[1:])
+            is_used = name not in job_of(recording).unused
+            ready = 2 * count - 1 - place if is_used else count
+            gradients.append(Gradient(name, shape[0] * row, ready, dtype, is_used))
+            parts = name.split(".")
+            block = ".".join(parts[:2]) if parts[0] == "blocks" else "root"
+            spans.setdefault(block, []).append((place, (shape[0], row)))
+    return RankGraph(
+        rank, tuple(ops), tuple(gradients), tuple(_span(block, own, count) for block, own in spans.items()),
+        buffers=tuple(StepBuffer(size, dtype) for dtype, size in recording["buffers"]),
+    )  # fmt: skip
+
+
+def _span(block: str, own: list[tuple[int, tuple[int, int]]], count: int) -> ModuleSpan:
+    first, last = own[0][0], own[-1][0]
+    rows = tuple(one for _, one in own)
+    size = sum(length * row for length, row in rows)
+    backward = 2 * count - 1 - last, 2 * count - 1 - first
+    return ModuleSpan(block, size, (first, last), backward, block == "root", rows)

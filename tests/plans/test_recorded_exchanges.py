@@ -1,0 +1,65 @@
+"""What plans exchange, next to real jobs on gloo that were recorded (``python -m benchmarks.gloo_jobs``)."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.gloo_jobs.predicted import (
+    exchanges_of,
+    is_equal,
+    job_of,
+    page,
+    recorded_traffic_bytes,
+    recordings,
+    sent_bytes,
+)  # fmt: skip
+from cdmpp.errors import CdmppError
+
+RECORDED = recordings()
+HEADER = 48
+"""Bytes that gloo adds to a message."""
+
+
+def _name(one):
+    return f"{one['job']}, {one['network']}, {one['ranks']} ranks"
+
+
+def _of(*schemes):
+    return [one for one in RECORDED if job_of(one).scheme in schemes]
+
+
+@pytest.mark.parametrize("one", RECORDED, ids=_name)
+def test_a_job_exchanges_what_its_plan_says_or_the_plan_is_refused(one):
+    job = job_of(one)
+    if job.scheme == "tp" or "replicas" in job.settings or (job.scheme == "fsdp" and job.batches > 1):
+        with pytest.raises(CdmppError, match="not supported"):
+            exchanges_of(one)
+    else:
+        assert is_equal(one, exchanges_of(one))
+
+
+@pytest.mark.parametrize("one", _of("ddp", "fsdp", "tp"), ids=_name)
+def test_the_kernel_counts_the_bytes_that_collectives_are_said_to_send(one):
+    """An all-reduce of a few numbers has 12 (N - 1) messages with a header each; long ones have more, and far more bytes."""
+    predicted, ranks, count = recorded_traffic_bytes(one), one["ranks"], len(one["exchanges"])
+    extra = max(one["sent_bytes"]) - predicted
+    assert 0 <= extra <= max(0.01 * predicted, 12 * count * (ranks - 1) * HEADER)
+
+
+def test_recordings_hold_every_kind_of_job():
+    kinds = {(job_of(one).scheme, one["ranks"]) for one in RECORDED}
+    assert kinds >= {(scheme, ranks) for scheme in ("ddp", "fsdp", "ps") for ranks in (2, 3, 4)} | {("tp", 4)}
+    assert any(len({dtype for _, dtype, _ in one["parameters"]}) == 4 for one in RECORDED)
+
+
+def test_a_root_sends_down_a_tree():
+    one = next(one for one in _of("ddp") if one["buffers"] and one["ranks"] == 4)
+    root, *others = one["sent_bytes"]
+    assert root > max(others)
+    assert max(sent_bytes(exchanges_of(one), 4)) < root
+
+
+def test_the_page_is_that_of_the_recordings():
+    from benchmarks.gloo_jobs.__main__ import PAGE
+
+    assert PAGE.read_text() == page(RECORDED)
