@@ -40,7 +40,7 @@ def test_a_job_exchanges_what_its_plan_says_or_the_plan_is_refused(one):
 
 @pytest.mark.parametrize("one", _of("ddp", "fsdp", "tp"), ids=_name)
 def test_the_kernel_counts_the_bytes_that_collectives_are_said_to_send(one):
-    """An all-reduce of a few numbers has 12 (N - 1) messages with a header each; long ones have more, for more bytes."""
+    """An all-reduce of a few numbers has 12 (N - 1) messages, a header each; long ones have more, for more bytes."""
     predicted, ranks, count = recorded_traffic_bytes(one), one["ranks"], len(one["exchanges"])
     extra = max(one["sent_bytes"]) - predicted
     assert 0 <= extra <= max(0.01 * predicted, 12 * count * (ranks - 1) * HEADER)
