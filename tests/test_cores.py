@@ -5,16 +5,18 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from cdmpp import devices
 from cdmpp.devices.cores import Core, core_names, core_of_processor, get_core, read_core
-from cdmpp.devices.sheet import FIELDS
+from cdmpp.devices.sheet import FIELDS, read_numbers
 from cdmpp.errors import CdmppError
 from cdmpp.machine_code.cpu.operation import OPERATIONS
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
+ZERO = "reserved_shared_bytes"
 
 
 @pytest.mark.parametrize("name", core_names())
@@ -61,6 +63,8 @@ def content() -> dict:
         (lambda c: c["numbers"].pop("window"), "numbers missing or unknown: window"),
         (lambda c: c["numbers"]["window"].update(value=None, source="not published"), "window is null"),
         (lambda c: c["numbers"]["window"].update(value=[5, 2]), r"\[5, 2\]"),
+        (lambda c: c["numbers"]["window"].update(value=320.5), "numbers.window is 320.5: expected a whole number"),
+        (lambda c: c["numbers"]["l2_cycles"].update(value=14e3), "l2_cycles is 14000 cycle: a core has 2 to 128"),
         (lambda c: c["numbers"]["window"].update(source="hearsay"), "source names 'hearsay'"),
         (lambda c: c["operations"]["fma"].pop("latency"), "latency at least"),
         (lambda c: c["operations"]["fma"].update(latency=2.5), "operations.fma.latency is 2.5"),
@@ -90,3 +94,20 @@ def test_a_core_of_ones_own_is_read(tmp_path: Path, content: dict, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     core = get_core("zen4c")
     assert isinstance(core, Core) and core.units == get_core("zen4").units
+
+
+SHEETS = [(group, path) for group in ("core", "gpu_core") for path in sorted((CONF / group).glob("*.yaml"))]
+
+
+@pytest.mark.parametrize(("group", "path"), SHEETS, ids=lambda one: getattr(one, "stem", one))
+def test_a_unit_mistaken_is_refused_in_every_sheet(group, path):
+    """Each number a thousand times too large or too small, and each count with a half more."""
+    given = yaml.safe_load(path.read_text())
+    for name, told in FIELDS[group].items():
+        whole = told["unit"] == "1" and not told.get("may_be_broken")
+        value = given["numbers"][name]["value"]
+        for wrong in (1000.0 * np.array(value), 0.001 * np.array(value), *([0.5 + np.array(value)] if whole else [])):
+            number = {**given["numbers"][name], "value": wrong.tolist()}
+            if name != ZERO:  # it may be nothing, so that a thousandth is within its range
+                with pytest.raises(CdmppError, match=f"numbers.{name} is .*Check the units"):
+                    read_numbers(path, {**given, "numbers": {**given["numbers"], name: number}}, group, ZERO)

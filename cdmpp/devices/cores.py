@@ -13,8 +13,8 @@ from cdmpp.errors import CdmppError
 from cdmpp.platform.paths import conf_folder
 
 _KEYS = {"name", "title", "vendor", "processors", "documents", "numbers", "operations_source", "operations"}
-_MOST, _MOST_CYCLES = 2**24, 10_000
-"""Limits of a core's numbers, and of one operation's cycles and slots: a simulated core has places for so many."""
+_MOST_CYCLES = 10_000
+"""Limit of one operation's cycles and slots: a simulated core has places for so many."""
 _OPERATION_KEYS = {"ports", "latency", "busy", "slots", "wide_ports", "wide_busy", "wide_latency"}
 
 
@@ -79,8 +79,6 @@ def read_core(path: Path) -> Core:
     if not isinstance(content["processors"], list):
         raise CdmppError(f"{path}: processors must be a list of LLVM's names, such as [znver4]")
     numbers = read_numbers(path, content, "core")
-    if large := [(name, quantity.value) for name, quantity in numbers.items() if (quantity.value or 0) > _MOST]:
-        raise CdmppError(f"{path}: field numbers.{large[0][0]} is {large[0][1]:g}: at most {_MOST:,}")
     operations = content["operations"]
     if not isinstance(operations, dict) or not operations:
         raise CdmppError(f"{path}: operations must be a mapping of names to ports, latency and the like")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ MEASURED = "measured"
 _OTHER_SOURCES = (MEASURED, "derived", "fitted", "not published", "not applicable")
 """Sources that a number may have instead of a document."""
 FIELDS: dict[str, dict[str, dict[str, Any]]] = json.loads(Path(__file__).with_name("fields.json").read_text())
-"""Kind of description -> number -> its unit and what it means; of a device also what maps to 1 in its vector."""
+"""Kind of description -> number -> its unit and what it means, the range that all known ones have and to
+spare, whether a count may be broken; of a device also what maps to 1 in its vector."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,21 @@ def read_numbers(path: Path, content: Mapping[str, Any], kind: str, zero: str = 
     }
     if lacking := [name for name, quantity in numbers.items() if quantity.value is None]:
         raise CdmppError(f"{path}: field numbers.{lacking[0]} is null: give a number, or a range [low, high]")
+    for fault in out_of_range(kind, kind.replace("_", " "), numbers):
+        raise CdmppError(f"{path}: field numbers.{fault}. Check the units")
     return numbers
+
+
+def out_of_range(group: str, kind: str, numbers: Mapping[str, Quantity]) -> Iterator[str]:
+    """Numbers that no ``kind`` of ``group``, a key of ``FIELDS``, has, and counts in fractions, a phrase each."""
+    for name, number in numbers.items():
+        unit, range_ = FIELDS[group][name]["unit"], FIELDS[group][name]["range"]
+        least, most = range_ if isinstance(range_, list) else range_["cpu" if kind == "cpu" else "gpu"]
+        for value in () if number.low is None or number.high is None else (number.low, number.high):
+            if not least <= value <= most:
+                yield f"{name} is {value:g} {unit}: a {kind} has {least:g} to {most:g}"
+            if unit == "1" and value % 1 and not FIELDS[group][name].get("may_be_broken"):
+                yield f"{name} is {value:g}: expected a whole number"
 
 
 def sheet_files(group: str) -> dict[str, Path]:

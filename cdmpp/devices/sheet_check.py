@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cdmpp.devices.sheet import FIELDS, Quantity
+from cdmpp.devices.sheet import Quantity, out_of_range
 from cdmpp.errors import CdmppError
 
 KIND_TARGETS: Mapping[str, tuple[str, ...]] = {
@@ -39,7 +39,7 @@ def check_sheet(path: Path, kind: str, target: Mapping[str, Any], numbers: Mappi
         raise CdmppError(
             f"{path}: field target.kind is {target['kind']!r} and kind is {kind}: expected one of {allowed}"
         )
-    for fault in (*_out_of_range(kind, numbers), *_contradictions(kind, numbers)):
+    for fault in (*out_of_range("device", kind, numbers), *_contradictions(kind, numbers)):
         raise CdmppError(f"{path}: spec.{fault}. Check the units")
     told, warp_size = target.get("thread_warp_size"), numbers["warp_size"].value
     if None not in (warp_size, told) and told != warp_size:
@@ -48,19 +48,8 @@ def check_sheet(path: Path, kind: str, target: Mapping[str, Any], numbers: Mappi
 
 def check_range(kind: str, name: str, value: float) -> None:
     """Raise ``CdmppError`` for one number that no device of ``kind`` has."""
-    for fault in _out_of_range(kind, {name: Quantity(value, value, "", "")}):
+    for fault in out_of_range("device", kind, {name: Quantity(value, value, "", "")}):
         raise CdmppError(fault)
-
-
-def _out_of_range(kind: str, numbers: Mapping[str, Quantity]) -> Iterator[str]:
-    for name, number in numbers.items():
-        unit, range_ = FIELDS["device"][name]["unit"], FIELDS["device"][name]["range"]
-        least, most = range_ if isinstance(range_, list) else range_["cpu" if kind == "cpu" else "gpu"]
-        for value in () if number.low is None or number.high is None else (number.low, number.high):
-            if not least <= value <= most:
-                yield f"{name} is {value:g} {unit}: a {kind} has {least:g} to {most:g}"
-            if unit == "1" and value % 1:
-                yield f"{name} is {value:g}: expected a whole number"
 
 
 def _contradictions(kind: str, numbers: Mapping[str, Quantity]) -> Iterator[str]:
