@@ -26,7 +26,7 @@ train: $(STAMP)  ## train on DEVICE's records, print the test table, save the mo
 	$(PY) scripts/train.py device=$(DEVICE) $(ARGS)
 
 test: $(STAMP)  ## the default test suite (neither slow nor gpu)
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile --durations=25 $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=25 $(ARGS)
 
 FAST := $(addprefix tests/,simulate collectives plans steps trace uncertainty devices operators data report cli)
 

@@ -43,6 +43,20 @@ def refuse(event: str, arguments: tuple[Any, ...]) -> None:
         raise AssertionError(f"a fast test starts {STARTED[-1]}")
 
 
+LONGEST = """
+docs/test_examples network/compiled/test_training_gradients test_fuzz cli/test_installed data/test_importers
+network/compiled/test_runtime recipes/test_finetuning predict/test_folder training/test_interrupted measure/test_kit
+tuning/test_plug_in recipes/test_calibrate data/test_import_programs measure/test_remote
+""".split()
+"""Files that take longest, none of which may come last, where it would keep one worker busy and the others not."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take longest come first; ``--no-loadscope-reorder`` keeps them there."""
+    first = {REPOSITORY / "tests" / f"{name}.py": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: first.get(item.path, len(first)))
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays, and torch and TVM make many short-lived objects: looked through less often."""
     gc.collect()

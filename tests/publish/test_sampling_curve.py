@@ -22,7 +22,7 @@ from tests.toy_data import toy_dataset, write_toy_dataset
 NEW = "xeon-icelake-avx2"
 SMALL = [
     "model.width=32", "model.heads=4", "model.feedforward=32", "model.hidden=32", "model.layers=1",
-    "trainer.epochs=3", "tuning.steps=20", "accelerator=cpu", "progress=false",
+    "trainer.epochs=3", "tuning.steps=5", "accelerator=cpu", "progress=false",
 ]  # fmt: skip
 
 
