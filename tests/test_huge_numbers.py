@@ -84,6 +84,13 @@ def test_memory_is_limited_in_the_block_and_not_after():
     told = r"the table needs more than the .* of memory that are free: Unable to alloc"
     with pytest.raises(CdmppError, match=told), within_free_memory("the table"):
         np.ones(10**14)
+    with (
+        pytest.raises(CdmppError, match=told) as found,
+        within_free_memory("the network"),
+        within_free_memory("the table"),
+    ):
+        np.zeros(2**60, np.uint8)
+    assert "the network" not in str(found.value)  # said once
     with pytest.raises(KeyError), within_free_memory("the table"):
         raise KeyError("another fault")
     assert resource.getrlimit(resource.RLIMIT_AS) == before

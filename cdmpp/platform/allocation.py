@@ -14,6 +14,7 @@ RESERVE_BYTES = 2**29
 """Left free in any case."""
 _REFUSED = ("can't allocate memory", "Cannot allocate memory", "Unable to allocate", "bad_alloc")
 """Words by which torch, the system, NumPy and C++ report that memory ran out."""
+_SAID = "of memory that are free"
 _ASSERTED = re.compile(r"\[enforce fail [^]]*\] err == 0\. DefaultCPUAllocator: ")
 _ELSEWHERE_BYTES = 2**34
 """Taken as free where the system does not say what is."""
@@ -49,10 +50,10 @@ def within_free_memory(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not _is_out_of_memory(error):
+        if not _is_out_of_memory(error) or (isinstance(error, CdmppError) and _SAID in str(error)):
             raise
         reason = _ASSERTED.sub("", next(iter(str(error).splitlines()), type(error).__name__))
-        raise CdmppError(f"{what} needs more than the {_size(free)} of memory that are free: {reason}") from error
+        raise CdmppError(f"{what} needs more than the {_size(free)} {_SAID}: {reason}") from error
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
 

@@ -41,7 +41,7 @@ def read_step(workload: Workload, kind: str = "gpu") -> EagerNetwork:
     """
     together = kind != "cpu"
     with modes_kept(workload.network), compiled_noted() as compiled:
-        network, model = trained_model(workload)
+        network, model = trained_model(workload, needs_values=False)
         module, arguments = with_loss(model, network.example, workload.loss, workload.target)
         exported = export(module, arguments, eager=True, trains=True)
         made = eager_graph_of(exported, network.name, "gpu" if together else "cpu", trains=True)

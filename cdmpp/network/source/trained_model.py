@@ -18,24 +18,29 @@ from cdmpp.programs.refusal import first_line
 from cdmpp.programs.wrappers import check_wrappers
 
 
-def trained_model(workload: Workload) -> tuple[TorchNetwork, Any]:
+def trained_model(workload: Workload, needs_values: bool = True) -> tuple[TorchNetwork, Any]:
     """Return the network, and a copy of its model in training mode; parts that are frozen in eval mode stay so.
+
+    ``needs_values`` is that of ``read_torch``.
 
     Raises:
         UsageError: as of ``read_torch``.
         UnsupportedNetworkError: the network cannot be copied, is not of float32, or is wrapped (``check_wrappers``).
     """
+    from torch._guards import detect_fake_mode
+
     modes = _training_modes(workload.network)
-    network = read_torch(workload)
+    network = read_torch(workload, needs_values)
     if network.dtype != "float32":
         raise UnsupportedNetworkError(f"{network.name} is of {network.dtype}: training steps are made in float32 only")
     if is_weightless(network.model):
         raise UnsupportedNetworkError(
-            f"{network.name} has weights on the device meta: a step needs values, random ones will do"
+            f"{network.name} has weights on the device meta: a step of TVM's programs needs values, random ones will do"
         )
     check_wrappers(network.model, trains=True)  # a copy has no hooks
     try:
-        model = copy.deepcopy(network.model).train()
+        is_copy = detect_fake_mode(list(network.model.parameters())) is not None  # of a model without values
+        model = (network.model if is_copy else copy.deepcopy(network.model)).train()
     except Exception as error:
         raise UnsupportedNetworkError(
             f"{network.name} cannot be copied, as a training step needs it: {first_line(error)}. Weights that other "
@@ -48,7 +53,7 @@ def trained_model(workload: Workload) -> tuple[TorchNetwork, Any]:
             "call .float() first"
         )
     _check_runs(network)
-    inner = model if network.model is workload.network else getattr(model, "inner", model)
+    inner = model.inner if type(model).__name__ == "ByName" else model
     for module, training in zip(inner.modules(), modes, strict=False):
         module.training = training
     return network, model

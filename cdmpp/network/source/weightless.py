@@ -25,7 +25,7 @@ def as_on_cpu(model: Any, example: Any) -> tuple[Any, Any]:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils._pytree import tree_map_only
 
-    mode = FakeTensorMode()
+    mode = FakeTensorMode(allow_non_fake_inputs=True)  # such as a target, or a constant of the model
 
     def hollow(value: Any) -> Any:
         with mode:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from cdmpp.errors import CdmppError, UsageError
+from cdmpp.platform.allocation import within_free_memory
 from cdmpp.programs.refusal import first_line, place_of
 
 LOSSES = ("cross_entropy", "mse", "model")
@@ -21,6 +23,7 @@ def check_loss(loss: Loss) -> None:
         raise UsageError(f"loss {loss!r} is unknown: use {', '.join(LOSSES)}, or a function of output and target")
 
 
+@within_free_memory("one run of the network on its example inputs")
 def with_loss(model: Any, example: tuple[Any, ...], loss: Loss, target: Any = None) -> tuple[Any, tuple[Any, ...]]:
     """Return a module that returns ``(loss,)``, and what it is called with.
 
@@ -35,9 +38,11 @@ def with_loss(model: Any, example: tuple[Any, ...], loss: Loss, target: Any = No
             not one number.
     """
     import torch
+    from torch._guards import detect_fake_mode
 
+    without_values = detect_fake_mode([*model.parameters(), *example]) or contextlib.nullcontext()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), without_values:
             output = model(*example)
     except CdmppError:
         raise
@@ -48,13 +53,14 @@ def with_loss(model: Any, example: tuple[Any, ...], loss: Loss, target: Any = No
         return _of_model(model), example
     first = first_tensor(output)
     targets: tuple[Any, ...]
-    if isinstance(loss, str):
-        targets = ((_target(loss, first) if target is None else target).to(first.device),)
-    else:
-        targets = () if target is None else (target,)
     function = _FUNCTIONS[loss] if isinstance(loss, str) else loss
+    with without_values:
+        if isinstance(loss, str):
+            targets = ((_target(loss, first) if target is None else target).to(first.device),)
+        else:
+            targets = () if target is None else (target,)
+        _check(function, first, targets)
     module = _with(model, function, len(example))
-    _check(function, first, targets)
     return module, (*example, *targets)
 
 

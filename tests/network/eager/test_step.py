@@ -14,6 +14,7 @@ import cdmpp
 from cdmpp import cli
 from cdmpp.errors import CdmppError
 from cdmpp.network.eager.step import read_step
+from cdmpp.network.source.torch_network import read_torch
 from cdmpp.network.workload import Workload
 from cdmpp.operators.update import STATES, update_of
 from cdmpp.programs.training.optimizers import OPTIMIZERS
@@ -221,6 +222,22 @@ assert plan.peak_bytes > 0
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_step_of_a_large_batch_needs_no_memory_for_it():
+    """12 GB of images, and as many results as of one that fits, but for what does not grow with the batch."""
+    network, many = "torchvision:resnet18", 10_000
+    few, lot = (read_step(Workload(network, batch=n, mode="training_step"), "cpu").step for n in (2, 2 * many))
+    channels = sum(value.numel() for key, value in buffers_of(network) if key.endswith("running_mean"))
+    fixed = 2 * 4 * channels + 4  # mean and deviation of each channel, the loss's sum of weights
+    assert lot.saved_activation_bytes - fixed == many * (few.saved_activation_bytes - fixed)
+    assert lot.memory.parameter_bytes == few.memory.parameter_bytes
+    assert lot.memory.input_bytes == many * few.memory.input_bytes == many * 2 * (3 * 224 * 224 * 4 + 8)
+    assert len(lot.calls) == len(few.calls)
+
+
+def buffers_of(name):
+    return read_torch(Workload(name)).model.named_buffers()
 
 
 def test_pauses_of_the_host_are_gaps_of_the_graph():
