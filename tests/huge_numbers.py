@@ -31,7 +31,7 @@ from cdmpp.trace.median_step import median_step
 FREE_BYTES, LIMIT_S = 2 * 10**9, 20.0
 """Beyond what importing takes; seconds of processor for a case."""
 SHAPES = "config.json of a model that is described without weights"
-ANSWERED = (SHAPES, "network: batch of 1e+09", "torchvision: input")
+ANSWERED = (SHAPES, "network: batch of 1e+09", "step: batch of 2e9", "torchvision: input")
 """Beginnings of cases that may be answered: only shapes are made, and a warning says that no device holds them."""
 BILLION, ABSURD = 10**9, 10**30
 TORCH = ("--device", "h100", "--runtime", "torch")
