@@ -17,7 +17,7 @@ from cdmpp.steps.replay import replay
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.trace.kineto import rank_trace
 from cdmpp.trace.matching import common_steps, whole_steps
-from cdmpp.trace.median_step import step_of
+from cdmpp.trace.median_step import agreement, step_of
 from cdmpp.trace.rank_trace import Exchange, RankTrace, StepTrace
 from cdmpp.trace.scanned import scan
 
@@ -143,8 +143,8 @@ def traced_job(folder: Path | str, traces: Sequence[RankTrace]) -> TracedJob:
     probed, share = read_probe(folder / PROBE) if (folder / PROBE).exists() else ((), graph.processor_share)
     measured = replace(graph.measured, unprofiled_s=unprofiled_s, probed=probed)
     graph = replace(graph, measured=measured, processor_share=share)
-    if len(traces) > 1 and graph.exchanges and all(len(one.ranks) == 1 for one in graph.exchanges):
-        differ.append("the exchanges of the ranks that are here do not match: each rank is replayed by itself")
+    if doubt := agreement(steps, traces).doubt:
+        differ.append(doubt)
     return TracedJob(graph, tuple(traces), numbers, tuple(whole_steps(traces)), (*warnings, *differ))
 
 

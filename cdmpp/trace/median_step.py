@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,18 +34,49 @@ def median_step(traces: Sequence[RankTrace], event_s: float = 0.0) -> StepGraph:
     return step_of(common_steps(traces)[0], traces, event_s)
 
 
+@dataclass(frozen=True)
+class Agreement:
+    """How the exchanges of all ranks fit together."""
+
+    shifts: Mapping[int, float]
+    """Rank -> seconds to add to its clock."""
+    is_partial: bool = False
+    """True if ranks may exchange something with others that have no trace."""
+    is_apart: bool = False
+    """True if nothing that one rank exchanges is that of another."""
+    doubt: str = ""
+
+
+def agreement(steps: Sequence[Mapping[int, StepTrace]], traces: Sequence[RankTrace]) -> Agreement:
+    """Shifts of the clocks, from exchanges that match on all ranks.
+
+    Where they do not, ranks of devices are taken each for itself, and those without a trace are taken to be their
+    partners.
+
+    Raises:
+        DataError: operators of hosts whose exchanges do not match, or whose clocks cannot be aligned.
+    """
+    ranks, doubt = [trace.rank for trace in traces], ""
+    is_partial = any(trace.is_partial for trace in traces)
+    is_strict = not is_partial and any(one.host_s is None for step in steps for one in step.values())
+    for partial in (is_partial,) if is_strict or is_partial else (False, True):
+        try:
+            return Agreement(shifts(ranks, orders([matched(step, partial) for step in steps])), partial, doubt=doubt)
+        except DataError as error:
+            if is_strict:
+                raise
+            doubt = f"exchanges of the ranks do not match, each waits for those that it matches with: {error}"
+    doubt = f"exchanges of the ranks do not match, each rank is replayed by itself: {doubt.partition(': ')[2]}"
+    return Agreement(dict.fromkeys(ranks, 0.0), is_partial=True, is_apart=True, doubt=doubt)
+
+
 def step_of(steps: Sequence[Mapping[int, StepTrace]], traces: Sequence[RankTrace], event_s: float = 0.0) -> StepGraph:
     """The medians of ``steps``, rank -> trace, in all of which each rank did the same; errors as ``median_step``."""
-    ranks, is_partial = [trace.rank for trace in traces], any(trace.is_partial for trace in traces)
-    is_apart = False
-    try:
-        shift = shifts(ranks, orders([matched(step, is_partial) for step in steps]))
-    except DataError:
-        if not is_partial:
-            raise
-        shift, is_apart = dict.fromkeys(ranks, 0.0), True  # what looked like one exchange was with others
+    ranks = [trace.rank for trace in traces]
+    agreed = agreement(steps, traces)
+    shift = agreed.shifts
     steps = [{rank: _shifted(trace, shift[rank]) for rank, trace in step.items()} for step in steps]
-    exchanges = [matched(step, is_partial, is_apart) for step in steps]
+    exchanges = [matched(step, agreed.is_partial, agreed.is_apart) for step in steps]
     if len({tuple((one.kind, one.bytes, one.group) for one in step) for step in exchanges}) > 1:
         exchanges = [_in_order_of(exchanges[0], step) for step in exchanges]
     mine = {rank: [step[rank] for step in steps] for rank in ranks}
