@@ -136,6 +136,13 @@ SECTIONS = {
         _sizes("loading.py", "5000", "50000"),
         tables.loading,
     ),
+    "trace_reading": Section(
+        "Reading traces",
+        "A made-up trace of one GPU, written step after step: one pass over its events, then what becomes steps. "
+        "One process; memory is its peak. Rates are those of its processor time, since other work may share the cores.",
+        _sizes("trace_reading.py", "1000"),
+        tables.trace_reading,
+    ),
     "streaming": Section(
         "Training from files",
         "Vectors stay in mapped files. Of two sizes: load, fit the statistics of the model, take 20 steps, gather "

@@ -63,6 +63,31 @@ def loading(rows: list[dict[str, float]]) -> list[str]:
     return table(headings, [[f"{row[key]:,.{n}f}" for key, n in digits.items()] for row in rows], left=0)
 
 
+def trace_reading(rows: list[dict[str, float]]) -> list[str]:
+    """Rates and memory of reading, a row a size."""
+    headings = [
+        "MB",
+        "events",
+        "steps",
+        "reading (MB/s)",
+        "peak memory (MB)",
+        "with its steps (MB/s)",
+        "peak memory (MB)",
+    ]
+    return table(
+        headings,
+        [
+            [
+                f"{row['megabytes']:,.0f}", f"{row['events']:,}", f"{row['steps']:,}",
+                f"{row['megabytes'] / row['read_cpu_s']:.0f}", f"{row['read_memory_mb']:,.0f}",
+                f"{row['megabytes'] / (row['read_cpu_s'] + row['steps_cpu_s']):.0f}", f"{row['memory_mb']:,.0f}",
+            ]
+            for row in rows
+        ],
+        left=0,
+    )  # fmt: skip
+
+
 def network(rows: list[dict[str, Any]]) -> list[str]:
     return ["| step | seconds |", "|---|---:|", *(f"| {row['step']} | {row['seconds']:.2f} |" for row in rows)]
 

@@ -240,8 +240,10 @@ class _Ops:
 
     def _recorded(self, work: Work, start: float) -> set[int]:
         """Work on other streams that this one was made to wait for, as the profiler recorded it."""
+        waits = self._waits.get(work.event.stream) if self._waits else None
+        if not waits:
+            return set()
         found: set[int] = set()
-        waits = self._waits.get(work.event.stream, ()) if self._waits else ()
         own = self._streams[work.stream]
         since = own[-1].launched if own else float("-inf")
         for called, stream, until in waits:

@@ -18,7 +18,7 @@ from cdmpp.trace.exchange_events import Records, is_record, summary
 from cdmpp.trace.host_ops import host_steps
 from cdmpp.trace.inventory import Breakdown, CategoryCount, CollectiveCount, Inventory, StepLength, StreamUse
 from cdmpp.trace.rank_trace import RankTrace, StepTrace
-from cdmpp.trace.scanned import Scanned, scan
+from cdmpp.trace.scanned import Scanned, scan, without_collection
 from cdmpp.trace.step_window import StepWindow, step_windows
 
 _COPIES = ("memcpy", "memset", "dma")
@@ -48,6 +48,11 @@ def rank_trace(scanned: Scanned, mark: str | None = None) -> RankTrace:
     Raises:
         DataError: a rank that is no number, or beyond its world; a mark that no event has.
     """
+    with without_collection():
+        return _rank_trace(scanned, mark)
+
+
+def _rank_trace(scanned: Scanned, mark: str | None) -> RankTrace:
     rank, world, backend, warnings = _place(scanned)
     try:
         windows, said = step_windows(scanned, mark)

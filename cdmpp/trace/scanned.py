@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,10 +72,17 @@ def scan(path: Path, progress: bool = False, base_us: float | None = None) -> Sc
     Raises:
         DataError: it is no trace.
     """
-    was_on = gc.isenabled()
-    gc.disable()  # events hold no circles, and looking for some takes longer than reading
-    try:
+    with without_collection():
         return _scan(path, progress, base_us)
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Leave out Python's search for circles of objects: events hold none, and it takes longer than reading."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
     finally:
         if was_on:
             gc.enable()
