@@ -19,7 +19,11 @@ def check_report(traces: Sequence[RankTrace]) -> Report:
         title=f"What was read of {len(read)} trace{'s' * (len(read) > 1)}",
         answer={"read": [asdict(one) for one in read]},
         totals=read_totals(read),
-        tables=(_files(read), _categories(read), _streams(read), _steps(read), _collectives(read)),
+        tables=tuple(
+            table
+            for table in (_files(read), _categories(read), _streams(read), _steps(read), _collectives(read))
+            if table.rows
+        ),
         warnings=tuple(dict.fromkeys(doubts)),
     )
 

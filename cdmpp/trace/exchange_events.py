@@ -32,6 +32,8 @@ _KINDS = (
     ("gather", ("gather",)),
     ("scatter", ("scatter",)),
 )
+_MOST = 2**53
+"""Most bytes that an exchange may have."""
 _NAMES = frozenset(kind for kind, _ in _KINDS)
 _COLLECTIVE = re.compile(r"^(void )?(nccl|rccl|oneccl|hccl|xccl|mscclKernel|msccl)|ncclDevKernel|ncclKernel", re.I)
 _RECORD = re.compile(r"^(nccl|rccl|xccl|hccl|ucc|mtia\w*ccl):|^record_param_comms$")
@@ -81,7 +83,12 @@ def is_launch(event: Event) -> bool:
 def input_bytes(event: Event) -> int:
     """Count bytes of the tensors that a recorded op was given; 0 without ``record_shapes``."""
     shapes, kinds = event.args.get("Input Dims"), event.args.get("Input type")
-    return sum(map(_tensor_bytes, shapes, kinds)) if isinstance(shapes, list) and isinstance(kinds, list) else 0
+    return _known(sum(map(_tensor_bytes, shapes, kinds))) if isinstance(shapes, list) and isinstance(kinds, list) else 0
+
+
+def _known(size: int) -> int:
+    """Bytes, or 0 for a number that no size can be."""
+    return size if 0 <= size <= _MOST else 0
 
 
 def input_dtype(event: Event) -> str:
@@ -102,7 +109,7 @@ def _tensor_bytes(shape: Any, kind: Any) -> int:
 
 def gloo_bytes(event: Event, kind: str, world: int) -> int:
     """Bytes as ``collectives.collective.KINDS`` counts them: a gather is given one rank's share."""
-    return input_bytes(event) * (world if kind == "all_gather" else 1)
+    return _known(input_bytes(event) * (world if kind == "all_gather" else 1))
 
 
 def record_of(event: Event, world: int) -> ExchangeRecord:
@@ -115,7 +122,7 @@ def record_of(event: Event, world: int) -> ExchangeRecord:
     if not size and "Collective name" not in args:
         size = gloo_bytes(event, kind, world)
     name = next((str(args[key]) for key in ("Process Group Name", "Process Group Description") if args.get(key)), "")
-    return ExchangeRecord(kind, max(size, 0), f"{name}{args.get('Process Group Ranks', '')}")
+    return ExchangeRecord(kind, _known(size), f"{name}{args.get('Process Group Ranks', '')}")
 
 
 class Records:

@@ -121,9 +121,11 @@ def _host_of_a_device(scanned: Scanned) -> str:
 def _doubts(scanned: Scanned, windows: Sequence[StepWindow], work: DeviceWork, said: str) -> list[str]:
     found = []
     if not said:
+        names = Counter(one.name for one in scanned.host if one.category == "user_annotation")
+        often = [f"{name[:40]!r} ({count:,} times)" for name, count in names.most_common(_NAMED) if count > 1]
         found.append(
             "nothing marks the steps, so the whole trace is one: give torch.profiler a schedule and call its step(), "
-            "or name what begins a step with --step-mark REGEX"
+            f"or name what begins a step with --step-mark REGEX{', such as ' * bool(often)}{', '.join(often)}"
         )
     if scanned.broken:
         reasons = Counter(one.reason for one in scanned.broken)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from random import Random
+
 import pytest
 
 from cdmpp import cli
@@ -9,7 +12,9 @@ from cdmpp.errors import CdmppError, DataError
 from cdmpp.steps.replay import replay
 from cdmpp.trace.folder import TracedJob, read_traces, traced_job
 from cdmpp.trace.graph_file import graph_from_dict, graph_to_dict
+from cdmpp.trace.kineto import rank_trace
 from cdmpp.trace.rank_trace import HOST
+from cdmpp.trace.scanned import scan
 from cdmpp.trace.traced_step import traced_steps
 from cdmpp.trace.what_if import changed, doubts
 from tests.trace import field_jobs as jobs
@@ -288,3 +293,48 @@ def test_exchanges_that_do_not_match_are_said(tmp_path):
     job = read(tmp_path)
     assert any("exchanges of the ranks do not match" in text for text in job.warnings)
     assert MS * replay(job.graph).step_s == pytest.approx(5, rel=0.03)
+
+
+ODD = (
+    None,
+    "",
+    "x",
+    [],
+    {},
+    True,
+    -1,
+    0,
+    1e300,
+    10**400,
+    float("nan"),
+    float("inf"),
+    [1],
+    {"a": 1},
+    "5",
+    -(10**30),
+    2**70,
+)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_event_is_counted_whatever_it_holds(tmp_path, seed):
+    """Odd values anywhere: an answer or a refusal, and kept + left over + lost = spans in either case."""
+    random = Random(seed)
+    jobs.nccl_generic(tmp_path)
+    for file in sorted(tmp_path.iterdir()):
+        whole = json.loads(file.read_text())
+        for event in random.sample(whole["traceEvents"], 12):
+            target = event if random.random() < 0.6 or not event["args"] else event["args"]
+            target[random.choice(list(target))] = random.choice(ODD)
+        file.write_text(json.dumps(whole))
+        spans = sum(event.get("ph") == "X" for event in whole["traceEvents"])
+        trace = rank_trace(scan(file))
+        rows = trace.inventory.categories
+        assert sum(row.events for row in rows) == spans
+        assert all(row.events == row.kept + row.left_over + row.lost for row in rows)
+        assert all(min(row.kept, row.left_over, row.lost) >= 0 for row in rows)
+    try:
+        job = read(tmp_path)
+    except DataError:
+        return
+    assert replay(job.graph).step_s > 0
