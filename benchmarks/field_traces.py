@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import subprocess
 import tempfile
 from collections import Counter
@@ -221,8 +222,9 @@ def read(file: Path, name: str, hta: str | None) -> Row:
 def breakdown(file: Path, rank: int, python: str) -> Mapping[str, float] | None:
     """What HolisticTraceAnalysis says; None where it does not read the trace."""
     run = subprocess.run(
-        [python, "-c", HTA, str(file), str(rank)], capture_output=True, text=True, timeout=300, check=False
-    )
+        [python, "-c", HTA, str(file), str(rank)], capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "HTA_DISABLE_NS_ROUNDING": "1"},
+    )  # fmt: skip
     lines = [line for line in run.stdout.splitlines() if line.startswith("RESULT ")]
     return json.loads(lines[-1].removeprefix("RESULT ")) if lines else None
 
@@ -272,6 +274,9 @@ def page(rows: Sequence[Row]) -> list[str]:
         *[f"- {row.name}: {row.refusal.partition('.json')[2].partition(' ')[2]}" for row in rows if row.refusal],
         "",
         "## Compared with HolisticTraceAnalysis 0.5.0",
+        "",
+        "With its last step kept (`include_last_profiler_step`) and without its rounding (`HTA_DISABLE_NS_ROUNDING`),",
+        "which moves every begin up and every end down to a whole microsecond.",
         "",
         *table(
             ["trace", "kernels", "its kernels", "compute, ms", "its", "exposed, ms", "its", "idle, ms", "its", "why"],

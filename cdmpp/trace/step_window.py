@@ -76,8 +76,10 @@ def _outermost(marks: Sequence[Event]) -> list[Event]:
 
 
 def _between(marks: Sequence[Event]) -> list[StepWindow]:
-    """From mark to mark; the last as long as itself."""
-    ends = [*(event.ts for event in marks[1:]), marks[-1].end]
+    """From mark to mark; the last as long as the median of the others, or as itself where there are none."""
+    gaps = sorted(b.ts - a.ts for a, b in zip(marks, marks[1:], strict=False))
+    last = marks[-1].ts + gaps[len(gaps) // 2] if gaps else marks[-1].end
+    ends = [*(event.ts for event in marks[1:]), last]
     return [StepWindow(place, event.ts, end) for place, (event, end) in enumerate(zip(marks, ends, strict=True))]
 
 
@@ -95,6 +97,4 @@ def _graph_steps(scanned: Scanned) -> list[StepWindow]:
     sizes = [counts[launch.correlation] for launch in launches]
     if min(sizes) < 0.9 * max(sizes):
         return []
-    gaps = sorted(b.ts - a.ts for a, b in zip(launches, launches[1:], strict=False))
-    ends = [*(launch.ts for launch in launches[1:]), launches[-1].ts + gaps[len(gaps) // 2]]
-    return [StepWindow(place, one.ts, end) for place, (one, end) in enumerate(zip(launches, ends, strict=True))]
+    return _between(launches)
