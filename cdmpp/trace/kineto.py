@@ -14,7 +14,7 @@ from cdmpp.errors import DataError, some
 from cdmpp.trace.device_steps import busy_us, device_steps, overlaps
 from cdmpp.trace.device_work import DeviceWork, device_work
 from cdmpp.trace.event import Event, kind_of_category
-from cdmpp.trace.exchange_events import Records, is_record, summary
+from cdmpp.trace.exchange_events import Records, is_collective, is_record, summary
 from cdmpp.trace.host_ops import host_steps
 from cdmpp.trace.inventory import Breakdown, CategoryCount, CollectiveCount, Inventory, StepLength, StreamUse
 from cdmpp.trace.rank_trace import RankTrace, StepTrace
@@ -222,5 +222,6 @@ def _breakdown(events: Iterable[Event]) -> Breakdown:
 
 
 def _moves(event: Event) -> bool:
-    lower = event.name.lower()
-    return "nccl" in lower or any(word in lower for word in _COPIES)
+    """True for a collective and for a copy; a kernel that only has such a word in its name computes."""
+    is_copy = event.category in ("gpu_memcpy", "gpu_memset") or event.name.lower().startswith(_COPIES)
+    return is_copy or is_collective(event)

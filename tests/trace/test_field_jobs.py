@@ -338,3 +338,14 @@ def test_every_event_is_counted_whatever_it_holds(tmp_path, seed):
     except DataError:
         return
     assert replay(job.graph).step_s > 0
+
+
+def test_a_kernel_with_a_copy_in_its_name_computes(tmp_path):
+    trace = jobs.Trace()
+    trace.mark(0, 0, 10000)
+    for place, (name, cat) in enumerate(
+        (("combined_routing_memset", None), ("Memset (Device)", "gpu_memset"), ("ncclDevKernel_Generic(args)", None))
+    ):
+        trace.device(name, 10 + place, 100 + 2000 * place, 1000, cat=cat)
+    found = rank_trace(scan(trace.save(tmp_path) / "rank0.json")).inventory.breakdown
+    assert [MS * value for value in (found.compute_s, found.exposed_s, found.idle_s)] == pytest.approx([1, 2, 2])
