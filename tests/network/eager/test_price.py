@@ -19,6 +19,7 @@ from cdmpp.network.predict import predict_read
 from cdmpp.network.workload import Workload
 from cdmpp.operators.backward import backward_of
 from cdmpp.operators.operator import EagerOperator
+from cdmpp.predict.predictor import Predictor
 
 
 class Block(nn.Module):
@@ -31,7 +32,7 @@ class Block(nn.Module):
         return self.norm(x + self.drop(self.second(torch.relu(self.first(x)))))
 
 
-class Given:
+class Given(Predictor):
     """A predictor that answers a millisecond a call, of which the device is busy ``share``."""
 
     trained_on = {"t4": devices.get("t4")}
