@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike, DTypeLike
 from torch import Tensor
 
-from cdmpp.ast.spool import MappedTable
+from cdmpp.ast.mapped_table import MappedTable
 from cdmpp.ast.table import AstTable
 from cdmpp.devices import SPEC_FIELDS, Device
 from cdmpp.errors import DataError
@@ -104,7 +104,7 @@ class ProgramTensors:
         weights: np.ndarray | None = None,
         rows: np.ndarray | None = None,
     ) -> ProgramTensors:
-        """Build from an AST table. Of a mapped one (``ast.spool``) leaves and kernels stay in its files.
+        """Build from an AST table. Of a mapped one (``ast.mapped_table``) leaves and kernels stay in its files.
 
         Args:
             rows: (n,) programs of ``asts``, in that order; None: all. The other (n,) arguments are of these.

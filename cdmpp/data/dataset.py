@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cdmpp.ast.spool import concat
+from cdmpp.ast.mapped_table import concat
 from cdmpp.ast.table import AstTable
 from cdmpp.data.labels import Labels
 from cdmpp.errors import DataError
@@ -59,7 +59,7 @@ def join_datasets(parts: Sequence[LatencyDataset]) -> LatencyDataset:
     return LatencyDataset(
         **arrays,
         features=one_kind(part.features for part in parts),
-        asts=concat([part.asts for part in parts], cache_root() / "spool"),
+        asts=concat([part.asts for part in parts], cache_root() / "mapped"),
         tasks=join_tasks([part.tasks for part in parts]),
         source=", ".join(dict.fromkeys(part.source for part in parts)),
     )

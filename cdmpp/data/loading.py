@@ -12,7 +12,7 @@ import numpy as np
 from cdmpp import devices
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import EAGER_FEATURES, EXTRACTOR_VERSION, FEATURES
-from cdmpp.ast.spool import AstSpool
+from cdmpp.ast.mapped_table import MappedTableWriter
 from cdmpp.ast.table import AstTable, read_asts
 from cdmpp.data.codes import codes_of
 from cdmpp.data.dataset import LatencyDataset, join_tasks, one_kind
@@ -159,20 +159,20 @@ class _DataSet:
 
 def _gather(sets: Sequence[_DataSet], labels: Labels, features: str) -> tuple[AstTable, np.ndarray]:
     """The ASTs that can be had, and their places in ``labels``, which rise."""
-    spool, order = AstSpool(cache_root() / "spool"), [np.zeros(0, np.int64)]
+    writer, order = MappedTableWriter(cache_root() / "mapped"), [np.zeros(0, np.int64)]
     codes = None
     if features == "cdmpp":
-        codes = codes_of([(one.folder, one.tasks) for one in sets], labels, Path(spool.folder.name))
+        codes = codes_of([(one.folder, one.tasks) for one in sets], labels, Path(writer.folder.name))
     taken = np.zeros(len(labels), bool)
     for one in sets:
         for table, places in one.stored(labels, taken):
             if features == "cdmpp":
                 table = table.with_codes(None if codes is None else codes[places])
-            spool.append(table)
+            writer.append(table)
             order.append(places)
     _check_complete(sets, labels, taken)
     rows = np.concatenate(order)
-    return _in_order(spool.finish(), np.argsort(rows)), np.sort(rows)
+    return _in_order(writer.finish(), np.argsort(rows)), np.sort(rows)
 
 
 def _fresh(table: AstTable, places: np.ndarray, taken: np.ndarray) -> Iterator[tuple[AstTable, np.ndarray]]:
@@ -188,10 +188,10 @@ def _in_order(table: AstTable, rows: np.ndarray) -> AstTable:
     """``table`` by ``rows``, again in mapped files."""
     if np.array_equal(rows, np.arange(len(table))):
         return table
-    spool = AstSpool(cache_root() / "spool")
+    writer = MappedTableWriter(cache_root() / "mapped")
     for start in range(0, len(rows), _PORTION):
-        spool.append(table.take(rows[start : start + _PORTION]))
-    return spool.finish()
+        writer.append(table.take(rows[start : start + _PORTION]))
+    return writer.finish()
 
 
 def _check_complete(sets: Sequence[_DataSet], labels: Labels, taken: np.ndarray) -> None:

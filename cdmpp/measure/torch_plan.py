@@ -71,7 +71,7 @@ def operator_plan(limits: CallLimits, count: int, seed: int, dtype: str = "float
     return list(islice(_operators(limits, seed, dtype), count))
 
 
-def gauge_plan(limits: CallLimits, calls: int, seed: int, dtype: str = "float32") -> list[EagerOperator]:
+def calibration_plan(limits: CallLimits, calls: int, seed: int, dtype: str = "float32") -> list[EagerOperator]:
     """Take the first ``calls`` operators of each family of kernels in the list that ``operator_plan`` begins."""
     room = dict.fromkeys(FAMILIES, calls)
     chosen = []

@@ -29,7 +29,7 @@ from cdmpp.platform.lock import writing
 from cdmpp.predict.model_folder import load
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.rows import predict_rows
-from cdmpp.recipes.gauges import CALLS, gauge_calls
+from cdmpp.recipes.calibration_calls import CALLS, calibration_calls
 from cdmpp.recipes.scaled import scale_to, tensors_of
 from cdmpp.training.metrics import latency_metrics
 
@@ -58,7 +58,7 @@ class CalibrateSettings:
     runtime: str = "tvm"
     """``tvm``: programs on a CPU; ``torch``: calls of PyTorch's operators on the CPU or GPU of this machine."""
     calls: int = 3
-    """Calls of each family of kernels that are timed with ``runtime="torch"``, chosen by ``gauge_calls``."""
+    """Calls of each family of kernels that are timed with ``runtime="torch"``, chosen by ``calibration_calls``."""
     force: bool = False
     """Store the model although the machine was busy, see ``Disturbance``, or although it is the worse one."""
 
@@ -73,8 +73,8 @@ def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
     Raises:
         CdmppError: a device whose machine code is not read, a model that reads none, or no compiler for the probe; of
             ``runtime="torch"`` a model of another kind.
-        DataError: too few gauges could be measured, the GPU is not in this machine, the machine is busy, or the model
-            as it is answers the gauges better than the scaled one.
+        DataError: too few calibration kernels could be measured, the GPU is not in this machine, the machine is
+            busy, or the model as it is answers the calibration kernels better than the scaled one.
     """
     described, start = devices.get(settings.device), load(settings.start)
     if settings.runtime == "torch":
@@ -91,11 +91,11 @@ def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
     rows = np.arange(len(records))
     if (tasks := len(np.unique(records.task_ids))) < FEWEST_TASKS:
         raise DataError(
-            f"{tasks} gauges could be measured, calibration takes {FEWEST_TASKS}: see {settings.out}/records"
+            f"{tasks} calibration kernels could be measured, it takes {FEWEST_TASKS}: see {settings.out}/records"
         )
     taken = Disturbance.of(read_records(settings.out / "records", settings.device))
     if not settings.force:
-        taken.check(FORCE, "No model was stored, and the next run measures the gauges again")
+        taken.check(FORCE, "No model was stored, and the next run measures the calibration kernels again")
     before = _figures(start, records, rows, device)
     left_out = _left_out(start, records, device)
     if not settings.force:
@@ -122,7 +122,7 @@ def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
 
 
 def _check_gain(before: Mapping[str, float], after: Mapping[str, float], settings: CalibrateSettings) -> None:
-    """``DataError`` where both the mean and the median error of the gauges grew."""
+    """``DataError`` where both the mean and the median error of the calibration kernels grew."""
     if all(after[key] > before[key] for key in ("mape", "median_ape")):
         raise DataError(
             f"scaling makes the answers of {settings.start} worse on {settings.device}: {before['mape']:.1f} % off "
@@ -154,13 +154,13 @@ def _measure(settings: CalibrateSettings, start: Predictor) -> LatencyDataset:
 
         described = devices.get(settings.device)
         limits = CallLimits.of(described, _CALL_MS, None)
-        chosen = gauge_calls(start, described, limits, settings.calls, plan.seed)
+        chosen = calibration_calls(start, described, limits, settings.calls, plan.seed)
         TorchCollector(plan, folder, chosen).run()
         return load_dataset(folder, settings.device)
-    from cdmpp.programs.gauges import gauge_tasks
+    from cdmpp.programs.calibration_kernels import calibration_tasks
 
     with writing(folder, f"calibration of {settings.device}"):
-        add_tasks(folder, gauge_tasks())
+        add_tasks(folder, calibration_tasks())
         Collector(plan, folder).run()
     derive_codes(folder, progress=settings.progress)
     return load_dataset(folder, settings.device)
@@ -175,7 +175,7 @@ def _forget_disturbed(folder: Path, device: str) -> None:
 
 
 def _left_out(start: Predictor, dataset: LatencyDataset, device: Device) -> dict[str, float]:
-    """Errors of each gauge by what the others tell."""
+    """Errors of each calibration kernel by what the others tell."""
     names, predicted = dataset.task_ids, np.empty(len(dataset))
     for task in np.unique(names):
         rest, own = np.flatnonzero(names != task), np.flatnonzero(names == task)

@@ -11,7 +11,7 @@ import pytest
 from toy_data import toy_ast, toy_dataset, write_toy_dataset
 
 from cdmpp import devices
-from cdmpp.ast.spool import AstSpool, MappedTable, concat
+from cdmpp.ast.mapped_table import MappedTable, MappedTableWriter, concat
 from cdmpp.ast.table import AstTable, write_asts
 from cdmpp.data import loading
 from cdmpp.data.batching import ProgramTensors
@@ -155,7 +155,7 @@ def test_a_folder_with_doubled_rows_holds_each_program_once(folder):
 def test_no_file_is_left_behind_even_by_a_kill(folder, cache):
     data = load_dataset(folder)
     gc.collect()
-    assert not list((cache / "spool").iterdir()) and data.take([3]).asts[0].n_leaf > 0
+    assert not list((cache / "mapped").iterdir()) and data.take([3]).asts[0].n_leaf > 0
 
 
 def test_a_cache_that_cannot_be_written_is_told(folder, tmp_path, monkeypatch):
@@ -225,10 +225,10 @@ def test_joined_with_another_device_it_stays_mapped(folder, tmp_path):
 def test_batches_are_those_of_memory(tmp_path):
     rng = np.random.default_rng(1)
     table = AstTable.from_asts([toy_ast(rng) for _ in range(40)])
-    spool = AstSpool(tmp_path)
+    writer = MappedTableWriter(tmp_path)
     for rows in np.array_split(np.arange(40), 3):
-        spool.append(table.take(rows))
-    mapped, sheet, rows = spool.finish(), devices.get("xeon-icelake"), np.array([7, 3, 31, 12, 20])
+        writer.append(table.take(rows))
+    mapped, sheet, rows = writer.finish(), devices.get("xeon-icelake"), np.array([7, 3, 31, 12, 20])
     one, two = (
         ProgramTensors.build(asts, {sheet.name: sheet}, [sheet.name] * 5, rows=rows) for asts in (table, mapped)
     )
@@ -268,10 +268,10 @@ def test_baselines_of_a_large_set_see_a_sample(folder, monkeypatch):
 def test_mapped_programs_go_to_other_processes_though_their_files_are_gone(tmp_path):
     from joblib import Parallel, delayed
 
-    spool = AstSpool(tmp_path / "spool")
-    spool.append(toy_dataset(3000)[0].asts)
-    table = spool.finish()
-    assert not list((tmp_path / "spool").iterdir())
+    writer = MappedTableWriter(tmp_path / "mapped")
+    writer.append(toy_dataset(3000)[0].asts)
+    table = writer.finish()
+    assert not list((tmp_path / "mapped").iterdir())
     first, second = Parallel(n_jobs=2)(delayed(AstTable.take)(table, [i]) for i in (5, 2999))
     np.testing.assert_array_equal(first.leaf_features, table[5].leaf_features)
     np.testing.assert_array_equal(second.kernel_features, table[2999].kernel_features)

@@ -21,7 +21,7 @@ from cdmpp.measure.collector import BUSY_WINDOWS, Collector
 from cdmpp.measure.disturbance import LOAD_LIMIT, SPREAD_LIMIT, Disturbance
 from cdmpp.measure.protocol import Visits
 from cdmpp.recipes import calibrate as recipe
-from cdmpp.recipes import gauges
+from cdmpp.recipes import calibration_calls
 from cdmpp.recipes.calibrate import FEWEST_TASKS, CalibrateSettings, calibrate
 from tests.measure.machine import ALL, Machine, settings
 
@@ -117,7 +117,7 @@ def calibrated(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     """Calibration of PyTorch's calls on the make-believe machine."""
     monkeypatch.setattr(recipe, "probe", lambda: type("Found", (), {"spec": lambda _: {"clock_mhz": 3000.0}})())
     monkeypatch.setattr(recipe, "_SEPARATION_S", 0.0)
-    monkeypatch.setattr(gauges, "_POOL", 3)
+    monkeypatch.setattr(calibration_calls, "_POOL", 3)
 
     def run(**changes):
         return calibrate(CalibrateSettings(DEVICE, tmp_path, "torch-gpus", 2.5, False, "torch", 1, **changes))

@@ -84,7 +84,7 @@ def test_what_cannot_be_calibrated_is_said(tmp_path, monkeypatch, known):
     monkeypatch.setattr(recipe, "probe", lambda: type("Found", (), {"spec": lambda _: {"clock_mhz": 3000.0}})())
     monkeypatch.setattr(recipe, "_measure", lambda *_: known.take(some(known, 3)))
     monkeypatch.setattr(disturbance, "load_of_others", lambda: 0.0)  # whatever else runs meanwhile
-    with pytest.raises(DataError, match="3 gauges could be measured, calibration takes 6"):
+    with pytest.raises(DataError, match="3 calibration kernels could be measured, it takes 6"):
         calibrate(CalibrateSettings("epyc-9005", tmp_path, "cpus"))
 
 

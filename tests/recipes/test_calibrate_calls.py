@@ -13,12 +13,12 @@ from cdmpp import cli, devices
 from cdmpp.data.loading import load_dataset
 from cdmpp.errors import CdmppError
 from cdmpp.measure import disturbance
-from cdmpp.measure.torch_plan import CallLimits, gauge_plan, operator_plan
+from cdmpp.measure.torch_plan import CallLimits, calibration_plan, operator_plan
 from cdmpp.operators.operator import FAMILIES
 from cdmpp.predict.rows import predict_rows
 from cdmpp.recipes import calibrate as recipe
 from cdmpp.recipes.calibrate import CalibrateSettings, calibrate
-from cdmpp.recipes.gauges import gauge_calls
+from cdmpp.recipes.calibration_calls import calibration_calls
 from tests.recipes.test_train_script import ROOT
 
 DEVICE = "xeon-emeraldrapids"
@@ -38,16 +38,16 @@ def calls():
     return replace(measured, latency_s=1.6 * expected)
 
 
-def gauges(calls):
+def timed(calls):
     limits = CallLimits.of(devices.get(DEVICE), 50.0, None)
     classes = np.unique(calls.op_classes)
-    assert {operator.kind.op_class for operator in gauge_plan(limits, 3, 0)} <= set(classes)
+    assert {operator.kind.op_class for operator in calibration_plan(limits, 3, 0)} <= set(classes)
     return np.concatenate([np.flatnonzero(calls.op_classes == one)[:3] for one in classes])
 
 
 def test_so_many_of_each_family_are_planned_the_first_of_the_long_list():
     limits = CallLimits.of(devices.get("a100"), 50.0, None)
-    few = gauge_plan(limits, 3, 7)
+    few = calibration_plan(limits, 3, 7)
     assert Counter(operator.kind.family for operator in few) == dict.fromkeys(FAMILIES, 3)
     later = iter(operator_plan(limits, 400, 7))
     assert all(operator in later for operator in few)  # in that order
@@ -59,7 +59,7 @@ def test_a_number_of_calls_without_torch_is_refused(capsys):
 
 
 def test_three_calls_a_family_bring_it_near_and_it_is_known_again(calls, tmp_path, monkeypatch):
-    chosen = gauges(calls)
+    chosen = timed(calls)
     rest = np.setdiff1d(np.arange(len(calls)), chosen)
     monkeypatch.setattr(recipe, "_measure", lambda *_: calls.take(chosen))
     monkeypatch.setattr(recipe, "probe", lambda: type("Found", (), {"spec": lambda _: {"clock_mhz": 3000.0}})())
@@ -82,13 +82,13 @@ def test_what_cannot_be_calibrated_is_said(tmp_path):
         calibrate(CalibrateSettings("h100", tmp_path, "torch-gpus", runtime="torch"))
 
 
-def test_gauges_lie_apart_in_each_family_and_are_the_same_again():
+def test_calibration_calls_lie_apart_in_each_family_and_are_the_same_again():
     start, device = cdmpp.load_model("torch-gpus"), devices.get("l4")
     limits = CallLimits.of(device, 50.0, None)
-    chosen = gauge_calls(start, device, limits, 3, 0)
+    chosen = calibration_calls(start, device, limits, 3, 0)
     assert Counter(operator.kind.family for operator in chosen) == dict.fromkeys(FAMILIES, 3)
     assert len(set(chosen)) == len(chosen) and all(map(limits.allow, chosen))
-    assert gauge_calls(start, device, limits, 3, 0) == chosen
+    assert calibration_calls(start, device, limits, 3, 0) == chosen
 
     def least_apart(operators):
         """Factor between the latencies of the two products that are nearest to each other, mean over seeds."""
@@ -96,8 +96,8 @@ def test_gauges_lie_apart_in_each_family_and_are_the_same_again():
         return np.diff(logs).min()
 
     seeds = range(2)
-    spread = [least_apart(gauge_calls(start, device, limits, 3, seed)) for seed in seeds]
-    at_random = [least_apart(gauge_plan(limits, 3, seed)) for seed in seeds]
+    spread = [least_apart(calibration_calls(start, device, limits, 3, seed)) for seed in seeds]
+    at_random = [least_apart(calibration_plan(limits, 3, seed)) for seed in seeds]
     assert np.mean(spread) > np.mean(at_random)
 
 

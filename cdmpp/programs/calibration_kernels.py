@@ -1,4 +1,4 @@
-"""Gauges: a dozen kernels that lean on different parts of a CPU, to tell a device from few measurements."""
+"""A dozen kernels that lean on different parts of a CPU: a model is calibrated to a device by few measurements."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Kernel = tuple[list[Any], Any]
 """Inputs and output, as TE has them."""
 
 
-def gauge_tasks() -> list[Task]:
-    """Make one task of each gauge, those that tell most first."""
-    return [_task(name, kernel) for name, kernel in _GAUGES.items()]
+def calibration_tasks() -> list[Task]:
+    """Make one task of each kernel, those that tell most first."""
+    return [_task(name, kernel) for name, kernel in _KERNELS.items()]
 
 
 def _task(name: str, kernel: Callable[[], Kernel]) -> Task:
@@ -25,7 +25,9 @@ def _task(name: str, kernel: Callable[[], Kernel]) -> Task:
     function = te.create_prim_func([*inputs, output]).with_attr("global_symbol", "main")
     module = tvm.IRModule({"main": function})
     counts = flops(module), io_bytes(module)
-    return Task(task_id(module), name, op_class(name, module), module.script(), *counts, {"gauges": 1}, "gauge")
+    return Task(
+        task_id(module), name, op_class(name, module), module.script(), *counts, {"calibration": 1}, "calibration"
+    )
 
 
 def _matmul(m: int, k: int, n: int) -> Kernel:
@@ -101,7 +103,7 @@ def _transpose(rows: int, columns: int) -> Kernel:
     return [x], te.compute((columns, rows), lambda i, j: x[j, i], name="transpose")
 
 
-_GAUGES: dict[str, Callable[[], Kernel]] = {
+_KERNELS: dict[str, Callable[[], Kernel]] = {
     "matmul": lambda: _matmul(128, 128, 128),
     "add_large": lambda: _elementwise(1 << 22, lambda v: v * tirx.const(0.5, "float32") + tirx.const(1, "float32")),
     "add_small": lambda: _elementwise(2048, lambda v: v + tirx.const(1, "float32")),

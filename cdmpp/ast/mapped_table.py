@@ -1,4 +1,4 @@
-"""AstSpool: ASTs of more programs than memory should hold, appended to flat files that are mapped and not read."""
+"""A table of more ASTs than memory should hold: they are appended to flat files that are mapped and not read."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class MappedTable(AstTable):
         return AstTable, tuple(None if array is None else np.array(array) for array in arrays)
 
 
-class AstSpool:
+class MappedTableWriter:
     """Write programs with ``append``, get them all as one table from ``finish``; memory stays that of one portion."""
 
     def __init__(self, parent: Path):
@@ -100,7 +100,7 @@ def concat(tables: Sequence[AstTable], parent: Path) -> AstTable:
     """Put the programs of ``tables`` one table after the other, in mapped files below ``parent``."""
     if len(tables) == 1:
         return tables[0]
-    spool = AstSpool(parent)
+    writer = MappedTableWriter(parent)
     for table in tables:
-        spool.append(table)
-    return spool.finish()
+        writer.append(table)
+    return writer.finish()

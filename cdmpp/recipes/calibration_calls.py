@@ -1,4 +1,4 @@
-"""Gauge calls: the few framework operators that a device is timed by, spread over what a model tells apart."""
+"""Calibration calls: the few framework operators that a device is timed by, spread over what a model tells apart."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.devices import Device
-from cdmpp.measure.torch_plan import CallLimits, gauge_plan
+from cdmpp.measure.torch_plan import CallLimits, calibration_plan
 from cdmpp.operators.operator import FAMILIES, EagerOperator
 from cdmpp.platform.limits import Limits
 from cdmpp.predict.predictor import Predictor
@@ -20,7 +20,9 @@ _POOL = 200
 CALLS = Limits(1, _POOL, "calls of each family")
 
 
-def gauge_calls(start: Predictor, device: Device, limits: CallLimits, calls: int, seed: int) -> list[EagerOperator]:
+def calibration_calls(
+    start: Predictor, device: Device, limits: CallLimits, calls: int, seed: int
+) -> list[EagerOperator]:
     """Choose ``calls`` operators of each family within ``limits`` by KMeans over the latents of ``start``.
 
     On eleven GPUs that were left out three of each class so chosen scale a model better than three random ones, see
@@ -30,7 +32,7 @@ def gauge_calls(start: Predictor, device: Device, limits: CallLimits, calls: int
         CdmppError: ``calls`` is less than one or more than are chosen from.
     """
     CALLS.fitting("calls", calls)
-    pool = gauge_plan(limits, _POOL, seed)
+    pool = calibration_plan(limits, _POOL, seed)
     asts = read_batch(pool, ReadOptions(device, start.features, False, 0.0)).asts
     programs = ProgramTensors.build(asts, {device.name: device}, [device.name] * len(asts))
     hidden = latents(start, programs.to(start.torch_device))
