@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -10,6 +11,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import StepBuffer
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.parameter_server import ParameterServer
+from cdmpp.steps.buckets import fill_buckets, initial_buckets
 from cdmpp.steps.exchange import START, Exchange
 from cdmpp.steps.step_graph import Gradient
 from cdmpp.steps.strategy_replay import replay_strategy
@@ -141,3 +143,22 @@ def test_a_parameter_without_a_gradient_is_packed_where_ddp_looks_for_it():
     with pytest.raises(CdmppError, match="the loss does not depend on layer 1, and DistributedDataParallel stops"):
         DDP().exchanges(graph)
     assert sum(one.bytes for one in ParameterServer().exchanges(graph)) == graph.ranks[0].gradient_bytes == 2 * MIB
+
+
+def test_buckets_are_those_that_torch_itself_makes():
+    """Random sizes, one to four types, one to three limits: in the order of the model, and as gradients arrive."""
+    torch = pytest.importorskip("torch")
+    made = pytest.importorskip("torch.distributed")._compute_bucket_assignment_by_size
+    random, types = Random(0), ("float32", "bfloat16", "float16", "float64")
+    for _ in range(300):
+        dtypes = random.sample(types, random.randint(1, 4))
+        chosen = [random.choice(dtypes) for _ in range(random.randint(1, 24))]
+        tensors = [torch.empty(random.choice((1, 7, 64, 500)), dtype=getattr(torch, dtype)) for dtype in chosen]
+        limits = [random.choice((1, 100, 600, 2000, 10**6)) for _ in range(random.randint(1, 3))]
+        named = [
+            Gradient(str(place), one.numel() * one.element_size(), 0, dtype)
+            for place, (one, dtype) in enumerate(zip(tensors, chosen, strict=True))
+        ]
+        initial, arrived = made(tensors, limits)[0], made(tensors, limits, [], list(range(len(tensors))))[0]
+        for found, wanted in ((initial_buckets(named, limits), initial), (fill_buckets(named, limits), arrived)):
+            assert [[int(one.name) for one in bucket] for bucket in found] == wanted

@@ -86,6 +86,16 @@ def test_fsdp_pads_the_first_dimension_of_every_parameter():
     assert FSDP().rank_bytes(held, ranks_of(4).ranks[0].modules, 4).kept_bytes == 1300
 
 
+def test_padding_is_that_of_torch():
+    torch = pytest.importorskip("torch")
+    common = pytest.importorskip("torch.distributed.fsdp._fully_shard._fsdp_common")
+    for ranks in (1, 2, 3, 4, 8, 60):
+        for shape in ((1,), (5,), (5, 64), (64, 3, 3), (7, 1), (120, 2)):
+            whole = torch.Size(shape)
+            module = ModuleSpan("m", whole.numel(), (0, 0), (1, 1), rows=((shape[0], whole[1:].numel()),))
+            assert module.padded_bytes(ranks) == common._get_dim0_padded_size(whole, ranks).numel()
+
+
 def test_padding_of_a_network_grows_with_its_ranks():
     """ResNet-50, as its first dimensions make it."""
     import torch
