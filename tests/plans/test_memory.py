@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.parameter_server import ParameterServer
+from cdmpp.steps.step_graph import ModuleSpan
 from tests.plans.toy_job import MIB, layers, memory
 
 RANK = layers((MIB,) * 3, (1e-3, 2e-3, 3e-3), updates=3, gap_s=1e-5)
@@ -36,3 +38,10 @@ def test_memory_by_hand():
         == 2 * size + much
     )
     assert tight.peak_bytes(plan_on(2, "fsdp")) == size + much // 2
+
+
+def test_buckets_hold_parameters_without_a_gradient_too():
+    strategy, module = DDP(find_unused_parameters=True), ModuleSpan("all", 3 * MIB, (0, 0), (1, 1))
+    held = StepMemory(3 * MIB, 2 * MIB, 0, 0, 0, 0, 0)
+    assert strategy.rank_bytes(held, (module,), 2).kept_bytes == (3 + 3) * MIB
+    assert strategy.rank_bytes(held, (), 2).kept_bytes == (3 + 2) * MIB

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+import cdmpp
+from benchmarks.gloo_jobs.jobs import NETWORKS
 from benchmarks.gloo_jobs.predicted import (
     exchanges_of,
     is_equal,
     job_of,
     page,
+    plan_of,
     recorded_traffic_bytes,
     recordings,
     sent_bytes,
 )  # fmt: skip
 from cdmpp.errors import CdmppError
+from cdmpp.steps.from_prediction import graph_of
+from cdmpp.steps.transforms.accumulate import accumulate
+from cdmpp.steps.transforms.scale import scale_ranks
 
 RECORDED = recordings()
 HEADER = 48
@@ -36,6 +42,34 @@ def test_a_job_exchanges_what_its_plan_says_or_the_plan_is_refused(one):
             exchanges_of(one)
     else:
         assert is_equal(one, exchanges_of(one))
+
+
+WHOLE = ("two batch norms", "a layer without a gradient", "a mask of bools", "a root and four blocks")
+"""Networks whose steps are predicted from the model itself."""
+
+
+@pytest.fixture(scope="module", params=WHOLE)
+def predicted(request):
+    torch = pytest.importorskip("torch")
+    make, shape = NETWORKS[request.param]
+    return request.param, cdmpp.predict_step(make(), torch.randn(shape), device="a100", runtime="torch")
+
+
+def test_a_step_that_is_predicted_from_the_model_exchanges_what_the_job_did(predicted):
+    network, step = predicted
+    tried = 0
+    for one in RECORDED:
+        job = job_of(one)
+        is_by_number = job.scheme == "fsdp" and network != "a root and four blocks"  # its job has a root and no more
+        if one["network"] == network and not is_by_number:
+            try:
+                plan = plan_of(job, one["ranks"])
+            except CdmppError:
+                continue
+            graph = accumulate(scale_ranks(graph_of(step), one["ranks"]), plan.gradient_accumulation_steps)
+            assert is_equal(one, plan.strategy.apply(graph).exchanges), _name(one)
+            tried += 1
+    assert tried
 
 
 @pytest.mark.parametrize("one", _of("ddp", "fsdp", "tp"), ids=_name)

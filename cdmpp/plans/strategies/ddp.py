@@ -106,7 +106,8 @@ class DDP(Strategy):
         own = super().rank_bytes(held, modules, ranks)
         if ranks == 1:
             return own
-        kept = own.kept_bytes + held.gradient_bytes
+        packed = max(held.gradient_bytes, sum(one.bytes for one in modules))  # those without a gradient too
+        kept = own.kept_bytes + packed
         return replace(own, kept_bytes=kept, holds_gradients=self.gradient_as_bucket_view)
 
     def apply(self, graph: StepGraph) -> StepGraph:
