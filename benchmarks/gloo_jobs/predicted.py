@@ -61,7 +61,8 @@ def exchanges_of(recording: dict[str, Any]) -> tuple[Exchange, ...]:
     job, ranks = job_of(recording), recording["ranks"]
     plan = plan_of(job, ranks)
     graph = StepGraph(tuple(_rank(rank, recording) for rank in range(ranks)))
-    return plan.strategy.apply(accumulate(graph, plan.gradient_accumulation_steps)).exchanges
+    strategy = plan.strategy.on_backend("gloo")
+    return strategy.apply(accumulate(graph, plan.gradient_accumulation_steps)).exchanges
 
 
 def rows_of(exchanges: Iterable[Exchange], ranks: int) -> list[tuple[str, int]]:

@@ -66,7 +66,7 @@ def test_sharded_gathers_one_ahead_and_keeps_the_root():
 def test_sharded_without_overlap_stands_still():
     made = FSDP(overlap=False).exchanges(ranks_of(1, sizes=[MIB, MIB]))
     assert [(tuple(one.after.values()), one.before[0]) for one in made] == [
-        ((START,), (0,)), ((0,), (1,)), ((1,), (2,)), ((2,), (3,)), ((2,), (3,)), ((3,), (4,)),
+        ((START,), (0,)), ((0,), (1,)), ((1,), (2,)), ((1,), (2,)), ((2,), (3,)), ((3,), (4,)),
     ]  # fmt: skip
 
 

@@ -99,12 +99,17 @@ class FSDP(Strategy):
         return (f"for block in blocks: fully_shard(block{again})", f"fully_shard(model{again})")
 
     def _gathers(self, graph: StepGraph, order: Sequence[int], phase: str) -> list[Exchange]:
-        """All-gathers of modules by number. With overlap one may leave where the module before begins."""
+        """All-gathers of modules by number. With overlap one may leave where the module before begins.
+
+        Without it the backward pass gathers one ahead too, and stands still for it there.
+        """
         found = []
         for place, number in enumerate(order):
-            ahead, module = order[max(place - 1, 0)] if self.overlap else number, graph.ranks[0].modules[number]
+            is_ahead, module = self.overlap or phase == "backward", graph.ranks[0].modules[number]
+            ahead = order[max(place - 1, 0)] if is_ahead else number
             after = {rank: max(begin - 1, START) for rank, begin in _places(graph, ahead, phase, 0).items()}
-            before = {rank: (begin,) for rank, begin in _places(graph, number, phase, 0).items()}
+            needed = number if self.overlap else ahead
+            before = {rank: (begin,) for rank, begin in _places(graph, needed, phase, 0).items()}
             found.append(
                 Exchange("all_gather", module.padded_bytes(len(graph.ranks)), after, before, f"{module.name} {phase}")
             )
