@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cdmpp.cli.output import add_output_arguments, check_output, show
 from cdmpp.cli.plan_options import add_search_arguments, write_plan
-from cdmpp.errors import UsageError
+from cdmpp.errors import CdmppError, UsageError
 from cdmpp.platform.limits import path, text
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ def run(options: argparse.Namespace) -> None:
         return
     job = traced_job(options.folder, traces)
     graph = job.graph
+    if "ranks" in settings and any(trace.is_partial for trace in job.traces):
+        raise CdmppError("--what-if ranks: traces of some ranks are missing, so that nobody knows what they add")
     recordings = read_recordings(options.folder)
     base = replay(graph)
     asked = replay(changed(graph, settings)) if settings else None

@@ -168,11 +168,13 @@ def test_phases_come_from_launches_of_any_runtime(tmp_path, runtime):
     assert named == [("fwd", "forward")] * 4 + [("bwd", "backward")] * 4
 
 
-def test_missing_ranks_are_a_warning(tmp_path):
+def test_missing_ranks_are_a_warning(tmp_path, capsys):
     trace = jobs.steps_of(jobs.Trace(34, 300))
     job = read(trace.save(tmp_path))
     assert job.numbers == (34,) and len(job.graph.ranks) == 1
     assert any("rank 0-33, 35-299 of 300 are missing" in text for text in job.warnings)
+    assert cli.main(["trace", str(tmp_path), "--what-if", "ranks=4"]) == 2
+    assert "traces of some ranks are missing" in capsys.readouterr().err
 
 
 def test_graph_launches_are_steps(tmp_path):
