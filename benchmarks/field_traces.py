@@ -55,6 +55,8 @@ class Counted:
     streams: int
     waits: int
     """Events of a device in which a stream waits for another."""
+    named: Mapping[str, int]
+    """Category of the host -> its spans that name a stream."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,9 @@ def count(file: Path) -> Counted:
         sizes,
         len(streams),
         sum("wait_on_stream" in (event.get("args") or {}) for event in spans if event.get("cat") in DEVICE),
-    )
+        Counter(str(event.get("cat")) for event in spans
+                if event.get("cat") not in DEVICE and "stream" in (event.get("args") or {})),
+    )  # fmt: skip
 
 
 def recorded(spans: Sequence[Mapping[str, Any]], steps: Sequence[tuple[float, float]], world: int) -> Counter:
@@ -309,9 +313,10 @@ def difference(row: Row) -> str:
     if all(abs(1e6 * mine - us) <= max(0.01 * total_us, 2.0) for mine, us in pairs):
         return ""
     if its["kernels"] < row.inventory.device.events:
-        return "it leaves events without a launch out"
+        return "it leaves out events without a launch"
     if its["kernels"] > row.inventory.device.events:
-        return "it counts synchronisations as kernels"
+        names = " and ".join(row.counted.named) or "other spans"
+        return f"it counts spans of {names} that name a stream as kernels"
     if row.counted.waits:
         return "it counts waits of a stream for another as work"
     return "not explained"

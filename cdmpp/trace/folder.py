@@ -143,6 +143,9 @@ def traced_job(folder: Path | str, traces: Sequence[RankTrace]) -> TracedJob:
     probed, share = read_probe(folder / PROBE) if (folder / PROBE).exists() else ((), graph.processor_share)
     measured = replace(graph.measured, unprofiled_s=unprofiled_s, probed=probed)
     graph = replace(graph, measured=measured, processor_share=share)
+    idle = [str(number) for number, rank in zip(numbers, graph.ranks, strict=True) if not rank.ops]
+    if idle:
+        differ.append(f"no operator of rank {some(idle, ', ')} is in its steps: they are one gap")
     if doubt := agreement(steps, traces).doubt:
         differ.append(doubt)
     return TracedJob(graph, tuple(traces), numbers, tuple(whole_steps(traces)), (*warnings, *differ))
