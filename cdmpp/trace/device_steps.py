@@ -23,6 +23,8 @@ _FOLLOWS = 50.0
 waited for it."""
 _LOOK_BACK = 64
 """Events of a stream among which those that something waits for are sought."""
+_LAST = float("inf")
+_NONE: frozenset[int] = frozenset()
 _SYNCS = ("ynchronize", "emcpy")
 
 
@@ -62,7 +64,7 @@ class _Row(NamedTuple):
     start: float
     end: float
     stream: str
-    after: set[int]
+    after: frozenset[int] | set[int]
 
 
 def device_steps(
@@ -114,6 +116,8 @@ def _stream_waits(scanned: Scanned) -> dict[object, list[tuple[float, str, float
         called = recorded.get(one.correlation, one.ts)
         if until is not None and "wait_on_stream" in one.args:
             found[one.stream].append((called, str(one.args["wait_on_stream"]), until))
+    for waits in found.values():
+        waits.sort()
     return found
 
 
@@ -214,9 +218,10 @@ class _Ops:
         found = []
         for place, row in enumerate(self._rows):
             phase = row.phase or ("forward" if backward is None or place < backward else "update")
-            lane, after = lanes.get(place, (row.stream, set()))
-            earlier = tuple(sorted(one for one in row.after | after if 0 <= one < place))
-            found.append(Op(row.name, phase, 1e-6 * row.start, 1e-6 * row.end, events=0, stream=lane, waits=earlier))
+            lane, after = lanes.get(place, (row.stream, _NONE))
+            after = row.after | after if after else row.after
+            earlier = tuple(sorted(one for one in after if 0 <= one < place)) if after else ()
+            found.append(Op(row.name, phase, 1e-6 * row.start, 1e-6 * row.end, 0, lane, earlier))
         return tuple(found)
 
     def _ready(self, works: Sequence[Work]) -> list[float]:
@@ -246,31 +251,35 @@ class _Ops:
         found: set[int] = set()
         own = self._streams[work.stream]
         since = own[-1].launched if own else float("-inf")
-        for called, stream, until in waits:
-            if since < called <= work.launched:
+        for called, stream, until in waits[bisect_right(waits, (since, "~", _LAST)) :]:
+            if called > work.launched:
+                break
+            if called > since:
                 before = [one for one in self._streams.get(stream, ())[-_LOOK_BACK:] if one.launched <= until]
                 if before and before[-1].end <= start + _ROUNDED:
                     found.add(before[-1].place)
         return found
 
-    def _lanes(self) -> dict[int, tuple[str, set[int]]]:
+    def _lanes(self) -> dict[int, tuple[str, set[int] | frozenset[int]]]:
         """Place -> stream, another lane of it where kernels of one stream overlap, and what it seems to wait for."""
-        found: dict[int, tuple[str, set[int]]] = {}
+        found: dict[int, tuple[str, set[int] | frozenset[int]]] = {}
         every = sorted((one for items in self._streams.values() for one in items), key=lambda one: one.end)
         ends = [one.end for one in every]
         for stream, items in self._streams.items():
-            lanes, recent = list[float](), list[_Item]()
+            lanes, recent, free = list[float](), list[_Item](), self._frame.start
             for one in sorted((item for item in items if item.place >= 0), key=lambda item: item.start):
                 lane = next((n for n, end in enumerate(lanes) if end <= one.start + _ROUNDED), len(lanes))
-                before = [item for item in recent if item.end <= one.start + _ROUNDED]
-                after = {max(before, key=lambda item: item.end).place} if len(lanes) > 1 and before else set()
+                after: set[int] | frozenset[int] = _NONE
+                if lane or len(lanes) > 1:
+                    before = [item for item in recent if item.end <= one.start + _ROUNDED]
+                    after = {max(before, key=lambda item: item.end).place} if before else _NONE
                 lanes += [0.0] * (lane == len(lanes))
                 lanes[lane] = one.end
-                free = max((item.end for item in recent), default=self._frame.start)
                 at = bisect_right(ends, one.start + _ROUNDED) - 1
                 if at >= 0 and max(free, one.ready) + _ROUNDED < ends[at] and one.start - ends[at] <= _FOLLOWS:
-                    after |= {every[at].place} if every[at].stream != stream else set()
-                recent = [*recent[1 - len(lanes) - 4 :], one]
+                    after = after | {every[at].place} if every[at].stream != stream else after
+                recent = [*recent[-3 - len(lanes) :], one]
+                free = max(free, one.end)
                 found[one.place] = (f"{stream}.{lane}" if lane else stream, after)
         return found
 

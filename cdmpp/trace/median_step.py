@@ -121,7 +121,7 @@ def step_of(steps: Sequence[Mapping[int, StepTrace]], traces: Sequence[RankTrace
 
 
 def _shifted(step: StepTrace, by_s: float) -> StepTrace:
-    ops = tuple(replace(op, start_s=op.start_s + by_s, end_s=op.end_s + by_s) for op in step.ops)
+    ops = tuple(op._replace(start_s=op.start_s + by_s, end_s=op.end_s + by_s) for op in step.ops)
     exchanges = tuple(replace(one, start_s=one.start_s + by_s, end_s=one.end_s + by_s) for one in step.exchanges)
     return replace(step, start_s=step.start_s + by_s, end_s=step.end_s + by_s, ops=ops, exchanges=exchanges)
 

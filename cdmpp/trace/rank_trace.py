@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cdmpp.trace.inventory import Inventory
 
@@ -10,8 +11,7 @@ HOST = "host"
 """Name and stream of the launches that a host makes for its device."""
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
+class Op(NamedTuple):
     """It is an operator of a CPU, a kernel of a device, or its launch, and overlaps no other one of its stream."""
 
     name: str
