@@ -48,10 +48,10 @@ def _row(task: Task, device: str, target: Any) -> dict[str, Any]:
     candidates = [ms.MeasureCandidate(Schedule(module), []) for module in modules]
     context = ms.TuneContext(mod=parse_workload(task.workload), target=target, num_threads=cores())
     results = [ms.runner.RunnerResult([1e-3 * (1 + i % 17)], None) for i in range(_TRAINED_ON)]
-    trees, ours = XGBModel(num_tuning_cores=cores()), cdmpp.make_cost_model(device, cascade=False)._inst
+    trees, ours = XGBModel(num_tuning_cores=cores()), cdmpp.make_cost_model(device, two_stage=False)._inst
     for model in (trees, ours):
         model.update(context, candidates[:_TRAINED_ON], results)
-    scorer, learner = ours.cascade.scorer, ours.cascade.fast
+    scorer, learner = ours.two_stage.scorer, ours.two_stage.fast
     numbered = dict(enumerate(modules))
 
     def read() -> list[Any]:

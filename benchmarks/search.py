@@ -24,7 +24,7 @@ from cdmpp.platform.files import read_json, write_json
 from cdmpp.programs.sampling import sample_programs
 from cdmpp.programs.task import Task
 
-MODELS = ("offline", "cascade", "online", "frozen", "xgb", "random")
+MODELS = ("offline", "two-stage", "online", "frozen", "xgb", "random")
 """``offline`` measures one program: the best of 1,000 sampled ones by prediction, 64 of them compiled to be read."""
 SAMPLED, LOOKED = 1000, 64
 BATCH = 16
@@ -144,7 +144,7 @@ def model_and_builder(name: str, device: str, seed: int) -> tuple[Any, Any]:
     if name in ("xgb", "random"):
         model = XGBModel(num_tuning_cores=2) if name == "xgb" else RandomModel(seed=seed)
         return model, Builder(Artifacts(""))
-    model = make_cost_model(device, frozen=name == "frozen", cascade=name in ("cascade", "offline"), seed=seed)
+    model = make_cost_model(device, frozen=name == "frozen", two_stage=name in ("two-stage", "offline"), seed=seed)
     return model, model.builder
 
 
@@ -153,12 +153,12 @@ def _best_offline(task: Task, target: Any, model: Any, runner: Any, seed: int) -
     from tvm.s_tir import meta_schedule as ms
     from tvm.s_tir.meta_schedule.arg_info import ArgInfo
 
-    cascade = model._inst.cascade
-    cascade.look = LOOKED
+    two_stage = model._inst.two_stage
+    two_stage.look = LOOKED
     modules = dict(enumerate(p.module for p in sample_programs(task, target, SAMPLED, seed, mutants=0.0)))
-    judged = cascade.judged(modules, target, "task")
+    judged = two_stage.judged(modules, target, "task")
     best = min(judged.compiled, key=lambda key: judged.log_latency[key])
-    built = cascade.artifacts.taken(best, modules[best], target)
+    built = two_stage.artifacts.taken(best, modules[best], target)
     shapes = ArgInfo.from_prim_func(modules[best]["main"])
     (running,) = runner.run([ms.runner.RunnerInput(str(built.library), "cpu", shapes)])
     result = running.result()

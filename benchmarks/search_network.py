@@ -1,7 +1,7 @@
 """One network tuned for the same wall-clock time with each cost model, then run.
 
     python -m benchmarks.search_network device=xeon-emeraldrapids [network=torchvision:resnet18] [minutes=20] [turn=64]
-        [models=cascade,online,frozen,xgb,random] [seeds=0] [out=outputs/search]
+        [models=two-stage,online,frozen,xgb,random] [seeds=0] [out=outputs/search]
 
 Tasks take turns of so many measured programs as MetaSchedule's gradient scheduler says: first each once, and only then
 is anything learned, so that time has to last for more than one round (ResNet-18: ten minutes on a fast core). Each run
@@ -36,7 +36,7 @@ def main() -> None:
     out, network = Path(given.get("out", "outputs/search")), given.get("network", "torchvision:resnet18")
     (out / "networks").mkdir(parents=True, exist_ok=True)
     for seed in map(int, given.get("seeds", "0").split(",")):
-        for model in given.get("models", "cascade,online,frozen,xgb,random").split(","):
+        for model in given.get("models", "two-stage,online,frozen,xgb,random").split(","):
             path = out / "networks" / f"{network.rpartition(':')[2]}-{model}-{seed}.json"
             if path.exists():
                 continue

@@ -410,8 +410,9 @@ def make_cost_model(
     model: str | Path | None = None,
     *,
     frozen: bool = False,
-    cascade: bool = True,
+    two_stage: bool = True,
     seed: int = 0,
+    cascade: bool | None = None,
 ) -> Any:
     """Make a cost model for TVM's MetaSchedule; its ``builder`` goes with it. Needs TVM.
 
@@ -419,8 +420,9 @@ def make_cost_model(
         device: the device that is tuned for, by name or described in Python. It need not have records.
         model: the folder of a model or the name of a shipped one; None: the first for the device.
         frozen: whether it goes by the trained model only and learns nothing from what is measured.
-        cascade: whether, on x86-64 CPUs, the most promising candidates of each batch are compiled and read.
+        two_stage: whether, on x86-64 CPUs, the most promising candidates of each batch are compiled and read.
         seed: of the scores of candidates that cannot be read.
+        cascade: the name of ``two_stage`` in version 0.1, which goes with the next one.
 
     Raises:
         CdmppError: no such device, or no model for it.
@@ -433,7 +435,11 @@ def make_cost_model(
     """
     from cdmpp.tuning.plug import make_cost_model as make
 
-    return make(device, model, frozen=frozen, cascade=cascade, seed=seed)
+    if cascade is not None:
+        warnings.warn("make_cost_model(cascade=...) is now two_stage=...", DeprecationWarning, stacklevel=2)
+        two_stage = cascade
+
+    return make(device, model, frozen=frozen, two_stage=two_stage, seed=seed)
 
 
 def _workload(network: Any, example_inputs: Any, mode: Any = None) -> Workload:

@@ -98,3 +98,12 @@ def test_wrong_arguments_are_usage_errors(call, told):
     with pytest.raises(UsageError, match=told):
         call()
     assert issubclass(UsageError, CdmppError)
+
+
+@pytest.mark.tvm
+def test_the_old_keyword_of_two_stage_scoring_warns_and_works(monkeypatch):
+    pytest.importorskip("tvm")
+    monkeypatch.setattr("cdmpp.tuning.plug.make_cost_model", lambda *_, **given: given["two_stage"])
+    with pytest.warns(DeprecationWarning, match="is now two_stage"):
+        assert cdmpp.make_cost_model("t4", cascade=False) is False
+    assert cdmpp.make_cost_model("t4") is True

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 REFERENCE, TRIALS = "xgb", 128
-COLOURS = {"cascade": "#1f6fb4", "online": "#4fa36b", "frozen": "#8d6bb0", "xgb": "#e07b1a", "random": "#777777"}
+COLOURS = {"two-stage": "#1f6fb4", "online": "#4fa36b", "frozen": "#8d6bb0", "xgb": "#e07b1a", "random": "#777777"}
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
 from cdmpp.predict.predictor import Predictor
 from cdmpp.tuning.builder import Builder
-from cdmpp.tuning.cascade import Cascade
 from cdmpp.tuning.stored import read_learned, write_learned
+from cdmpp.tuning.two_stage import TwoStageScorer
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +42,12 @@ class CostModel(PyCostModel):
         device: Device,
         name: str = "a model",
         frozen: bool = False,
-        cascade: bool = True,
+        two_stage: bool = True,
         seed: int = 0,
     ) -> None:
         super().__init__()
         self.origin = f"{name} for {device.name}"
-        self.cascade, self.frozen = Cascade.of(predictor, device, _LOOK if cascade else 0), frozen
+        self.two_stage, self.frozen = TwoStageScorer.of(predictor, device, _LOOK if two_stage else 0), frozen
         self.counts: Counter[str] = Counter()
         self._random = np.random.default_rng(seed)
         self._said_once: set[str] = set()
@@ -55,7 +55,7 @@ class CostModel(PyCostModel):
     @cached_property
     def builder(self) -> Any:
         """Pass this as ``builder=`` of a search: it measures what this model had compiled."""
-        return Builder(self.cascade.artifacts)
+        return Builder(self.two_stage.artifacts)
 
     def predict(self, context: Any, candidates: Sequence[Any]) -> np.ndarray:
         """Score each candidate, (n,) float64. Never raises: a search goes on whatever happens here."""
@@ -78,17 +78,17 @@ class CostModel(PyCostModel):
 
     def save(self, path: str) -> None:
         """Save what was learned as one safetensors file. The trained model is not in it: it has a folder of its own."""
-        learners = {"fast": self.cascade.fast, "precise": self.cascade.precise}
-        write_learned(Path(path), learners, self.origin, self.cascade.scorer.anchors)
+        learners = {"fast": self.two_stage.fast, "precise": self.two_stage.precise}
+        write_learned(Path(path), learners, self.origin, self.two_stage.scorer.anchors)
 
     def load(self, path: str) -> None:
         """Load what ``save`` wrote; ``DataError`` where that is something else."""
-        learned, self.cascade.scorer.anchors = read_learned(Path(path), self.origin)
-        self.cascade.fast, self.cascade.precise = learned["fast"], learned["precise"]
+        learned, self.two_stage.scorer.anchors = read_learned(Path(path), self.origin)
+        self.two_stage.fast, self.two_stage.precise = learned["fast"], learned["precise"]
 
     def _scores(self, context: Any, candidates: Sequence[Any]) -> np.ndarray:
         keys, modules = _modules(candidates)
-        judged = self.cascade.judged(modules, context.target, _task_of(context))
+        judged = self.two_stage.judged(modules, context.target, _task_of(context))
         self.counts["compiled"] += len(judged.compiled)
         self.counts["unread"] += sum(key not in judged.log_latency for key in keys)
         if not judged.log_latency:
@@ -108,7 +108,7 @@ class CostModel(PyCostModel):
         if measured:
             keys, modules = _modules([candidate for candidate, _ in measured])
             measured_s = {key: s for key, (_, s) in zip(keys, measured, strict=True)}
-            self.counts["learned"] += self.cascade.learn(modules, measured_s, context.target, _task_of(context))
+            self.counts["learned"] += self.two_stage.learn(modules, measured_s, context.target, _task_of(context))
 
     def _complain(self, what: str, error: Exception) -> None:
         text = f"{what} failed ({type(error).__name__}: {str(error)[:300]})"

@@ -28,7 +28,7 @@ def make_cost_model(
     model: str | Path | None = None,
     *,
     frozen: bool = False,
-    cascade: bool = True,
+    two_stage: bool = True,
     seed: int = 0,
 ) -> Any:
     """Make a cost model for ``ms.tune_tir``, ``ms.tune_tasks`` and ``tune_relax``; its ``builder`` goes with it.
@@ -37,14 +37,14 @@ def make_cost_model(
         device: name of the device that is tuned for, or one described in Python. It need not have records.
         model: folder of a trained model or name of a shipped one; None: the first for the device.
         frozen: go only by the trained model and learn nothing from what is measured.
-        cascade: on x86-64 CPUs compile the most promising candidates of each batch and read their machine code.
+        two_stage: on x86-64 CPUs compile the most promising candidates of each batch and read their machine code.
         seed: of the scores of candidates that cannot be read.
 
     Raises:
         CdmppError: no such device, or no model for it.
     """
     sheet, predictor, name = device_and_predictor(device, model)
-    return CostModel(predictor, sheet, name, frozen, cascade, seed)
+    return CostModel(predictor, sheet, name, frozen, two_stage, seed)
 
 
 def device_and_predictor(device: str | Device, model: str | Path | None) -> tuple[Device, Predictor, str]:

@@ -58,7 +58,7 @@ def rank_schedules(
     import tvm_ffi
 
     from cdmpp.programs.replay import parse_target, parse_workload, replay_on
-    from cdmpp.tuning.cascade import Cascade
+    from cdmpp.tuning.two_stage import TwoStageScorer
 
     if not len(candidates):
         raise CdmppError("there is no candidate to rank")
@@ -82,8 +82,8 @@ def rank_schedules(
     keys = [int(tvm_ffi.structural_hash(module)) for module in modules]
     sheet, predictor, _ = device_and_predictor(device, model)
     name = f"{int(tvm_ffi.structural_hash(workload)):x}"
-    cascade = Cascade.of(predictor, sheet, look)
-    judged = cascade.judged(dict(zip(keys, modules, strict=True)), parse_target(sheet.target), name)
+    two_stage = TwoStageScorer.of(predictor, sheet, look)
+    judged = two_stage.judged(dict(zip(keys, modules, strict=True)), parse_target(sheet.target), name)
     latency_s = np.array([math.exp(judged.log_latency.get(key, math.nan)) for key in keys])
     latency_s[~np.isfinite(latency_s)] = math.nan
     usable = np.flatnonzero(~np.isnan(latency_s))

@@ -37,7 +37,7 @@ def test_a_device_without_records_is_searched_on_the_same_tasks():
 def cells(tmp_path):
     folder = tmp_path / "out" / "cells"
     folder.mkdir(parents=True)
-    for one in (cell("xgb", [4e-3, 2e-3]), cell("cascade", [2e-3, 1e-3]), cell("offline", [3e-3])):
+    for one in (cell("xgb", [4e-3, 2e-3]), cell("two-stage", [2e-3, 1e-3]), cell("offline", [3e-3])):
         (folder / f"{one['model']}.json").write_text(json.dumps(one))
     (tmp_path / "docs" / "results").mkdir(parents=True)
     marks = "".join(f"<!-- {name} -->\n<!-- /{name} -->\n" for name in ("searches", "networks"))
@@ -54,7 +54,7 @@ def test_the_page_compares_with_the_trees_of_metaschedule(cells):
     for _ in range(2):  # again: the rows are there already
         searches.main(str(cells / "out"), str(cells / "docs"))
     text = (cells / "docs" / "results" / "searches.md").read_text()
-    assert "| cascade | 1 | 128 | 0.500 |" in text and "| offline | 1 | 1 | 1.500 |" in text
+    assert "| two_stage | 1 | 128 | 0.500 |" in text and "| offline | 1 | 1 | 1.500 |" in text
     assert "| matmul | 3000 | **1000** | 2000 |" in text
     assert "| `d` | n | xgb | 0 | 5.0 | 64 | 7 | 250.00 | 125.00 |" in text
     assert {path.name for path in (cells / "docs" / "images").iterdir()} == {
@@ -73,8 +73,8 @@ def test_rows_come_back_as_they_were(tmp_path):
 
 
 def test_a_search_that_never_gets_there_counts_with_twice_its_trials():
-    slow, fast = points_of(cell("cascade", [9e-3, 9e-3])), points_of(cell("xgb", [4e-3, 2e-3]))
-    text = page({("d", "matmul", 0, "cascade"): slow, ("d", "matmul", 0, "xgb"): fast})
+    slow, fast = points_of(cell("two-stage", [9e-3, 9e-3])), points_of(cell("xgb", [4e-3, 2e-3]))
+    text = page({("d", "matmul", 0, "two-stage"): slow, ("d", "matmul", 0, "xgb"): fast})
     assert "| 256 | 0 of 1 |" in text
     assert math.isclose(slow[-1].best_s / fast[-1].best_s, 4.5)
 
@@ -84,9 +84,9 @@ def test_models_that_ran_fewer_searches_are_compared_on_those():
         return ("d", task, 0, model), points_of(cell(model, [best_s], task))
 
     found = [curve("xgb", 2e-3, task) for task in ("matmul", "softmax")]
-    found += [curve("cascade", 1e-3, "matmul"), curve("cascade", 4e-3, "softmax"), curve("online", 3e-3, "softmax")]
+    found += [curve("two-stage", 1e-3, "matmul"), curve("two-stage", 4e-3, "softmax"), curve("online", 3e-3, "softmax")]
     text = page(dict(found))
-    assert "| cascade | 2 | 128 | 1.000 |" in text
+    assert "| two_stage | 2 | 128 | 1.000 |" in text
     both = text.partition("The same of the 1 searches that all models ran:")[2]
-    assert "| cascade | 1 | 128 | 2.000 |" in both and "| online | 1 | 128 | 1.500 |" in both
+    assert "| two_stage | 1 | 128 | 2.000 |" in both and "| online | 1 | 128 | 1.500 |" in both
     assert "that all models ran" not in page(dict(found[:4]))

@@ -51,18 +51,18 @@ def candidates():
 
 
 def make(**options):
-    return cdmpp.make_cost_model("epyc-genoa", "epyc-genoa", **{"cascade": False, **options})._inst
+    return cdmpp.make_cost_model("epyc-genoa", "epyc-genoa", **{"two_stage": False, **options})._inst
 
 
 def test_scores_are_positive_and_those_of_the_predictor(context, candidates):
     model = make()
     scores = model.predict(context, candidates)
     assert scores.dtype == np.float64
-    asts = model.cascade.scorer.asts({i: c.sch.mod for i, c in enumerate(candidates)}, TARGET)
-    direct = model.cascade.scorer.fast(list(asts.values()), "a task")
+    asts = model.two_stage.scorer.asts({i: c.sch.mod for i, c in enumerate(candidates)}, TARGET)
+    direct = model.two_stage.scorer.fast(list(asts.values()), "a task")
     np.testing.assert_allclose(scores, np.exp(-direct.log_latency), rtol=1e-5)
     # The ranker orders; the predictor's level makes seconds of it.
-    predicted = model.cascade.scorer.predictor.predict(list(asts.values()), "epyc-genoa", compiled=False)
+    predicted = model.two_stage.scorer.predictor.predict(list(asts.values()), "epyc-genoa", compiled=False)
     assert np.mean(direct.log_latency) == pytest.approx(np.mean(np.log(predicted.latency_s)), abs=1e-6)
 
 
@@ -117,15 +117,15 @@ def test_what_was_learned_is_saved_for_the_same_model_alone(context, candidates,
 
 
 def test_the_builder_measures_what_was_compiled_to_be_read(context, candidates):
-    model = make(cascade=True)
+    model = make(two_stage=True)
     model.predict(context, candidates)
     assert model.counts["compiled"] == 4
-    made = {id(c): model.cascade.artifacts.compiled({hash_of(c): c.sch.mod}, TARGET)[hash_of(c)] for c in candidates}
+    made = {id(c): model.two_stage.artifacts.compiled({hash_of(c): c.sch.mod}, TARGET)[hash_of(c)] for c in candidates}
     given = [SimpleNamespace(mod=c.sch.mod, target=TARGET) for c in (*candidates, candidates[0])]
     results = model.builder._inst.build(given)
     assert [r.artifact_path for r in results[:4]] == [str(made[id(c)].library) for c in candidates]
     assert results[4].artifact_path != results[0].artifact_path  # a search deletes the folder of each
-    model.cascade.artifacts.limit_s = 1e-4
+    model.two_stage.artifacts.limit_s = 1e-4
     failed = model.builder._inst.build([SimpleNamespace(mod=scheduled(32).sch.mod, target=TARGET)])
     assert failed[0].artifact_path is None
     assert "timeout" in failed[0].error_msg

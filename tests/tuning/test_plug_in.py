@@ -49,7 +49,7 @@ def heard_logger():
 @pytest.fixture
 def model():
     made = cdmpp.make_cost_model("epyc-genoa", "epyc-genoa")
-    made._inst.cascade.look = TRIALS  # compiling most of what is scored takes longest by far
+    made._inst.two_stage.look = TRIALS  # compiling most of what is scored takes longest by far
     return made
 
 

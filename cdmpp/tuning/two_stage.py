@@ -1,4 +1,4 @@
-"""Cascade: a fast model judges every program, a precise one those that look best. Both learn from what is measured."""
+"""Two-stage scoring: a fast model judges all programs, a precise one those that look best. Both learn while tuning."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Judged:
 
 
 @dataclass
-class Cascade:
+class TwoStageScorer:
     """Of the programs that are judged together ``look`` are compiled; 0: none ever."""
 
     scorer: Scorer
@@ -44,7 +44,7 @@ class Cascade:
     precise: Learner = field(default_factory=Learner)
 
     @classmethod
-    def of(cls, predictor: Predictor, device: Device, look: int) -> Cascade:
+    def of(cls, predictor: Predictor, device: Device, look: int) -> TwoStageScorer:
         """Make one whose ``look`` counts where the model reads machine code and the device's can be had here."""
         look = look if predictor.reads_code and can_have_code(device.target) else 0
         return cls(Scorer(predictor, device), Artifacts(device.core or "" if look else ""), look)
