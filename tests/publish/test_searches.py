@@ -54,7 +54,7 @@ def test_the_page_compares_with_the_trees_of_metaschedule(cells):
     for _ in range(2):  # again: the rows are there already
         searches.main(str(cells / "out"), str(cells / "docs"))
     text = (cells / "docs" / "results" / "searches.md").read_text()
-    assert "| two_stage | 1 | 128 | 0.500 |" in text and "| offline | 1 | 1 | 1.500 |" in text
+    assert "| two-stage | 1 | 128 | 0.500 |" in text and "| offline | 1 | 1 | 1.500 |" in text
     assert "| matmul | 3000 | **1000** | 2000 |" in text
     assert "| `d` | n | xgb | 0 | 5.0 | 64 | 7 | 250.00 | 125.00 |" in text
     assert {path.name for path in (cells / "docs" / "images").iterdir()} == {
@@ -86,7 +86,7 @@ def test_models_that_ran_fewer_searches_are_compared_on_those():
     found = [curve("xgb", 2e-3, task) for task in ("matmul", "softmax")]
     found += [curve("two-stage", 1e-3, "matmul"), curve("two-stage", 4e-3, "softmax"), curve("online", 3e-3, "softmax")]
     text = page(dict(found))
-    assert "| two_stage | 2 | 128 | 1.000 |" in text
+    assert "| two-stage | 2 | 128 | 1.000 |" in text
     both = text.partition("The same of the 1 searches that all models ran:")[2]
-    assert "| two_stage | 1 | 128 | 2.000 |" in both and "| online | 1 | 128 | 1.500 |" in both
+    assert "| two-stage | 1 | 128 | 2.000 |" in both and "| online | 1 | 128 | 1.500 |" in both
     assert "that all models ran" not in page(dict(found[:4]))
