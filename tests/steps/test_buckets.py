@@ -83,6 +83,14 @@ def test_a_traced_job_that_looks_for_unused_parameters_is_data_parallel():
         DDP().apply(graph)
 
 
+def test_a_traced_job_with_parameters_without_a_gradient_says_so():
+    """As recorded: one layer of three is unused, and the map has three numbers."""
+    graph = _with_map()
+    ranks = tuple(replace(rank, gradients=rank.gradients[1:]) for rank in graph.ranks)
+    with pytest.raises(CdmppError, match="1 parameters of this job have no gradient in the traced step"):
+        DDP.from_trace(replace(graph, ranks=ranks))
+
+
 def test_traced_gradients_of_two_types_are_packed_apart():
     dtypes = ["float32", "bfloat16", "float32", "bfloat16"]
 

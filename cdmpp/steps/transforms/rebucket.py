@@ -45,10 +45,16 @@ def rebucket(graph: StepGraph, bucket_bytes: int | Sequence[int]) -> StepGraph:
 
 def gradient_exchanges(graph: StepGraph) -> tuple[int, ...]:
     """Return places of exchanges that carry gradients; ``CdmppError`` where the step is not data parallel."""
-    found = tuple(place for place in _backward_sums(graph) if place != used_map(graph))
+    used = used_map(graph)
+    found = tuple(place for place in _backward_sums(graph) if place != used)
     carried = sum(graph.exchanges[place].bytes for place in found)
     wanted = {rank.gradient_bytes for rank in graph.ranks}
     if not found or wanted != {carried} or len({len(rank.gradients) for rank in graph.ranks}) > 1:
+        if spare := _without_gradient(graph, [graph.exchanges[place].bytes for place in found]):
+            raise CdmppError(
+                f"{spare} parameters of this job have no gradient in the traced step (find_unused_parameters), and the "
+                "trace does not tell their bytes: its buckets cannot be changed"
+            )
         raise CdmppError(
             f"buckets can only be changed in a job of DistributedDataParallel: its all-reduces in the backward pass "
             f"carry {carried} bytes, its gradients have {', '.join(map(str, sorted(wanted)))}"
@@ -63,6 +69,14 @@ def used_map(graph: StepGraph) -> int | None:
     carried = sum(graph.exchanges[place].bytes for place in found)
     maps = [place for place in found if graph.exchanges[place].bytes == size]
     return maps[-1] if maps and carried == rank.gradient_bytes + size else None
+
+
+def _without_gradient(graph: StepGraph, sizes: Sequence[int]) -> int:
+    """Parameters that a map of used ones counts beyond those that have gradients; 0 where there is no such map."""
+    if not sizes or min(sizes) % USED_ITEM_BYTES or any(one.kind == "all_gather" for one in graph.exchanges):
+        return 0
+    spare = min(sizes) // USED_ITEM_BYTES - len(graph.ranks[0].gradients)
+    return max(0, spare) if sum(sizes) - min(sizes) > graph.ranks[0].gradient_bytes else 0
 
 
 def _backward_sums(graph: StepGraph) -> tuple[int, ...]:
