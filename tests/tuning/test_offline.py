@@ -132,7 +132,10 @@ def test_other_databases_are_left_alone(network, tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "told"),
-    [({"trials": -1}, "0 or more"), ({"device": "a100", "trials": 2}, "cannot be measured here")],
+    [
+        ({"trials": -1}, "trials is -1: expected a whole number from 0"),
+        ({"device": "a100", "trials": 2}, "cannot be measured here"),
+    ],
 )
 def test_wrong_questions_leave_no_folder(network, tmp_path, options, told):
     with pytest.raises(CdmppError, match=told):
