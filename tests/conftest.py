@@ -32,6 +32,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if SLOW_TO_START.search(collection_path.read_text()) else None
 
 
+@pytest.fixture(scope="module", autouse=True)
+def tidy() -> Iterator[None]:
+    """What a file leaves in circles, processes that compile for one, ends with it."""
+    yield
+    gc.collect()
+
+
 STARTED: list[str] = []
 """With ``--fast``: what was started since the last test ended, though whoever asked may have caught the refusal."""
 
