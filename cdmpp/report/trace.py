@@ -15,6 +15,7 @@ from cdmpp.steps.rank_spans import rank_spans
 from cdmpp.steps.replay import Replay
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.trace.diagnosis import Cause
+from cdmpp.trace.exchange_events import unknown
 from cdmpp.trace.folder import Recording
 from cdmpp.trace.inventory import Inventory
 from cdmpp.trace.rank_trace import HOST
@@ -70,8 +71,8 @@ def trace_report(
             "what_if_s": None if changed is None else changed.step_s,
             "ranks": [{key: value for key, value in row.items() if key != "operators"} for row in ranks],
             "exchanges": [
-                {"kind": one.kind, "bytes": one.bytes, "group": one.group, "wire_s": one.wire_s,
-                 "spread_s": one.spread_s}
+                {"kind": one.kind, "bytes": None if unknown([one]) else one.bytes, "group": one.group,
+                 "wire_s": one.wire_s, "spread_s": one.spread_s}
                 for one in graph.exchanges
             ],
             "causes": [asdict(cause) for cause in causes or ()],
@@ -157,11 +158,14 @@ def _cause_table(causes: Sequence[Cause], base: Replay) -> Table:
 def _totals(graph: StepGraph, base: Replay) -> tuple[Total, ...]:
     moved, wire_s = sum(one.bytes for one in graph.exchanges), sum(one.measured_s for one in graph.exchanges)
     off = base.step_s / graph.measured.step_s - 1
+    hidden = len(unknown(graph.exchanges))
+    bytes_moved = Total("moved", moved, "B") if moved or not hidden else Total("moved", "unknown")
+    note = f"per step, {hidden:,} of them of unknown bytes" if hidden else "per step"
     return (
         Total("measured", graph.measured.step_s, "s", 4, note="per step"),
         Total("replayed", base.step_s, "s", 4, note=f"{percent(off, signed=True)} against it"),
-        Total("exchanges", len(graph.exchanges), note="per step",
-              parts=(Total("moved", moved, "B"), Total("on the wire", wire_s, "s"))),
+        Total("exchanges", len(graph.exchanges), note=note,
+              parts=(bytes_moved, Total("on the wire", wire_s, "s"))),
     )  # fmt: skip
 
 

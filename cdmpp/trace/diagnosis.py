@@ -13,6 +13,7 @@ from cdmpp.steps.transforms.gaps import without_gaps
 from cdmpp.steps.transforms.links import scale_latency, without_wire_time
 from cdmpp.steps.transforms.straggler import straggler, without_straggler
 from cdmpp.trace.exchange_events import unknown
+from cdmpp.trace.rank_trace import HOST
 
 _SHOWN = 5
 
@@ -130,7 +131,8 @@ def _delays(base: Replay) -> list[str]:
     found = []
     for key, span in base.spans.items():
         if key.kind == "delay":
-            op = base.graph.ranks[key.rank].ops[key.place]
+            ops = base.graph.ranks[key.rank].ops[key.place :]
+            op = next((one for one in ops if one.stream != HOST), ops[0])  # a launch is named by what it starts
             found.append(_say(span.end_s - span.start_s, f"rank{key.rank} before op {key.place}, {short(op.name)}"))
     return _longest(found)
 

@@ -351,3 +351,15 @@ def test_a_kernel_with_a_copy_in_its_name_computes(tmp_path):
         trace.device(name, 10 + place, 100 + 2000 * place, 1000, cat=cat)
     found = rank_trace(scan(trace.save(tmp_path) / "rank0.json")).inventory.breakdown
     assert [MS * value for value in (found.compute_s, found.exposed_s, found.idle_s)] == pytest.approx([1, 2, 2])
+
+
+def test_an_answer_says_that_bytes_are_unknown(tmp_path, capsys):
+    trace = jobs.steps_of(jobs.Trace())
+    for number in range(3):
+        trace.device("ncclKernel_AllReduce_RING_LL_Sum_float(args)", 5000 * number + 190, 5000 * number + 4310, 600, 20)
+    folder = str(trace.save(tmp_path / "job"))
+    assert cli.main(["trace", folder, "--diagnose"]) == 0
+    out = capsys.readouterr().out
+    assert "moved unknown" in out and "1 of them of unknown bytes" in out and "larger buckets" not in out
+    assert cli.main(["trace", folder, "--json"]) == 0
+    assert [one["bytes"] for one in json.loads(capsys.readouterr().out)["exchanges"]] == [None]
