@@ -9,13 +9,14 @@ from cdmpp.collectives.collective_model import CollectiveEstimate
 from cdmpp.report.report import Report, Total
 
 _LEVEL = 0.8
+_SENDERS = {False: "sent by each rank", True: "sent by the root"}
 
 
 def collective_report(collective: Collective, found: CollectiveEstimate) -> Report:
     """Report totals only: there is one answer."""
     moved = (
         (
-            Total("traffic", collective.traffic_bytes, "B", 4, note="sent by each rank"),
+            Total("traffic", collective.traffic_bytes, "B", 4, note=_SENDERS[collective.is_tree]),
             Total("rate", collective.traffic_bytes / found.latency_s, "B/s", 4),
         )
         if found.latency_s

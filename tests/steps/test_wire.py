@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cdmpp.steps.step_graph import Measured
-from cdmpp.steps.wire import PAYLOAD, Wire, slowed, wires
+from cdmpp.steps.wire import PAYLOAD, Wire, rescaled, slowed, wires
 from tests.steps.toy_traced import MB, job
 
 
@@ -35,3 +35,10 @@ def test_on_a_known_link_an_exchange_may_wait_for_processors(kind, factor, need_
     carried = MB * (1.0 if kind == "all_reduce" else 0.5)  # of two ranks
     found = slowed(one, Wire(None, 0.0, 0.0), factor, carried / (PAYLOAD * need_s))
     assert found == pytest.approx(expected_s)
+
+
+def test_a_broadcast_of_gloo_grows_with_the_rounds_of_its_tree():
+    one = replace(job().exchanges[0], kind="broadcast")  # one second of two ranks
+    wire = Wire(None, 0.25, 0.0)
+    assert [rescaled(one, wire, ranks=ranks) for ranks in (2, 3, 4, 5, 8)] == pytest.approx([1, 2, 2, 3, 3])
+    assert rescaled(one, replace(wire, backend="nccl"), ranks=4) == pytest.approx(3 * 0.25 + 0.75)
