@@ -19,7 +19,7 @@ from cdmpp.platform.allocation import within_free_memory
 from cdmpp.programs.caches import register_caches
 from cdmpp.programs.networks import build_model, network_of, read_zoo
 
-_MOST_BYTES = 2e9
+_MOST_BYTES = 1e8
 """Most bytes of weights and inputs that are made where their values play no part; of more only the shapes are made."""
 
 
