@@ -19,6 +19,8 @@ _PIECE = 1 << 22
 """Bytes that are parsed at a time."""
 _OPENS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _NEXT = re.compile(r'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|args|id|s)")')
+_NO_TEXT = re.compile("[\\udc80-\\udcff]")
+"""Bytes that are no UTF-8, as ``surrogateescape`` decodes them."""
 _TRIES = 20
 _JSON = json.JSONDecoder(strict=False)
 
@@ -108,6 +110,11 @@ class EventFile:
             raise DataError(
                 f"cannot read {self.path} as a trace: it ends early, after {short(text[:at][-60:] or 'its head')}"
             )
+        rest = _parsed(self._closing + b"[" + text[at:].encode("utf-8", "surrogateescape"))
+        if not isinstance(rest, list | dict):
+            raise DataError(f"cannot read {self.path} as a trace: what follows its events is no JSON")
+        if isinstance(rest, dict):
+            self.keys |= {key: value for key, value in rest.items() if key != "traceEvents"}
         return events
 
 
@@ -118,7 +125,7 @@ def _parsed(text: bytes) -> Any:
     except orjson.JSONDecodeError:
         pass
     try:
-        return json.loads(text.decode("utf-8", "surrogateescape"), strict=False)
+        return json.loads(text.decode("utf-8"), strict=False)
     except (ValueError, RecursionError):
         return None
 
@@ -133,8 +140,9 @@ def _one_by_one(text: str) -> tuple[list[Any], int, bool]:
         if at >= len(text) or text[at] == "]":
             return found, at, at < len(text)
         try:
-            value, at = _JSON.raw_decode(text, at)
-            found.append(value)
+            value, end = _JSON.raw_decode(text, at)
+            found.append(None if _NO_TEXT.search(text, at, end) else value)
+            at = end
         except (ValueError, RecursionError):
             following = _NEXT.search(text, at)
             if following is None:

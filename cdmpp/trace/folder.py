@@ -116,7 +116,9 @@ def read_traces(folder: Path | str, mark: str | None = None, progress: bool = Fa
             )
     sizes = sorted({trace.world_size for trace in found if not trace.is_alone})
     if len(sizes) > 1:
-        raise DataError(f"the traces are of jobs with {', '.join(map(str, sizes))} ranks: keep those of one")
+        raise DataError(
+            f"the traces in {folder} are of jobs with {', '.join(map(str, sizes))} ranks: keep those of one"
+        )
     return tuple(found)
 
 

@@ -54,16 +54,17 @@ def rank_trace(scanned: Scanned, mark: str | None = None) -> RankTrace:
 
 def _rank_trace(scanned: Scanned, mark: str | None) -> RankTrace:
     rank, world, backend, warnings = _place(scanned)
+    windows, said, refusal = list[StepWindow](), "", ""
     try:
         windows, said = step_windows(scanned, mark)
     except DataError as error:
         if mark is not None:
             raise
-        return RankTrace(rank, world or rank + 1, backend, (), str(scanned.path), refusal=str(error))
+        refusal = str(error)
     work = device_work(scanned, windows)
     warnings += _doubts(scanned, windows, work, said)
     inventory = _inventory(scanned, windows, work, said, rank, world or rank + 1, warnings)
-    steps, workers, refusal = tuple[StepTrace, ...](), 1, ""
+    steps, workers = tuple[StepTrace, ...](), 1
     if scanned.device:
         workers = max(len({one.stream for works in work.streams.values() for one in works if one.is_collective}), 1)
         work.streams.clear()
@@ -71,7 +72,7 @@ def _rank_trace(scanned: Scanned, mark: str | None) -> RankTrace:
         if not steps:
             reasons = [f"step {one.number}: {why}" for one, why in zip(windows, work.lost, strict=True)]
             refusal = f"{scanned.path}: no step is whole: {some(reasons, '; ', _NAMED)}"
-    elif not (refusal := _host_of_a_device(scanned)):
+    elif not (refusal := refusal or _host_of_a_device(scanned)):
         steps, workers = host_steps(scanned.host, windows, rank, world or rank + 1)
         inventory = replace(inventory, collectives=_collectives([one for step in steps for one in step.exchanges]))
     return RankTrace(
@@ -120,7 +121,7 @@ def _host_of_a_device(scanned: Scanned) -> str:
 
 def _doubts(scanned: Scanned, windows: Sequence[StepWindow], work: DeviceWork, said: str) -> list[str]:
     found = []
-    if not said:
+    if windows and not said:
         names = Counter(one.name for one in scanned.host if one.category == "user_annotation")
         often = [f"{name[:40]!r} ({count:,} times)" for name, count in names.most_common(_NAMED) if count > 1]
         found.append(

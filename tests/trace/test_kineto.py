@@ -140,6 +140,11 @@ def test_events_are_the_same_in_pieces_of_any_size(tmp_path, monkeypatch, size):
     file.write_text('[{"ph": "X", "ts": NaN},\n {"ph": oops},\n {"ph": "M"}]')
     first, broken, last = [event for batch in EventFile(file).batches() for event in batch]
     assert first["ph"] == "X" and broken is None and last == {"ph": "M"}
+    file.write_bytes(b'[{"ph": "X", "name": "\xff"},\n {"ph": "M"}]')
+    assert [event for batch in EventFile(file).batches() for event in batch] == [None, {"ph": "M"}]
+    file.write_text('{"traceEvents": [{"ph": "M", "ts": NaN}], "a": oops}')
+    with pytest.raises(DataError, match="what follows its events is no JSON"):
+        list(EventFile(file).batches())
     file.write_text('{"traceEvents": [' + one + ", " + one[:20])
     with pytest.raises(DataError, match="it ends early"):
         list(EventFile(file).batches())
