@@ -90,6 +90,15 @@ def test_every_argument_of_a_public_function_has_limits(name, step):
             assert found == [], (argument, found)
 
 
+def test_every_argument_of_a_prediction_has_limits():
+    predict, operator = cdmpp.load_model("torch-gpus").predict, EagerOperator.parse("linear", "8x8x8", "float32")
+    may = {"compiled": (True,), "retarget": (True,), "limit_s": (0, 1.5)}
+    given: dict[str, Any] = {"programs": [operator], "device": "a100"}
+    for argument in inspect.signature(predict).parameters:
+        found = accepted(lambda value, argument=argument: predict(**given | {argument: value}), may.get(argument, ()))
+        assert found == [], (argument, found)
+
+
 def test_example_inputs_that_cannot_be_are_refused():
     call = lambda value: cdmpp.predict_network(LAYER.network, value, **BY_TORCH)  # noqa: E731
     assert accepted(call) == []

@@ -28,6 +28,7 @@ from cdmpp.model.eager import EagerModel
 from cdmpp.model.pooled import with_devices
 from cdmpp.model.ranker import Ranker
 from cdmpp.platform.files import write_atomic, write_json
+from cdmpp.platform.limits import fitting
 from cdmpp.predict.flags import (
     COUNT_UNKNOWN,
     FLAGS,
@@ -126,6 +127,9 @@ class Predictor:
             CdmppError: no or unknown device, programs lowered for another kind of device, or nothing to predict.
         """
         target = self._device(device)
+        fitting("compiled", compiled, bool | None)
+        if isinstance(programs, str):
+            fitting("programs", programs, str)
         can_compile = self._wants_code_of(target) and (can_have_code(target.target) or can_have_gpu_code(target.target))
         wished = compiled is not False and can_compile
         inputs = read_batch(programs, ReadOptions(target, self.features, wished, limit_s, retarget))
@@ -283,6 +287,7 @@ class Predictor:
         return next(self.models[0].parameters()).device
 
     def _device(self, device: str | Device | None) -> Device:
+        fitting("device", device, str | Device | None)
         if isinstance(device, Device):
             return device
         if device is None and len(self.trained_on) == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,11 +14,14 @@ from cdmpp.data.targets import disagreement, retargeted
 from cdmpp.devices import Device
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
+from cdmpp.platform.limits import check_fields, numbers
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """These options decide how programs are read."""
+    """These options decide how programs are read. ``UsageError`` for a value that cannot be."""
+
+    LIMITS: ClassVar = {"limit_s": numbers(0, 10**6, "seconds")}
 
     device: Device
     features: str = "cdmpp"
@@ -27,6 +31,9 @@ class ReadOptions:
     limit_s: float = LIMIT_S
     retarget: bool = False
     """Make programs of another architecture, or of another CPU, for the device's own target."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def target_of(self, target: str) -> str:
         """Return the target that a program recorded for ``target`` is made for, both as JSON.
