@@ -11,7 +11,7 @@ import torch
 
 from cdmpp.data.importers import databases as importers
 from cdmpp.data.records import write_tasks
-from cdmpp.measure import sentinel
+from cdmpp.measure import reference_kernels
 from cdmpp.measure.collector import Collector
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.measure.subjects import Subject, Subjects
@@ -69,8 +69,8 @@ class _Tiny(Collector):
 
 def _measure(out: str) -> None:
     # How long the programs take does not matter here, so the machine need not be quiet.
-    sentinel.TOLERANCE = dict.fromkeys(sentinel.TOLERANCE, 1e9)
-    sentinel.WORKLOADS = {"compute": sentinel.WORKLOADS["compute"]}
+    reference_kernels.TOLERANCE = dict.fromkeys(reference_kernels.TOLERANCE, 1e9)
+    reference_kernels.WORKLOADS = {"compute": reference_kernels.WORKLOADS["compute"]}
     settings = MeasureSettings("xeon-icelake", builders=1, batch=2, min_separation_s=0.0, progress=False, force=True)
     _Tiny(settings, Path(out)).run()
 

@@ -33,7 +33,8 @@ TVM MetaSchedule at random and by evolution with a random cost model, so that sl
 occur. Each program is compiled by LLVM for the device's target and timed on pinned cores, while every other working
 process of the machine was stopped (`.progress.json` in the folder tells a watcher when; `xeon-emeraldrapids`:
 a machine that did nothing else): warm caches, two visits at least a minute apart, a third where they differ by more
-than 5 %, and one more where the sentinels were slow. The label is the minimum over the visits; every repeat is kept.
+than 5 %, and one more where the reference kernels were slow. The label is the minimum over all visits; every repeat is
+kept.
 Every record names its protocol. `cpu-v1` took 10 repeats of at least 10 ms a visit, `cpu-v2` 10 of 5 ms, `cpu-v3` 30
 of 1 ms (each fewer for slow programs): the host's neighbours come and go within milliseconds, so many short repeats
 find more quiet ones in half the time.

@@ -19,9 +19,9 @@ from cdmpp.measure.collection import Collection
 from cdmpp.measure.disturbance import Disturbance
 from cdmpp.measure.labels import record_of
 from cdmpp.measure.protocol import Rule, Timed
+from cdmpp.measure.reference_kernels import ReferenceKernels, build_reference_kernels
 from cdmpp.measure.remote import ATTEMPTS, SESSION_LIMIT_S
 from cdmpp.measure.report import report
-from cdmpp.measure.sentinel import Sentinels, build_sentinels
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.measure.subjects import Subject
 from cdmpp.measure.window import Windows
@@ -31,7 +31,7 @@ from cdmpp.platform.workers import Worker
 log = logging.getLogger(__name__)
 
 FORCE = "force=true (measure.force=true in finetune)"
-SENTINELS_FILE = "sentinels.jsonl"
+REFERENCE_FILE = "reference_kernels.jsonl"
 BUSY_WINDOWS = 3
 """So many in a row that cannot be recorded end the run."""
 
@@ -91,17 +91,17 @@ class Collector(Collection):
     def _prepare(self, scratch: Path) -> None:
         self._write_info()
         self._clock = None if self.remote else self._build_clock(scratch)
-        programs = self._sentinels(scratch)
-        sentinels = Sentinels(self.measurers[0], self.folder / SENTINELS_FILE, self._timing, programs)
+        programs = self._reference_kernels(scratch)
+        references = ReferenceKernels(self.measurers[0], self.folder / REFERENCE_FILE, self._timing, programs)
         limit_s = ATTEMPTS * SESSION_LIMIT_S if self.remote else protocol.VISIT_LIMIT_S
         asked_s = self.settings.min_separation_s
         separation_s = self.rule.min_separation_s if asked_s is None else asked_s
-        self.windows: Windows[Subject] = Windows(self.measurers, sentinels, self._timing, limit_s, separation_s)
+        self.windows: Windows[Subject] = Windows(self.measurers, references, self._timing, limit_s, separation_s)
         if not self.remote:  # leave the measuring core alone, where there is more than one
             os.sched_setaffinity(0, {self.cores[0]})
 
-    def _sentinels(self, scratch: Path) -> Sequence[Timed]:
-        return build_sentinels(self.builders[0], self.settings.target, scratch)
+    def _reference_kernels(self, scratch: Path) -> Sequence[Timed]:
+        return build_reference_kernels(self.builders[0], self.settings.target, scratch)
 
     def _build_clock(self, scratch: Path) -> str | None:
         try:

@@ -48,7 +48,7 @@ class Rule:
         return (
             f"two visits at least {self.min_separation_s:g} s "
             f"apart, a third where their minima differ by over {AGREEMENT:.0%}; label = minimum over all samples; "
-            f"spread = relative difference of the two smallest visit minima; sentinel {timed} at both ends of every "
+            f"spread = relative difference of the two smallest visit minima; reference {timed} at both ends of every "
             "measuring window, visits are repeated where one stays over 5 % (memory: 25 %) slow over several looks"
         )
 
@@ -84,7 +84,7 @@ class Visits:
     samples: list[tuple[float, ...]] = field(default_factory=list)
     """Seconds a run, one tuple a visit."""
     quiet: list[bool] = field(default_factory=list)
-    """True for each visit around which the sentinels were as fast as usual."""
+    """True for each visit around which the reference kernels were as fast as usual."""
     clock_mhz: list[float] = field(default_factory=list)
     """Clock of the core at the end of each visit, in MHz; empty where it was not looked at."""
     last_start: float = float("-inf")
@@ -128,7 +128,7 @@ class Visits:
     def complete(self) -> bool:
         """Return True where no further visit is due."""
         unquiet = len(self.quiet) - sum(self.quiet)
-        if len(self.samples) >= MAX_VISITS + min(unquiet, 1):  # one more where a sentinel was slow
+        if len(self.samples) >= MAX_VISITS + min(unquiet, 1):  # one more where a reference kernel was slow
             return True
         return len(self.samples) >= 2 and sum(self.quiet) >= 1 and not self.flagged
 

@@ -18,7 +18,7 @@ from cdmpp.measure.again import Repeater, Reviser
 from cdmpp.measure.collector import Collector
 from cdmpp.measure.plan import add_tasks, load_plan
 from cdmpp.measure.protocol import Timed
-from cdmpp.measure.sentinel import PREFIX
+from cdmpp.measure.reference_kernels import PREFIX
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.measure.subjects import IMPORT_LIMIT_S, Subject, Subjects
 from cdmpp.measure.torch_networks import network_tasks
@@ -36,7 +36,7 @@ ORIGIN = "torch"
 NETWORK = "random_operators"
 """Name of the network that the tasks state as theirs: splits by network can name it."""
 SCHEDULE = served_by("torch")
-_SENTINELS = {
+_REFERENCE_KERNELS = {
     "cpu": {"compute": ("bmm", "1x256x256x256"), "cache": ("relu", "64x1024"), "memory": ("mean", "16384x1024")},
     "gpu": {"compute": ("bmm", "1x2048x2048x2048"), "cache": ("add", "4096x1024"), "memory": ("mean", "65536x1024")},
 }
@@ -69,8 +69,8 @@ class _OfTorch(Collector):
     def _versions(self) -> str:
         return software.torch_versions()
 
-    def _sentinels(self, scratch: Path) -> Sequence[Timed]:
-        chosen = _SENTINELS["cpu" if self.place == "cpu" else "gpu"]
+    def _reference_kernels(self, scratch: Path) -> Sequence[Timed]:
+        chosen = _REFERENCE_KERNELS["cpu" if self.place == "cpu" else "gpu"]
         return [
             _subject(PREFIX + name, operator_task(EagerOperator.parse(*operator)), scratch)
             for name, operator in chosen.items()

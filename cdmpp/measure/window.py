@@ -1,4 +1,4 @@
-"""Measuring windows: visits to programs between two looks at the sentinels. Kits carry it: standard library only."""
+"""Visits to programs between two looks at the reference kernels. Kits carry it: standard library only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from cdmpp.measure import protocol
 from cdmpp.measure.protocol import Timed
-from cdmpp.measure.sentinel import Sentinels, Timing
+from cdmpp.measure.reference_kernels import ReferenceKernels, Timing
 from cdmpp.platform.workers import Reply, Worker, run_many
 
 Item = TypeVar("Item", bound=Timed)
@@ -20,7 +20,7 @@ class Windows(Generic[Item]):
     """Programs are timed on ``workers``; those that need another visit wait in ``active`` for the next window."""
 
     workers: Sequence[Worker]
-    sentinels: Sentinels
+    reference_kernels: ReferenceKernels
     timing: Timing
     visit_limit_s: float = protocol.VISIT_LIMIT_S
     min_separation_s: float = protocol.CPU.min_separation_s
@@ -33,7 +33,7 @@ class Windows(Generic[Item]):
         """
         again = list(self.active)
         self.active.extend(fresh)
-        quiet = self.sentinels.wait_until_quiet()
+        quiet = self.reference_kernels.wait_until_quiet()
         for group in (list(fresh), again):
             if group:
                 quiet = self._segment(group, quiet, fail)
@@ -42,7 +42,7 @@ class Windows(Generic[Item]):
         return finished
 
     def _segment(self, group: Sequence[Item], quiet_before: bool, fail: Callable[[Item, Reply], None]) -> bool:
-        """One visit to each program of ``group`` between two looks at the sentinels; returns the later look."""
+        """One visit to each program of ``group`` between two looks at the reference kernels; returns the later look."""
         taken: list[tuple[Item, Reply, float]] = []
         begun: list[float] = []
 
@@ -62,7 +62,7 @@ class Windows(Generic[Item]):
             else:
                 taken.append((item, reply, begun[index]))
         # Several looks: one burst at the very end must not void a minute of visits, which are compared anyway.
-        quiet_after = self.sentinels.wait_until_quiet()
+        quiet_after = self.reference_kernels.wait_until_quiet()
         for item, reply, begin in taken:
             item.visits.add(reply["samples"], quiet_before and quiet_after, begin, reply.get("clock_mhz"))
         return quiet_after

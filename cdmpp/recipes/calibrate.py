@@ -18,7 +18,7 @@ from cdmpp.data.records import read_records, record_parts
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.machine_code.cpu.compile import can_have_code
-from cdmpp.measure.collector import SENTINELS_FILE, Collector
+from cdmpp.measure.collector import REFERENCE_FILE, Collector
 from cdmpp.measure.disturbance import Disturbance
 from cdmpp.measure.plan import add_tasks
 from cdmpp.measure.probe import probe
@@ -170,7 +170,7 @@ def _forget_disturbed(folder: Path, device: str) -> None:
     """Remove the records of an earlier run on a busy machine, and what it took for quiet."""
     if Disturbance.of(read_records(folder, device)).reasons:
         with writing(folder, f"calibration of {device}"):
-            for path in (*record_parts(folder), folder / SENTINELS_FILE):
+            for path in (*record_parts(folder), folder / REFERENCE_FILE):
                 path.unlink(missing_ok=True)
 
 

@@ -69,7 +69,7 @@ class FakeWorker:
         return self.machine.answer(message)
 
 
-class CalmSentinels:
+class CalmReferenceKernels:
     def __init__(self, worker: Any, log: Path, timing: Any, programs: Any) -> None: ...
 
     def take(self) -> dict[str, float]:
@@ -99,8 +99,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     for place in (collection, collector, torch_collector):
         monkeypatch.setattr(place, "Worker", FakeWorker)
     monkeypatch.setattr(disturbance, "load_of_others", lambda: built.load)
-    monkeypatch.setattr(collector, "Sentinels", CalmSentinels)
-    monkeypatch.setattr(collector, "build_sentinels", lambda *_: [])
+    monkeypatch.setattr(collector, "ReferenceKernels", CalmReferenceKernels)
+    monkeypatch.setattr(collector, "build_reference_kernels", lambda *_: [])
     for place in (collection, subjects, window):
         monkeypatch.setattr(place, "run_many", run_many)
     monkeypatch.setattr(subjects, "arguments_of", lambda workload: [[[4], "float32"]])

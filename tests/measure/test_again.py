@@ -55,7 +55,7 @@ def test_doubtful_labels_are_visited_again_and_merged(machine: Machine, tmp_path
     append_records(tmp_path, rows[2:])
     visited = len(machine.visits)
     Reviser(settings(), tmp_path, 1).run()
-    assert set(machine.visits[visited:]) - sentinel_names(machine) == {worse.schedule}, "the widest spread comes first"
+    assert set(machine.visits[visited:]) - reference_names(machine) == {worse.schedule}, "the widest spread comes first"
     Reviser(settings(), tmp_path, 5).run()
     after = {r.record_id: r for r in read_records(tmp_path)}
     assert len(after) == 12 and after[calm.record_id] == calm
@@ -77,6 +77,6 @@ def spread_out(record, minima: tuple[float, ...]):
     )
 
 
-def sentinel_names(machine: Machine) -> set[str]:
+def reference_names(machine: Machine) -> set[str]:
     """What the make-believe machine was asked to run besides programs of a data set."""
     return {name for name in machine.visits if not name.startswith("[[")}

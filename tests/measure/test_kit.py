@@ -24,7 +24,7 @@ pytest.importorskip("tvm")
 
 from cdmpp.data.records import read_records, write_tasks
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.measure import sentinel
+from cdmpp.measure import reference_kernels
 from cdmpp.measure.kit import builder
 from cdmpp.measure.kit.builder import KitBuilder, packed_programs
 from cdmpp.measure.kit.merge import merge_kit
@@ -50,11 +50,11 @@ def settings(device: str, **changes: Any) -> MeasureSettings:
 
 @pytest.fixture(scope="module")
 def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A kit of two parts of six programs; the big sentinel is left out, it only costs time here."""
+    """A kit of two parts of six programs; the big reference kernel is left out, it only costs time here."""
     folder = tmp_path_factory.mktemp("kit")
-    small = {"compute": sentinel.WORKLOADS["compute"]}
+    small = {"compute": reference_kernels.WORKLOADS["compute"]}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sentinel, "WORKLOADS", small)
+        patch.setattr(reference_kernels, "WORKLOADS", small)
         patch.setattr(builder, "PART_PROGRAMS", 6)
         report = TinyKit(settings("xeon-icelake-avx2"), folder).run()
         again = TinyKit(settings("xeon-icelake-avx2"), folder).run()
@@ -191,7 +191,7 @@ def test_cuda_programs_are_packed_with_their_machine_code(tmp_path: Path) -> Non
     assert report["programs"] == 3 and report["largest_part_mb"] < 16
     with zipfile.ZipFile(tmp_path / "parts" / "part-000.zip") as part:
         kit = json.loads(part.read("kit.json"))
-        assert sum(name.endswith(".cubin") for name in part.namelist()) == 3 + len(kit["sentinels"])
+        assert sum(name.endswith(".cubin") for name in part.namelist()) == 3 + len(kit["reference_kernels"])
         assert [Path(name).name.split(".")[0] for name in kit["libraries"]] == [
             "libcudart", "libtvm_runtime", "libtvm_runtime_cuda",
         ]  # fmt: skip

@@ -19,7 +19,7 @@ pytest.importorskip("tornado")
 
 from cdmpp.data.records import read_records, write_tasks
 from cdmpp.errors import CdmppError
-from cdmpp.measure import sentinel
+from cdmpp.measure import reference_kernels
 from cdmpp.measure.collector import Collector
 from cdmpp.measure.protocol import Timed
 from cdmpp.measure.remote import free_servers, parse_tracker
@@ -80,7 +80,7 @@ class Sabotaged(Collector):
         return Subjects(Subject.of(f"r{n}", TASK, schedule, scratch) for n, schedule in enumerate(schedules()))
 
     def _timing(self, item: Timed) -> dict[str, Any]:
-        if "sentinel" not in item.record_id:
+        if "reference_" not in item.record_id:
             self.asked += 1
             if self.asked == 6:
                 stop(self.victim)
@@ -90,8 +90,8 @@ class Sabotaged(Collector):
 def test_a_server_that_dies_costs_no_record_and_doubles_none(
     tracker: tuple[str, list[subprocess.Popen[bytes]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The big sentinel would be sent over the network again and again.
-    monkeypatch.setattr(sentinel, "WORKLOADS", {"compute": sentinel.WORKLOADS["compute"]})
+    # The big reference kernel would be sent over the network again and again.
+    monkeypatch.setattr(reference_kernels, "WORKLOADS", {"compute": reference_kernels.WORKLOADS["compute"]})
     address, processes = tracker
     with pytest.raises(CdmppError, match="keys it knows: board"):
         free_servers(address, "nothing")

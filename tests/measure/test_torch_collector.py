@@ -17,7 +17,7 @@ from cdmpp.data.loading import load_dataset
 from cdmpp.data.records import read_info, read_records, read_tasks
 from cdmpp.data.sources import data_folders, load_device
 from cdmpp.errors import CdmppError, DataError, NoRecordsError
-from cdmpp.measure import again, sentinel, torch_collector
+from cdmpp.measure import again, reference_kernels, torch_collector
 from cdmpp.measure.again import Repeater
 from cdmpp.measure.collector import Collector
 from cdmpp.measure.settings import MeasureSettings
@@ -150,7 +150,8 @@ def test_a_real_run_trains_a_model(
     operators, data, out = planned(60, call_ms=0.2, call_mb=4), tmp_path / "data", tmp_path / "out"
     refused = EagerOperator.parse("max_pool2d", "1x2x9x3", padding=3)  # PyTorch pads by half of a kernel at most
     monkeypatch.setattr(torch_collector, "operator_plan", lambda *_: [*operators, refused])
-    monkeypatch.setattr(sentinel.Sentinels, "quiet", lambda self, run_s: bool(run_s))  # whatever else runs meanwhile
+    # Whatever else runs meanwhile.
+    monkeypatch.setattr(reference_kernels.ReferenceKernels, "quiet", lambda self, run_s: bool(run_s))
     report = TorchCollector(asked(batch=100, force=True), data).run()
     assert report["programs"] == 60 and report["failures"] == {"time_torch error": 1}
     assert "pad should be at most half" in (data / "failures.jsonl").read_text()

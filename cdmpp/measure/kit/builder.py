@@ -20,7 +20,7 @@ from cdmpp.measure import protocol, software
 from cdmpp.measure.collection import Collection
 from cdmpp.measure.kit import pack
 from cdmpp.measure.protocol import Timed
-from cdmpp.measure.sentinel import build_sentinels
+from cdmpp.measure.reference_kernels import build_reference_kernels
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.measure.subjects import Subject
 from cdmpp.platform.files import read_json, read_table, write_json, write_table
@@ -62,11 +62,11 @@ class KitBuilder(Collection):
         site = self.folder / "site"
         if self.settings.kit_python is not None and not site.exists():
             pack.fetch_ffi(self.settings.kit_python, site)
-        self.sentinels = build_sentinels(self.builders[0], self.settings.target, scratch)
+        self.reference_kernels = build_reference_kernels(self.builders[0], self.settings.target, scratch)
         packed = sorted(path for path in site.rglob("*") if path.is_file())
         self._fixed = {**self._runtime, **{f"site/{path.relative_to(site)}": path for path in packed}}
-        for sentinel in self.sentinels:
-            self._fixed |= _files(sentinel)
+        for kernel in self.reference_kernels:
+            self._fixed |= _files(kernel)
         self._fixed_bytes = sum(map(pack.compressed_size, self._fixed.values())) + _RESERVE
 
     def _take(self, built: list[Subject]) -> None:
@@ -123,7 +123,7 @@ class KitBuilder(Collection):
             "cores": self.settings.threads,
             "software": software.versions(),
             "libraries": list(self._runtime),
-            "sentinels": _listed(self.sentinels),
+            "reference_kernels": _listed(self.reference_kernels),
         }
         pack.write_part(self.folder / "parts" / f"{name}.zip", files, texts)
         rows = [{"record_id": s.record_id, "task_id": s.task.task_id, "schedule": s.schedule} for s in self.staged]

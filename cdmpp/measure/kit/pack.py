@@ -22,7 +22,7 @@ from cdmpp.platform.files import write_atomic
 
 _ROOT = Path(__file__).resolve().parents[2]
 _CODE = """__init__ errors version old_keywords platform/__init__ platform/workers measure/__init__ measure/protocol
-measure/sentinel measure/software measure/timing
+measure/reference_kernels measure/software measure/timing
 measure/window measure/worker measure/kit/__init__ measure/kit/runner""".split()
 """Modules of this package that the device needs: none of them imports more than numpy and tvm_ffi there."""
 _MAIN = '''"""Measure the programs of this part: `python {name}.zip` (see --help)."""

@@ -23,7 +23,7 @@ from typing import Any, TextIO
 from cdmpp.errors import CdmppError
 from cdmpp.measure import protocol
 from cdmpp.measure.protocol import Timed
-from cdmpp.measure.sentinel import Sentinels
+from cdmpp.measure.reference_kernels import ReferenceKernels
 from cdmpp.measure.software import processor
 from cdmpp.measure.window import Windows
 from cdmpp.measure.worker import COMMAND
@@ -74,9 +74,9 @@ class KitRun:
         try:
             self.worker.start()
             left = self._check([item for item in self.programs if item.record_id not in self.done])
-            log, programs = self.out.with_suffix(".sentinels.jsonl"), self._items(self.kit["sentinels"])
-            sentinels = Sentinels(self.worker, log, self._timing, programs)
-            windows = Windows[Timed]([self.worker], sentinels, self._timing, min_separation_s=self.separation_s)
+            log, programs = self.out.with_suffix(".reference_kernels.jsonl"), self._items(self.kit["reference_kernels"])
+            references = ReferenceKernels(self.worker, log, self._timing, programs)
+            windows = Windows[Timed]([self.worker], references, self._timing, min_separation_s=self.separation_s)
             begin, total = time.monotonic(), len(left)
             while left or windows.active:
                 fresh, left = left[: self.window], left[self.window :]

@@ -1,4 +1,4 @@
-"""Fixed programs timed at both ends of every measuring window: they tell a slow program from a slow moment."""
+"""Fixed kernels timed at both ends of every measuring window: they tell a slow program from a slow moment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cdmpp.measure.protocol import Timed
 from cdmpp.platform.workers import Worker
 
 TOLERANCE = {"compute": 0.05, "cache": 0.05, "memory": 0.25}
-"""Share by which a sentinel may lie above its best-known value. Neighbours share the memory, so it gets more."""
+"""Share by which one may lie above its best-known value. Neighbours share the memory, so it gets more."""
 
 
 def _workload(buffers: str, shape: tuple[int, ...], loops: Sequence[str], block: str) -> tuple[str, list[Any]]:
@@ -58,7 +58,7 @@ WORKLOADS: Mapping[str, tuple[str, list[Any]]] = {
     "cache": _elementwise(64 * 1024),
     "memory": _elementwise(8 * 1024 * 1024),
 }
-"""Name -> TVMScript, arguments of the sentinels of a CPU."""
+"""Name -> TVMScript, arguments of the reference kernels of a CPU."""
 GPU_WORKLOADS: Mapping[str, tuple[str, list[Any]]] = {
     "compute": _matmul(256, gpu=True),
     "cache": _elementwise(1024 * 1024, gpu=True),
@@ -67,34 +67,35 @@ GPU_WORKLOADS: Mapping[str, tuple[str, list[Any]]] = {
 
 Timing = Callable[[Timed], dict[str, Any]]
 """A built program -> the request for one visit."""
-PREFIX = "sentinel_"
-"""Start of the id of a sentinel; its name in ``TOLERANCE`` follows."""
+PREFIX = "reference_"
+"""Start of the id of a reference kernel; its name in ``TOLERANCE`` follows."""
 
 
-def build_sentinels(builder: Worker, target: Mapping[str, Any], folder: Path) -> list[Timed]:
-    """Compile the sentinels of ``target``'s kind of device into ``folder``; ``CdmppError`` where one does not build."""
-    sentinels = []
+def build_reference_kernels(builder: Worker, target: Mapping[str, Any], folder: Path) -> list[Timed]:
+    """Compile the kernels for ``target``'s kind of device into ``folder``; ``CdmppError`` where one does not build."""
+    kernels = []
     for name, (workload, arguments) in (WORKLOADS if target["kind"] == "llvm" else GPU_WORKLOADS).items():
-        sentinel = Timed(PREFIX + name, arguments, folder / f"{PREFIX}{name}.so")
-        unscheduled = sentinel.build_request(workload, "[[],[]]", target)
+        kernel = Timed(PREFIX + name, arguments, folder / f"{PREFIX}{name}.so")
+        unscheduled = kernel.build_request(workload, "[[],[]]", target)
         reply = builder.request(unscheduled, 2 * protocol.BUILD_LIMIT_S)
         if "cause" in reply:
-            raise CdmppError(f"the sentinel {name} does not build: {reply}")
-        sentinels.append(sentinel)
-    return sentinels
+            raise CdmppError(f"the reference kernel {name} does not build: {reply}")
+        kernels.append(kernel)
+    return kernels
 
 
-class Sentinels:
-    """It times the sentinel programs, and remembers the best-known values in ``log`` (JSON lines)."""
+class ReferenceKernels:
+    """It times these kernels, and remembers the best-known values in ``log`` (JSON lines)."""
 
     def __init__(self, worker: Worker, log: Path, timing: Timing, programs: Sequence[Timed]) -> None:
         self.worker = worker
         self.log = log
         self.history: list[dict[str, float]] = []
         self._requests = {p.record_id.removeprefix(PREFIX): timing(p) for p in programs}
-        for line in log.read_text().splitlines() if log.exists() else ():
-            with contextlib.suppress(ValueError, KeyError):  # a line cut short by a kill
-                self.history.append(json.loads(line)["run_s"])
+        for path in (log.with_name(log.name.replace("reference_kernels", "sentinels")), log):  # the old name first
+            for line in path.read_text().splitlines() if path.exists() else ():
+                with contextlib.suppress(ValueError, KeyError):  # a line cut short by a kill
+                    self.history.append(json.loads(line)["run_s"])
 
     def best(self) -> dict[str, float]:
         """Return seconds a run in a quiet moment: a low quantile, so that one lucky value does not rule."""
@@ -103,7 +104,7 @@ class Sentinels:
         return {name: v[int(0.2 * (len(v) - 1))] for name, v in values.items() if v}
 
     def take(self) -> dict[str, float]:
-        """Time every sentinel once, and log it."""
+        """Time every reference kernel once, and log it."""
         run_s: dict[str, float] = {}
         for name, request in self._requests.items():
             reply = self.worker.request(request, protocol.VISIT_LIMIT_S)
@@ -115,12 +116,12 @@ class Sentinels:
         return run_s
 
     def quiet(self, run_s: Mapping[str, float]) -> bool:
-        """Return True where no sentinel is slower than its best-known value allows."""
+        """Return True where no reference kernel is slower than its best-known value allows."""
         best = self.best()
         return all(run_s.get(name, float("inf")) <= best[name] * (1 + TOLERANCE[name]) for name in best)
 
     def wait_until_quiet(self) -> bool:
-        """Time the sentinels until they are quiet, for about ten seconds at most; returns whether they became so."""
+        """Time the kernels until they are quiet, for about ten seconds at most; returns whether they became so."""
         for attempt in range(6):
             if attempt:
                 time.sleep(1.5)
