@@ -22,7 +22,7 @@ from cdmpp.predict.predictor import Predictor
 
 _KEPT = 20_000
 """Programs whose ASTs are remembered: a search meets most of its programs again."""
-_ANCHORS = 32
+_FEW = 32
 """Programs of a task by which what the ranker says becomes seconds."""
 
 
@@ -42,7 +42,7 @@ class Scorer:
     def __init__(self, predictor: Predictor, device: Device) -> None:
         self.predictor, self.device = predictor, device
         self._asts: OrderedDict[int, CompactAST | str] = OrderedDict()
-        self.anchors: dict[str, float] = {}
+        self.offsets: dict[str, float] = {}
         """Task -> the logarithm that turns the ranker's scores into seconds."""
 
     def asts(self, modules: Mapping[int, Any], target: Any) -> dict[int, CompactAST | str]:
@@ -69,10 +69,10 @@ class Scorer:
         with torch.inference_mode():
             scores = self.predictor.ranker(torch.from_numpy(features).to(self.predictor.torch_device))
         behind = -SHARPNESS * scores.double().cpu().numpy()
-        if task not in self.anchors:
-            few = slice(0, _ANCHORS)
-            self.anchors[task] = float(np.mean(self._log_latency(table.take(np.arange(len(table))[few])) - behind[few]))
-        return Said(behind + self.anchors[task], features)
+        if task not in self.offsets:
+            few = slice(0, _FEW)
+            self.offsets[task] = float(np.mean(self._log_latency(table.take(np.arange(len(table))[few])) - behind[few]))
+        return Said(behind + self.offsets[task], features)
 
     def precise(self, asts: Sequence[CompactAST], codes: np.ndarray) -> Said:
         """Predict from ASTs and code vectors (n, CODE_WIDTH)."""

@@ -17,27 +17,27 @@ from cdmpp.tuning.learner import Learner
 _FORMAT = "cdmpp-learned-1"
 
 
-def write_learned(path: Path, learners: Mapping[str, Learner], origin: str, anchors: Mapping[str, float]) -> None:
-    """Write learners of the model ``origin`` and the ``anchors`` of its scorer: they fit no other."""
+def write_learned(path: Path, learners: Mapping[str, Learner], origin: str, offsets: Mapping[str, float]) -> None:
+    """Write learners of the model ``origin`` and the ``offsets`` of its scorer: they fit no other."""
     arrays: dict[str, np.ndarray] = {}
     tasks: dict[str, list[str]] = {}
     for name, learner in learners.items():
         arrays |= {f"{name}.features": learner.features, f"{name}.errors": learner.errors}
         tasks[name] = learner.tasks.tolist()
-    about = {"format": _FORMAT, "origin": origin, "tasks": json.dumps(tasks), "anchors": json.dumps(dict(anchors))}
+    about = {"format": _FORMAT, "origin": origin, "tasks": json.dumps(tasks), "anchors": json.dumps(dict(offsets))}
     data = save({key: np.ascontiguousarray(value) for key, value in arrays.items()}, about)
     write_atomic(path, lambda temporary: temporary.write_bytes(data))
 
 
 def read_learned(path: Path, origin: str) -> tuple[dict[str, Learner], dict[str, float]]:
-    """Read learners and anchors. ``DataError``: no such file, or learned with another model or device."""
+    """Read learners and offsets. ``DataError``: no such file, or learned with another model or device."""
     try:
         with safe_open(path, "numpy") as stored:
             about, arrays = stored.metadata() or {}, {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
         if about.get("format") != _FORMAT:
             raise DataError(f"{path} was not saved by a cost model: expected format {_FORMAT}")
         tasks = json.loads(about["tasks"])
-        anchors = {str(task): float(value) for task, value in json.loads(about["anchors"]).items()}
+        offsets = {str(task): float(value) for task, value in json.loads(about["anchors"]).items()}
         learners = {
             name: Learner(
                 features=arrays[f"{name}.features"],
@@ -50,4 +50,4 @@ def read_learned(path: Path, origin: str) -> tuple[dict[str, Learner], dict[str,
         raise DataError(f"{path} cannot be read as what a cost model learned: {error}") from error
     if about["origin"] != origin:
         raise DataError(f"{path} was learned beside {about['origin']}, this cost model is {origin}")
-    return learners, anchors
+    return learners, offsets
