@@ -17,6 +17,7 @@ import hydra
 from omegaconf import DictConfig
 
 from cdmpp.cli.logs import log
+from cdmpp.cli.old_names import setting_of
 from cdmpp.cli.settings_help import settings_help
 from cdmpp.errors import CdmppError
 from cdmpp.platform.paths import conf_folder
@@ -48,6 +49,7 @@ class Entry:
 
         if isinstance(sys.stdout, io.TextIOWrapper):  # a log then shows what happened at once
             sys.stdout.reconfigure(line_buffering=True)
+        settings = [setting_of(word) for word in settings]
         if self.config == "evaluate":  # Hydra takes ``split`` for a group
             settings = [re.sub("^split=", "splits=", word) for word in settings]
         sys.argv = [program, *settings, *search_path()]

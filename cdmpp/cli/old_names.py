@@ -1,4 +1,4 @@
-"""Old verbs, options and values of the command line: each is understood for one version, with a warning.
+"""Old verbs, options, settings and values of the command line: each is understood for one version, with a warning.
 
 A renamed option needs one line here and nothing else: ``Parser`` reads it and ``--help`` does not show it.
 """
@@ -37,6 +37,18 @@ VALUES: Mapping[tuple[str, str], str] = {
     ("loss", "own"): "model",
 }
 """Option and old value -> value."""
+
+SETTINGS: Mapping[str, str] = {"model.anchor": "model.prior"}
+"""Old setting of a configuration -> setting."""
+
+
+def setting_of(word: str) -> str:
+    """Return ``key=value`` with the setting's name of today."""
+    key, equals, value = word.partition("=")
+    if (new := SETTINGS.get(key)) is None:
+        return word
+    _warn(key, new)
+    return f"{new}{equals}{value}"
 
 
 def verb_of(words: Sequence[str]) -> list[str]:

@@ -44,11 +44,11 @@ class EagerCosts(EagerRoofline):
         """Fit the numbers on ``split.train``."""
         _only_operators(data.dataset)
         programs = _tensors(data.dataset, split.train)
-        self.anchor = EagerPrior(_MAX_DEVICES, programs.device_vectors.shape[1])
-        self.anchor.fit(programs, np.arange(len(split.train)))
+        self.prior = EagerPrior(_MAX_DEVICES, programs.device_vectors.shape[1])
+        self.prior.fit(programs, np.arange(len(split.train)))
 
     def _log_latency(self, batch: Batch) -> torch.Tensor:
-        return self.anchor(batch)
+        return self.prior(batch)
 
 
 @torch.no_grad()

@@ -15,9 +15,9 @@ from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
 from cdmpp.evaluation.evaluation_data import EvaluationData
 from cdmpp.model.analytic import kernel_parts
-from cdmpp.model.anchor import Anchor
-from cdmpp.model.code_anchor import CodeAnchor
-from cdmpp.model.gpu_code_anchor import GpuCodeAnchor
+from cdmpp.model.analytical_prior import AnalyticalPrior
+from cdmpp.model.code_prior import CodePrior
+from cdmpp.model.gpu_code_prior import GpuCodePrior
 
 _MAX_DEVICES = 16
 
@@ -74,8 +74,8 @@ class Analytic:
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
         """Fit the factors on ``split.train``."""
-        self.anchor = Anchor()
-        self.anchor.fit(_tensors(data.dataset, split.train), np.arange(len(split.train)))
+        self.prior = AnalyticalPrior()
+        self.prior.fit(_tensors(data.dataset, split.train), np.arange(len(split.train)))
 
     def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
         """Return (len(indices),) seconds."""
@@ -86,7 +86,7 @@ class Analytic:
         return predicted
 
     def _log_latency(self, batch: Batch) -> torch.Tensor:
-        return self.anchor.total(batch)
+        return self.prior.total(batch)
 
 
 class CodeCosts(Analytic):
@@ -98,7 +98,7 @@ class CodeCosts(Analytic):
         programs = _tensors(data.dataset, split.train)
         rows = np.arange(len(split.train))
         on_gpu = programs.coded_kinds(rows) == [TARGET_KINDS.index("gpu")]
-        self.by_code = GpuCodeAnchor() if on_gpu else CodeAnchor(_MAX_DEVICES, programs.device_vectors.shape[1])
+        self.by_code = GpuCodePrior() if on_gpu else CodePrior(_MAX_DEVICES, programs.device_vectors.shape[1])
         self.by_code.fit(programs, rows)
 
     def _log_latency(self, batch: Batch) -> torch.Tensor:
@@ -133,7 +133,7 @@ class Simulated(Analytic):
         sheets = devices.sheets_of(names)
         clocks_hz = 1e6 * np.array([sheets[str(name)].spec["clock_mhz"] or np.nan for name in names])
         on_gpu = asts.target_kinds[indices] == TARGET_KINDS.index("gpu")
-        columns = np.where(on_gpu, GpuCodeAnchor.simulated, CodeAnchor.simulated) - 1  # of a batch: the first is a flag
+        columns = np.where(on_gpu, GpuCodePrior.simulated, CodePrior.simulated) - 1  # of a batch: the first is a flag
         cycles = np.exp2(asts.codes_or_nan()[indices, columns]) - 1
         return cycles / clocks_hz, np.diff(asts.kernel_offsets)[indices].astype(float)
 

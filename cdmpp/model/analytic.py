@@ -1,6 +1,6 @@
 """Analytic kernel times: what each resource of the device would need. Physics and datasheets, no trained weights.
 
-Each bound is a sum of parts, see ``gpu_parts`` and ``cpu_parts``; ``anchor.Anchor`` fits one factor a part to the
+Each bound is a sum of parts, see ``gpu_parts`` and ``cpu_parts``; ``AnalyticalPrior`` fits one factor for each to the
 training programs. Which effects are modelled was chosen by hand after looking at residuals over all records, those of
 later test programs included.
 """

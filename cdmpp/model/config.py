@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from cdmpp.ast.layout import EAGER_FEATURES
 from cdmpp.errors import CdmppError
+from cdmpp.model.old_names import current_names
 from cdmpp.platform.limits import Limits, check_choice, check_fields, fitting, fitting_values, hints_of, numbers
 
 _Config = TypeVar("_Config")
@@ -50,7 +51,7 @@ class CdmppConfig:
     """Width of the regressor."""
     label: str = "log"
     """Transform of the latency for the label terms of the loss: log, box-cox or yeo-johnson."""
-    anchor: bool = True
+    prior: bool = True
     """Predict the difference to the analytic time of the kernels instead of the latency itself."""
     clip: float = 6.0
     """Standardised features are cut at +-clip, so that an unseen size cannot run away."""
@@ -63,7 +64,7 @@ class CdmppConfig:
     code_kind: str = "cpu"
     """Kind of devices that the code vectors are of, ``cpu`` or ``gpu``; filled in from the training data."""
     device_costs: int = 16
-    """Devices at most that have costs of their own in the code anchor, next to the shared ones."""
+    """Devices at most that have costs of their own in the code prior, next to the shared ones."""
 
     def __post_init__(self) -> None:
         _check_ranges(self)
@@ -121,7 +122,7 @@ class EagerConfig:
     clip: float = 6.0
     label: str = "log"
     device_costs: int = 32
-    """Devices at most that have a roofline of their own in the anchor, next to the shared one."""
+    """Devices at most that have a roofline of their own in the prior, next to the shared one."""
 
     def __post_init__(self) -> None:
         _check_ranges(self)
@@ -142,7 +143,7 @@ def model_config(values: Mapping[str, Any]) -> ModelConfig:
     name = fitting("model", values, dict).get("name", "cdmpp")
     if not isinstance(name, str) or name not in MODELS:
         raise CdmppError(f"unknown model {name!r}; one of {', '.join(MODELS)}")
-    return config_from_dict(MODELS[name], values, "model")
+    return config_from_dict(MODELS[name], current_names(values), "model")
 
 
 def config_from_dict(kind: type[_Config], values: Mapping[str, Any], group: str) -> _Config:

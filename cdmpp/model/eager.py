@@ -35,13 +35,13 @@ class EagerModel(nn.Module):
     learned: Tensor
     """(max_devices, kinds, widths) 1 where the training has such an operator of that element width on a device.
 
-    Devices stand as in ``anchor.known``; those that have no place there share the first.
+    Devices stand as in ``prior.known``; those that have no place there share the first.
     """
 
     def __init__(self, config: EagerConfig, device_width: int) -> None:
         super().__init__()
         self.config = config
-        self.anchor = EagerPrior(config.device_costs, device_width)
+        self.prior = EagerPrior(config.device_costs, device_width)
         self.scaler = FeatureScaler(N_INPUTS, config.clip)
         self.register_buffer("range", torch.tensor([[-config.clip], [config.clip]]).repeat(len(FAMILIES), 1, N_INPUTS))
         self.bins = QuantileBins(N_INPUTS, config.bins)
@@ -55,19 +55,19 @@ class EagerModel(nn.Module):
         )
         self.perceptron = nn.Sequential(*(layer for step in steps for layer in step))
         self.out = nn.Linear(config.hidden, 1)
-        with torch.no_grad():  # start at the anchor
+        with torch.no_grad():  # start at the prior
             self.out.weight.mul_(0.1)
             self.out.bias.zero_()
 
     @torch.no_grad()
     def fit_statistics(self, programs: ProgramTensors, rows: np.ndarray) -> None:
         """Fit prior and scalers to the training programs ``rows`` (n,), and to no other."""
-        self.anchor.fit(programs, rows)
+        self.prior.fit(programs, rows)
         columns = [
-            (eager_inputs(batch), batch.log_latency, self.anchor(batch), families(batch))
+            (eager_inputs(batch), batch.log_latency, self.prior(batch), families(batch))
             for batch in ordered_batches(programs, sample_rows(rows, STATISTICS_PROGRAMS))
         ]
-        inputs, log_latency, anchors, family = (torch.cat(column) for column in zip(*columns, strict=True))
+        inputs, log_latency, priors, family = (torch.cat(column) for column in zip(*columns, strict=True))
         self.scaler.fit(inputs)
         scaled = self.scaler(inputs)
         tails = torch.tensor([_TAIL, 1 - _TAIL]).to(scaled)
@@ -75,9 +75,9 @@ class EagerModel(nn.Module):
             self.range[one] = torch.quantile(scaled[family == one], tails, dim=0)
         self.bins.fit(scaled)
         self.label_transform.fit(log_latency)
-        device = places(programs.device_vectors, self.anchor.known).clamp_min(0)[programs.device_index[rows]]
+        device = places(programs.device_vectors, self.prior.known).clamp_min(0)[programs.device_index[rows]]
         self.learned.zero_()[device, *_what(programs.codes_of(rows))] = 1
-        self.log_scale.copy_((log_latency - anchors).double().std(correction=0).clamp_min(1e-3))
+        self.log_scale.copy_((log_latency - priors).double().std(correction=0).clamp_min(1e-3))
 
     @property
     def can_scale(self) -> bool:
@@ -91,9 +91,9 @@ class EagerModel(nn.Module):
         places = {int(row): place for place, row in enumerate(rows)}
         for batch in ordered_batches(programs, rows):
             chosen = [places[int(row)] for row in batch.rows]
-            correction[chosen] = (self(batch).log_latency - self.anchor(batch)).double().cpu()
+            correction[chosen] = (self(batch).log_latency - self.prior(batch)).double().cpu()
         here = programs.device_index.device
-        return self.anchor.scale_device(programs, rows, correction.to(here), torch.from_numpy(weights).to(here))
+        return self.prior.scale_device(programs, rows, correction.to(here), torch.from_numpy(weights).to(here))
 
     def never_measured(self, codes: np.ndarray) -> np.ndarray:
         """Return (n,) True: training has no such operator and type; ``codes`` (n, CODE_WIDTH) operator vectors."""
@@ -102,10 +102,10 @@ class EagerModel(nn.Module):
     def measured_elsewhere(self, codes: np.ndarray, device_vector: np.ndarray) -> np.ndarray:
         """Return (n,) True: training has such operators and type, but not on the device of ``device_vector``.
 
-        Nowhere true of a device that has no numbers of its own in the anchor.
+        Nowhere true of a device that has no numbers of its own in the prior.
         """
         learned = self._learned(codes)
-        place = int(places(torch.from_numpy(device_vector)[None].to(self.anchor.known), self.anchor.known))
+        place = int(places(torch.from_numpy(device_vector)[None].to(self.prior.known), self.prior.known))
         here = learned[place] if place >= 0 else learned.any(0)
         return (learned.any(0) & ~here).cpu().numpy()
 
@@ -116,14 +116,14 @@ class EagerModel(nn.Module):
 
     def forward(self, batch: Batch) -> Output:
         """Predict the latency of operators; a program without an operator vector has no answer here."""
-        # Beyond the sizes of its training only the anchor goes on; the correction stays that of the largest ones.
+        # Beyond the sizes of its training only the prior goes on; the correction stays that of the largest ones.
         low, high = self.range[families(batch)].unbind(1)
         scaled = self.scaler(eager_inputs(batch)).clamp(low, high)
         hidden = self.perceptron(torch.cat([scaled, self.bins(scaled)], dim=-1))
         with torch.autocast(hidden.device.type, enabled=False):
             correction = self.out(hidden.float())[..., 0] * self.log_scale
         least = EagerQuantities(batch).least_s().log()
-        log_latency = torch.maximum(self.anchor(batch).to(correction.dtype) + correction, least.to(correction.dtype))
+        log_latency = torch.maximum(self.prior(batch).to(correction.dtype) + correction, least.to(correction.dtype))
         return Output(log_latency, self.label_transform(log_latency), hidden)
 
 

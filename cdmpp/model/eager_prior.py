@@ -4,7 +4,7 @@ Beside the shared numbers each device of the training has *its own*, held near t
 dispatch a call, and the shares of its peak and bandwidth that each family sustains, which no datasheet tells. A device
 that the training lacks borrows those of devices like it, and so does a family of which a device has no call. What
 kernels of halves sustain otherwise is shared by all devices: few were measured with them. They also keep these
-constants out of the shapes' share of the error, so that what corrects this anchor can learn the shapes.
+constants out of the shapes' share of the error, so that what corrects this prior can learn the shapes.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class EagerPrior(nn.Module):
     ) -> dict[str, float]:
         """Fit one device to a few ``rows`` (n,) of it; families without a call move with the rest.
 
-        ``correction`` (n,): what the model adds to the log-seconds of this anchor; ``weights`` (n,): how much each
+        ``correction`` (n,): what the model adds to the log-seconds of this prior; ``weights`` (n,): how much each
         call tells. What devices of the training differ in is likelier. Returns factors on the shares and the floor,
         averaged over families.
         """

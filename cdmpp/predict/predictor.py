@@ -190,7 +190,7 @@ class Predictor:
         shares = np.empty(len(asts))
         with torch.inference_mode():
             for batch in ordered_batches(tensors, np.arange(len(asts))):
-                shares[batch.rows.cpu().numpy()] = model.anchor.device_share(batch).double().cpu().numpy()
+                shares[batch.rows.cpu().numpy()] = model.prior.device_share(batch).double().cpu().numpy()
         return shares
 
     def _examined_on(self, device: Device, asts: AstTable) -> Examined:

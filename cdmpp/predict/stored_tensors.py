@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.errors import ModelFormatError
 from cdmpp.model.build import Model
+from cdmpp.model.old_names import current_names
 from cdmpp.model.ranker import Ranker
 from cdmpp.predict.stored_config import AGAIN, CALIBRATIONS, SHA256, StoredConfig
 from cdmpp.uncertainty.calibration import LOCAL_INPUTS, Calibration
@@ -58,7 +59,7 @@ def read_weights(
     """
     settings = config.calibrations
     try:
-        tensors = load_file(file)
+        tensors = current_names(load_file(file))
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         reason = (str(error) or repr(error)).splitlines()[0]
         raise ModelFormatError(f"{file} is missing, damaged or of another model ({reason}); {AGAIN}") from error
@@ -160,7 +161,7 @@ def _faults(tensors: Mapping[str, Tensor], expected: Expected) -> Iterator[tuple
         if value.dtype not in types:
             yield name, f"is of type {value.dtype}, expected {' or '.join(sorted(map(str, types)))}"
         finite = torch.isfinite(value)
-        if name.endswith("anchor.known"):  # rows of places that no device has taken are infinite throughout
+        if name.endswith("prior.known"):  # rows of places that no device has taken are infinite throughout
             finite = finite | (value == torch.inf).all(1, keepdim=True)
         if bad := int((~finite).sum()):
             yield name, f"holds {bad} of {value.numel()} values that are NaN or infinite"

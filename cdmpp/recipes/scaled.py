@@ -19,7 +19,7 @@ def scale_to(
 ) -> tuple[Predictor, dict[str, float]]:
     """Return a copy of ``start`` that knows ``device``, scaled by its programs ``rows`` (n,), and mean factors.
 
-    Each group of resources (``code_anchor.SCALES``, ``EagerPrior.scale_device``) gets one factor, every task tells
+    Each group of resources (``code_prior.SCALES``, ``EagerPrior.scale_device``) gets one factor, every task tells
     as much; no trained weight moves. ``start`` can be scaled, see ``Predictor.can_scale``.
     """
     scaled = copy.deepcopy(start)

@@ -16,6 +16,7 @@ from cdmpp.data.splits import check_split, split_definition
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.model.config import check_keys
+from cdmpp.model.old_names import current_names
 from cdmpp.platform.files import read_json, write_json
 from cdmpp.platform.limits import PROCESSES, SEED, check_choice, fitting, fitting_values
 from cdmpp.training.config import Run, TrainConfig
@@ -91,9 +92,9 @@ class RunSettings:
             if missing := [key for key in _NEEDED if key not in values]:
                 raise CdmppError(f"{folder / _SETTINGS} lacks {', '.join(missing)}: not the settings of a training run")
         check_keys(values, _KEYS)
-        model = values["model"]
-        if values["features"] != "cdmpp" and "anchor" in model:
-            model = {**model, "anchor": False}  # imported vectors describe no kernel: there is no analytic time
+        model = current_names(fitting("model", values["model"], dict))
+        if values["features"] != "cdmpp" and "prior" in model:
+            model = {**model, "prior": False}  # imported vectors describe no kernel: there is no analytic time
         shared = shared_settings({**values, "model": model})
         split = _split(values["split"], values["target"], shared["sources"])
         fitting_values({key: value for key, value in values.items() if key in _HINTS}, _HINTS, _LIMITS)

@@ -12,6 +12,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import nn
 
 from cdmpp.errors import CdmppError
+from cdmpp.model.old_names import current_names
 from cdmpp.platform.files import write_atomic
 
 _NEEDED = {"state_dict", "history", "epoch", "global_step", "loops", "optimizer_states", "lr_schedulers"}
@@ -33,7 +34,7 @@ def load_checkpoint(path: Path, module: nn.Module) -> None:
         stored = torch.load(path, map_location="cpu", weights_only=True)
         if missing := _NEEDED - stored.keys():
             raise ValueError(f"it lacks {', '.join(sorted(missing))}")
-        module.load_state_dict(stored["state_dict"])
+        module.load_state_dict(current_names(stored["state_dict"]))
     except Exception as error:
         # torch, zip and pickle raise a dozen types for a damaged file, some with a text of many lines.
         reason = " ".join(str(error).split())[:200] or type(error).__name__

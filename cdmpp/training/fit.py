@@ -33,7 +33,7 @@ def fit(
     With ``config.trainer.devices`` or ``nodes`` above one Lightning starts the calling script once more for each
     process; only the models of the process with rank zero are the best ones.
     ``run.out`` gets a folder ``member-*/`` (checkpoints, logs) for each member. With ``start`` copies of these models,
-    one member each, go on. What was fitted with them (scalers, bins, anchor, label transform) stays; a new device gets
+    one member each, go on. What was fitted with them (scalers, bins, prior, label transform) stays; a new device gets
     costs of its own.
 
     Returns:

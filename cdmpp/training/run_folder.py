@@ -13,6 +13,7 @@ from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
 from cdmpp.errors import CdmppError
 from cdmpp.model.build import Model
+from cdmpp.model.old_names import current_names
 from cdmpp.platform.files import read_json, write_json, write_text
 from cdmpp.training.config import Run, TrainConfig
 from cdmpp.training.inputs import Replay
@@ -34,6 +35,8 @@ def claim_folder(
     path = run.out / RUN_FILE
     if path.is_file():
         before = read_json(path)
+        if isinstance(config_before := before.get("config"), dict) and isinstance(config_before.get("model"), dict):
+            config_before["model"] = current_names(config_before["model"])
         if differing := [key for key in identity if before.get(key) != identity[key]]:
             raise CdmppError(
                 f"{run.out} holds a run with another {' and '.join(differing)}; choose another out= folder, "

@@ -83,6 +83,12 @@ def test_an_old_value_is_understood_with_a_warning(parser, capsys, words):
     assert "--loss own is now called --loss model" in capsys.readouterr().err
 
 
+def test_an_old_setting_is_understood_with_a_warning(parser, capsys):
+    assert old_names.setting_of("model.anchor=false") == "model.prior=false"
+    assert "model.anchor is now called model.prior" in capsys.readouterr().err
+    assert old_names.setting_of("model.bins=0") == "model.bins=0" and capsys.readouterr().err == ""
+
+
 def test_an_old_name_that_is_still_an_option_is_that_option(parser, capsys):
     parser.add_argument("--slow")
     assert read(parser, "--slow x") == {"slow": "x"} and capsys.readouterr().err == ""

@@ -17,7 +17,7 @@ from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.cli.verbs import VERBS
 from cdmpp.data.splits import split_definition, split_names
 from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
-from cdmpp.model.code_anchor import N_RESOURCES
+from cdmpp.model.code_prior import N_RESOURCES
 from cdmpp.network.source.checkpoint import read_checkpoints
 from cdmpp.predict.model_folder import pretrained_names
 from cdmpp.recipes.compose import compose

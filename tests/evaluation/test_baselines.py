@@ -17,7 +17,7 @@ from cdmpp.evaluation.evaluation_data import EvaluationData
 from cdmpp.evaluation.trees import TreeSettings
 from cdmpp.machine_code.cpu.code_features import CODE_NAMES, CODE_WIDTH
 from cdmpp.machine_code.gpu.gpu_code_features import GPU_CODE_NAMES
-from cdmpp.model import code_anchor
+from cdmpp.model import code_prior
 from cdmpp.training.metrics import latency_metrics
 from tests.evaluation.conftest import make_data
 
@@ -143,7 +143,7 @@ def test_gpu_programs_are_timed_by_their_own_columns(data, name):
 
 def test_code_costs_learn_from_coded_training_programs_alone(monkeypatch):
     """Labels are cycles by code vectors: the analytic time cannot know them, and the test part has no say."""
-    monkeypatch.setattr(code_anchor, "MIN_PROGRAMS", 100)
+    monkeypatch.setattr(code_prior, "MIN_PROGRAMS", 100)
     made = make_data(device="xeon-icelake").dataset
     rng = np.random.default_rng(3)
     amounts = np.zeros((len(made), CODE_WIDTH))

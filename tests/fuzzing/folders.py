@@ -29,7 +29,7 @@ _REFERENCE: dict[str, Any] = {
 
 
 _MEMBER_KEYS = ("name", "width", "layers", "heads", "feedforward", "hidden", "label",
-                "bins", "clip", "dropout", "device_costs", "code", "anchor", "leaf_counts", "input_layer",
+                "bins", "clip", "dropout", "device_costs", "code", "prior", "leaf_counts", "input_layer",
                 "depth")  # fmt: skip
 _ODD = (0, -1, 1, 3, 10**9, 10**400, "x", None, [], {}, float("nan"), float("inf"), 1e308, True, [2, 1], [1] * 5000)
 _IMPOSSIBLE: tuple[tuple[tuple[Any, ...], Any], ...] = (

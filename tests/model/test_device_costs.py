@@ -1,4 +1,4 @@
-"""Costs of single devices in the code anchor: told apart where several were learned, found from few programs."""
+"""Costs of single devices in the code prior: told apart where several were learned, found from few programs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cdmpp import devices
 from cdmpp.ast.table import AstTable
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.model.build import build_for
-from cdmpp.model.code_anchor import CodeAnchor
+from cdmpp.model.code_prior import CodePrior
 from cdmpp.model.config import model_config
 from cdmpp.model.known_devices import borrowed
 from cdmpp.model.regressor import CdmppModel
-from tests.model.test_code_anchor import answers, coded_asts
+from tests.model.test_code_prior import answers, coded_asts
 from tests.model.test_models import SMALL
 
 EACH = 500
@@ -40,58 +40,58 @@ def programs() -> ProgramTensors:
 
 
 @pytest.fixture(scope="module")
-def anchor(programs) -> CodeAnchor:
-    found = CodeAnchor(4, programs.device_vectors.shape[1])
+def prior(programs) -> CodePrior:
+    found = CodePrior(4, programs.device_vectors.shape[1])
     found.fit(programs, OLD)
     return found
 
 
-def error(anchor: CodeAnchor, programs: ProgramTensors, rows: np.ndarray) -> torch.Tensor:
-    return (answers(anchor, programs, rows)[0] - programs.log_latency[rows]).abs().mean()
+def error(prior: CodePrior, programs: ProgramTensors, rows: np.ndarray) -> torch.Tensor:
+    return (answers(prior, programs, rows)[0] - programs.log_latency[rows]).abs().mean()
 
 
-def test_two_devices_with_the_same_code_and_other_clocks_are_told_apart(anchor, programs):
-    shared = CodeAnchor(1, programs.device_vectors.shape[1])
+def test_two_devices_with_the_same_code_and_other_clocks_are_told_apart(prior, programs):
+    shared = CodePrior(1, programs.device_vectors.shape[1])
     shared.fit(programs, OLD)
-    assert error(anchor, programs, OLD) < 0.1 < 0.15 < error(shared, programs, OLD)
-    assert torch.allclose(anchor.own[:2].sum(0), torch.zeros(()), atol=1e-5)
+    assert error(prior, programs, OLD) < 0.1 < 0.15 < error(shared, programs, OLD)
+    assert torch.allclose(prior.own[:2].sum(0), torch.zeros(()), atol=1e-5)
 
 
-def test_a_few_programs_tell_the_costs_of_a_new_device_and_leave_the_others_alone(anchor, programs):
-    before = answers(anchor, programs, OLD)[0]
-    learned = copy.deepcopy(anchor)
+def test_a_few_programs_tell_the_costs_of_a_new_device_and_leave_the_others_alone(prior, programs):
+    before = answers(prior, programs, OLD)[0]
+    learned = copy.deepcopy(prior)
     learned.learn_device(programs, FEW)
-    assert error(anchor, programs, LATER) > 0.4
+    assert error(prior, programs, LATER) > 0.4
     assert error(learned, programs, LATER) < 0.15
     assert torch.equal(answers(learned, programs, OLD)[0], before)
-    assert torch.equal(learned.log_cost, anchor.log_cost)
+    assert torch.equal(learned.log_cost, prior.log_cost)
     again = copy.deepcopy(learned)
     again.learn_device(programs, LATER)
     assert torch.equal(again.own, learned.own), "a device is learned once"
 
 
-def test_an_unknown_device_has_the_shared_costs(anchor, programs):
+def test_an_unknown_device_has_the_shared_costs(prior, programs):
     """However like xeon-icelake its datasheet is."""
     like = programs.device_vectors.clone()
     like[2] = like[0] + 0.01
     batch = dataclasses.replace(programs, device_vectors=like).batch(LATER[:20])
-    own = anchor.costs_of(batch.device_vectors)
+    own = prior.costs_of(batch.device_vectors)
     assert not own.any()
-    assert anchor.costs_of(like[:1]).any() and anchor.costs_of(like[1:2]).any()
-    assert torch.equal(CodeAnchor(4, like.shape[1]).costs_of(like), torch.zeros(3, own.shape[1]))
+    assert prior.costs_of(like[:1]).any() and prior.costs_of(like[1:2]).any()
+    assert torch.equal(CodePrior(4, like.shape[1]).costs_of(like), torch.zeros(3, own.shape[1]))
 
 
-def test_labels_outside_the_rows_change_nothing(anchor, programs):
+def test_labels_outside_the_rows_change_nothing(prior, programs):
     labels = programs.log_latency.clone()
     labels[LATER] = 3.0
-    found = [copy.deepcopy(anchor), copy.deepcopy(anchor)]
+    found = [copy.deepcopy(prior), copy.deepcopy(prior)]
     found[0].learn_device(programs, FEW)
     found[1].learn_device(dataclasses.replace(programs, log_latency=labels), FEW)
     assert torch.equal(found[0].own, found[1].own)
 
 
 def test_a_model_of_one_device_keeps_its_costs_when_it_learns_another(programs):
-    single = CodeAnchor(4, programs.device_vectors.shape[1])
+    single = CodePrior(4, programs.device_vectors.shape[1])
     single.fit(programs, np.arange(2 * EACH)[programs.device_index[: 2 * EACH] == 0])
     mine = np.arange(EACH)
     before = answers(single, programs, mine)[0]
@@ -100,18 +100,18 @@ def test_a_model_of_one_device_keeps_its_costs_when_it_learns_another(programs):
     assert error(single, programs, LATER) < 0.2
 
 
-def test_without_room_or_shared_costs_nothing_is_learned(anchor, programs):
+def test_without_room_or_shared_costs_nothing_is_learned(prior, programs):
     width = programs.device_vectors.shape[1]
-    full, empty = CodeAnchor(2, width), CodeAnchor(4, width)
-    full.load_state_dict({name: value[:2] if name in ("known", "own") else value for name, value in _state(anchor)})
+    full, empty = CodePrior(2, width), CodePrior(4, width)
+    full.load_state_dict({name: value[:2] if name in ("known", "own") else value for name, value in _state(prior)})
     for one in (full, empty):
         before = one.own.clone()
         one.learn_device(programs, FEW)
         assert torch.equal(one.own, before)
 
 
-def _state(anchor: CodeAnchor) -> list[tuple[str, torch.Tensor]]:
-    return list(anchor.state_dict().items())
+def _state(prior: CodePrior) -> list[tuple[str, torch.Tensor]]:
+    return list(prior.state_dict().items())
 
 
 def test_a_model_starts_from_them_and_keeps_them(programs):
@@ -121,11 +121,11 @@ def test_a_model_starts_from_them_and_keeps_them(programs):
     with torch.no_grad():
         model.out.weight.zero_()
         batch = programs.batch(LATER[:50])
-        expected = answers(model.code_anchor, programs, LATER[:50])[0]
+        expected = answers(model.code_prior, programs, LATER[:50])[0]
         torch.testing.assert_close(model(batch).log_latency, expected, rtol=1e-4, atol=1e-4)
     copied = build_for(model_config({**SMALL, "device_costs": 4}), programs, OLD[:20])
     copied.load_state_dict(model.state_dict())
-    assert torch.equal(copied.code_anchor.own, model.code_anchor.own)
+    assert torch.equal(copied.code_prior.own, model.code_prior.own)
 
 
 def test_an_unknown_device_borrows_from_those_like_it():

@@ -77,10 +77,10 @@ def programs() -> ProgramTensors:
 
 
 def test_the_roofline_is_found_again(programs):
-    anchor = EagerPrior(8, devices.VECTOR_WIDTH)
-    anchor.fit(programs, np.arange(400))
+    prior = EagerPrior(8, devices.VECTOR_WIDTH)
+    prior.fit(programs, np.arange(400))
     batch = programs.batch(np.arange(400, 600))
-    assert float((anchor(batch) - batch.log_latency).abs().mean()) < 0.08
+    assert float((prior(batch) - batch.log_latency).abs().mean()) < 0.08
 
 
 def test_what_the_roofline_misses_is_learned(programs):
@@ -109,15 +109,15 @@ def test_beyond_the_sizes_of_the_training_the_roofline_alone_goes_on(programs):
     huge = [EagerOperator("relu", {"rows": rows, "cols": 4096}) for rows in (1 << 24, 1 << 28)]
     asts = AstTable.from_asts(operator_program(one, "gpu") for one in huge)
     batch = ProgramTensors.build(asts, {"t4": devices.get("t4")}, ["t4", "t4"]).batch(np.arange(2))
-    correction = model(batch).log_latency - model.anchor(batch)
+    correction = model(batch).log_latency - model.prior(batch)
     assert float(correction[0]) == pytest.approx(float(correction[1]), abs=1e-5)
-    assert float((model.anchor(batch)[1] - model.anchor(batch)[0]).exp()) == pytest.approx(16, rel=0.05)
+    assert float((model.prior(batch)[1] - model.prior(batch)[0]).exp()) == pytest.approx(16, rel=0.05)
 
 
 def test_no_product_is_faster_than_the_peak_of_its_type(programs):
     model = build_for(model_config({"name": "library", "hidden": 32}), programs, np.arange(400)).eval()
-    model.anchor.numbers += 3.0  # shares of twenty times the peak, and a floor to match
-    model.anchor.numbers[:, 0] -= 10.0
+    model.prior.numbers += 3.0  # shares of twenty times the peak, and a floor to match
+    model.prior.numbers[:, 0] -= 10.0
     asked = [EagerOperator.parse("linear", "8192x4096x4096", dtype) for dtype in ("float32", "float16")]
     asked.append(EagerOperator.parse("conv2d", "8x64x64x56x3"))
     asts = AstTable.from_asts(operator_program(one, "gpu") for one in asked)
@@ -230,7 +230,7 @@ def test_what_other_devices_alone_have_told_is_answered_as_of_an_unknown_one(mod
     asked[0] = EagerOperator.parse("linear", "1024x1024x4096")
     before = predictor.predict(asked, device="mi210")
     library = predictor.models[0]
-    place = places(torch.from_numpy(devices.get("mi210").vector())[None], library.anchor.known)
+    place = places(torch.from_numpy(devices.get("mi210").vector())[None], library.prior.known)
     library.learned[place, list(KINDS).index("relu")] = 0
     predictor.unseen = Unseen({"t4": {"mape": 9.0, "median_ape": 9.0}}, Bounds(dict.fromkeys(LEVELS, (-2.0, 2.0))))
     after = predictor.predict(asked, device="mi210")
@@ -323,16 +323,16 @@ def test_a_device_that_sustains_less_has_a_roofline_of_its_own_and_an_unknown_on
     asts = AstTable.from_asts(operator_program(operator, "gpu") for operator in chosen)
     sheets = {name: devices.get(name) for name in (*NAMES, "l4")}
     programs = ProgramTensors.build(asts, sheets, names, labels)
-    anchor = EagerPrior(8, devices.VECTOR_WIDTH)
-    anchor.fit(programs, np.arange(900))
+    prior = EagerPrior(8, devices.VECTOR_WIDTH)
+    prior.fit(programs, np.arange(900))
     batch = programs.batch(np.arange(900))
-    assert float((anchor(batch) - batch.log_latency).abs().mean()) < 0.08
-    assert int((~anchor.known.isinf().any(1)).sum()) == 3
+    assert float((prior(batch) - batch.log_latency).abs().mean()) < 0.08
+    assert int((~prior.known.isinf().any(1)).sum()) == 3
 
     unknown = ProgramTensors.build(asts, sheets, ["l4"] * 900).batch(np.arange(900))
-    lent = borrowed(unknown.device_vectors[:1], anchor.known, anchor.own)[0]
-    assert (anchor.own[:3].amin(0) - 1e-6 <= lent).all() and (lent <= anchor.own[:3].amax(0) + 1e-6).all()
-    with_own = anchor(unknown)
-    anchor.own.zero_()
-    assert not torch.allclose(with_own, anchor(unknown))
-    assert not torch.allclose(anchor(batch), batch.log_latency, atol=0.3)
+    lent = borrowed(unknown.device_vectors[:1], prior.known, prior.own)[0]
+    assert (prior.own[:3].amin(0) - 1e-6 <= lent).all() and (lent <= prior.own[:3].amax(0) + 1e-6).all()
+    with_own = prior(unknown)
+    prior.own.zero_()
+    assert not torch.allclose(with_own, prior(unknown))
+    assert not torch.allclose(prior(batch), batch.log_latency, atol=0.3)

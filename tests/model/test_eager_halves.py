@@ -43,19 +43,19 @@ def test_shares_of_halves_pass_to_devices_that_ran_singles_alone():
     singles = operators(600, 0)
     halves = [dataclasses.replace(one, dtype="float16") for one in operators(300, 1)]
     programs = tensors([*singles, *halves], [NAMES[i % 3] for i in range(600)] + ["a100"] * 300)
-    anchor = EagerPrior(8, devices.VECTOR_WIDTH)
-    anchor.fit(programs, np.arange(900))
-    assert float(anchor.halves.abs().max()) > 0.2 and not anchor.halves[:, 0].any()  # the floor is the host's
+    prior = EagerPrior(8, devices.VECTOR_WIDTH)
+    prior.fit(programs, np.arange(900))
+    assert float(prior.halves.abs().max()) > 0.2 and not prior.halves[:, 0].any()  # the floor is the host's
     for of, names in ((halves[:200], ["t4"] * 200), (singles[:200], [NAMES[i % 3] for i in range(200)])):
         batch = tensors(of, names).batch(np.arange(200))
-        assert float((anchor(batch) - batch.log_latency).abs().mean()) < 0.12
+        assert float((prior(batch) - batch.log_latency).abs().mean()) < 0.12
 
 
 def test_without_halves_there_is_nothing_to_learn_of_them():
     programs = tensors(operators(300, 0), [NAMES[i % 3] for i in range(300)])
-    anchor = EagerPrior(8, devices.VECTOR_WIDTH)
-    anchor.fit(programs, np.arange(300))
-    assert not anchor.halves.any()
+    prior = EagerPrior(8, devices.VECTOR_WIDTH)
+    prior.fit(programs, np.arange(300))
+    assert not prior.halves.any()
 
 
 def test_a_balance_beyond_all_devices_alike_is_refused():

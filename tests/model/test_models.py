@@ -31,7 +31,7 @@ MODELS = {
     "default": SMALL,
     "box-cox": {**SMALL, "label": "box-cox"},
     "yeo-johnson": {**SMALL, "label": "yeo-johnson"},
-    "without anchor": {**SMALL, "anchor": False},
+    "without prior": {**SMALL, "prior": False},
     "no bins, no attention": {**SMALL, "bins": 0, "layers": 0},
     "reference": SMALL_REFERENCE,
 }
@@ -93,7 +93,7 @@ def test_statistics_come_from_the_training_rows_only(programs):
     assert torch.equal(one.label_transform.mean, other.label_transform.mean)
 
 
-def test_an_untrained_anchored_model_has_the_scale_of_the_labels(programs):
+def test_an_untrained_model_with_a_prior_has_the_scale_of_the_labels(programs):
     torch.manual_seed(0)
     model = build_for(model_config(SMALL), programs, np.arange(80)).eval()
     batch = programs.batch(np.arange(80))

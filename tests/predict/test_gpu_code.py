@@ -16,7 +16,7 @@ from cdmpp.predict.program_batch import ReadOptions
 from cdmpp.predict.read import read_batch
 from cdmpp.programs.replay import parse_target
 from cdmpp.programs.sampling import sample_programs
-from tests.model.test_gpu_code_anchor import SHEET, programs_of
+from tests.model.test_gpu_code_prior import SHEET, programs_of
 from tests.model.test_models import SMALL
 
 pytestmark = pytest.mark.tvm
@@ -52,7 +52,7 @@ def test_a_gpu_that_no_core_is_described_of_goes_without(predictor, programs):
 
 def test_a_model_of_cpus_reads_no_gpu_code(programs):
     cpus = devices.get("xeon-icelake")
-    from tests.model.test_code_anchor import programs_of as cpu_programs
+    from tests.model.test_code_prior import programs_of as cpu_programs
 
     model = build_for(model_config(SMALL), cpu_programs(200), np.arange(200))
     assert model.config.code_kind == "cpu"

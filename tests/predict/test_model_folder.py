@@ -16,6 +16,7 @@ import cdmpp
 from cdmpp.errors import ModelFormatError
 from cdmpp.model.build import build_model
 from cdmpp.model.config import model_config
+from cdmpp.model.old_names import current_names
 from cdmpp.predict.catalogue import SHIPPED
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.stored_config import read_config
@@ -44,7 +45,7 @@ def edit_config(folder: Path, place: tuple[Any, ...], value: Any) -> None:
 
 
 def edit_tensor(folder: Path, name: str, change: Any) -> None:
-    tensors = load_file(folder / "model.safetensors")
+    tensors = current_names(load_file(folder / "model.safetensors"))
     changed = change(tensors[name].clone())
     if changed is None:
         del tensors[name]
@@ -152,7 +153,7 @@ def filled(value: float) -> Any:
     [
         "members.0.out.weight",
         "members.0.leaf_scaler.factor",
-        "members.0.anchor.log_factor",
+        "members.0.prior.log_factor",
         "members.0.log_scale",
         "calibration.conformal.upper",
         "calibration.conformal.scale.coefficients",
@@ -166,8 +167,8 @@ def test_numbers_that_are_none_are_refused_by_tensor(folder, name, value):
 
 
 def test_only_places_without_a_device_may_be_infinite(folder):
-    edit_tensor(folder, "members.0.code_anchor.known", filled(float("inf")))
-    assert "code_anchor.known holds 1 of" in refused(folder)
+    edit_tensor(folder, "members.0.code_prior.known", filled(float("inf")))
+    assert "code_prior.known holds 1 of" in refused(folder)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_tensors_that_do_not_fit_are_named(folder, name, change, said):
     assert said in (message := refused(folder)) and "model.safetensors" in message
 
 
-@pytest.mark.parametrize("name", ["members.0.out.weight", "members.0.code_anchor.log_cost"])
+@pytest.mark.parametrize("name", ["members.0.out.weight", "members.0.code_prior.log_cost"])
 def test_weights_that_are_not_those_saved_are_refused(folder, name):
     edit_tensor(folder, name, lambda t: -t)
     assert "model.safetensors is not the file that was saved" in refused(folder)

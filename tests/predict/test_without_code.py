@@ -19,7 +19,7 @@ from cdmpp.predict import flags as flags_module
 from cdmpp.predict.flags import COUNT_UNKNOWN, NO_MACHINE_CODE
 from cdmpp.recipes.train import train
 from cdmpp.training.config import Run, TrainConfig
-from tests.model.test_code_anchor import SHEET, coded_asts
+from tests.model.test_code_prior import SHEET, coded_asts
 from tests.model.test_models import SMALL
 from tests.toy_data import toy_dataset, write_toy_dataset
 

@@ -72,7 +72,7 @@ def test_what_nothing_reads_is_refused_in_one_line(override, message):
 
 
 def test_imported_vectors_have_no_analytic_time():
-    assert settings("features=ansor164").training.model.anchor is False
+    assert settings("features=ansor164").training.model.prior is False
 
 
 def test_target_and_sources_enter_the_split():

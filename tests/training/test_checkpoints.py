@@ -76,6 +76,19 @@ def test_what_the_message_says_helps(finished, tmp_path):
     assert run(out).val_metrics["mape"] == run(finished).val_metrics["mape"]
 
 
+def test_a_run_that_has_old_names_of_parts_goes_on(finished, tmp_path):
+    out = Path(shutil.copytree(finished, tmp_path / "run"))
+    for path in (out / "member-0" / "checkpoints").iterdir():
+        content = torch.load(path, weights_only=True)
+        old = {name.replace("code_prior.", "code_anchor."): value for name, value in content["state_dict"].items()}
+        content["state_dict"] = {name.replace(".prior.", ".anchor."): value for name, value in old.items()}
+        assert any("anchor" in name for name in content["state_dict"])
+        torch.save(content, path)
+    (out / "run.json").write_text((out / "run.json").read_text().replace('"prior"', '"anchor"'))
+    assert '"anchor"' in (out / "run.json").read_text()
+    assert run(out).val_metrics["mape"] == run(finished).val_metrics["mape"]
+
+
 def test_a_full_disk_keeps_the_checkpoint_before_and_says_how_to_go_on(finished, tmp_path, monkeypatch):
     whole, written = Path.write_bytes, []
 

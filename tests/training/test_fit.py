@@ -18,7 +18,7 @@ from cdmpp.data.splits import Split, make_split
 from cdmpp.devices import sheets_of
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.model.analytic import PARTS
-from cdmpp.model.anchor import Anchor
+from cdmpp.model.analytical_prior import AnalyticalPrior
 from cdmpp.predict.rows import predict_rows
 from cdmpp.recipes.train import train
 from cdmpp.training.config import Run, TrainConfig
@@ -192,7 +192,7 @@ def test_cpu_and_gpu_programs_together_keep_their_own_analytic_factors(tmp_path)
         asts=AstTable.concat([cpu.asts, gpu.asts]),
     )  # fmt: skip
     programs = ProgramTensors.build(both.asts, sheets_of(both.devices), both.devices, both.latency_s)
-    together, alone = Anchor(), Anchor()
+    together, alone = AnalyticalPrior(), AnalyticalPrior()
     together.fit(programs, np.arange(160))
     alone.fit(programs, np.arange(80))
     cpu_parts = [i for i, name in enumerate(PARTS) if name.startswith("cpu_")]
@@ -230,7 +230,7 @@ class TestContinuing:
         weights = {k: v.clone() for k, v in before.models[0].state_dict().items()}
         after = self.go_on(started, tmp_path, epochs=12)
         assert all(torch.equal(v, weights[k]) for k, v in before.models[0].state_dict().items()), "a copy is trained"
-        for name in ("leaf_scaler.shift", "kernel_scaler.factor", "anchor.log_factor", "log_mean"):
+        for name in ("leaf_scaler.shift", "kernel_scaler.factor", "prior.log_factor", "log_mean"):
             assert torch.equal(after.predictor.models[0].state_dict()[name], weights[name])
         assert set(after.predictor.trained_on) == set(PAIR)
         errors = [

@@ -10,7 +10,7 @@ import numpy as np
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
 from cdmpp.evaluation.baselines import score_baselines
-from cdmpp.model.code_anchor import MIN_PROGRAMS
+from cdmpp.model.code_prior import MIN_PROGRAMS
 from cdmpp.platform.files import plain, write_json
 from cdmpp.predict.rows import predict_rows_with_intervals
 from cdmpp.predict.stored_config import CARD

@@ -15,11 +15,11 @@ from cdmpp.errors import CdmppError
 from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 from cdmpp.machine_code.gpu.gpu_code_features import GPU_CODE_NAMES
 from cdmpp.machine_code.gpu.kernel_code import VARIANTS
-from cdmpp.model import gpu_code_anchor
+from cdmpp.model import gpu_code_prior
 from cdmpp.model.analytic import kernel_parts
 from cdmpp.model.build import build_for
 from cdmpp.model.config import model_config
-from cdmpp.model.gpu_code_anchor import MIN_PROGRAMS, RESOURCES, GpuCodeAnchor
+from cdmpp.model.gpu_code_prior import MIN_PROGRAMS, RESOURCES, GpuCodePrior
 from tests.model.test_models import SMALL
 
 SHEET = devices.get("a100")
@@ -58,35 +58,35 @@ def programs_of(n: int, seed: int = 0, coded: float = 1.0, sheet: devices.Device
     return ProgramTensors.build(asts, {sheet.name: sheet}, [sheet.name] * n, seconds)
 
 
-def errors(anchor: GpuCodeAnchor, programs: ProgramTensors, rows: np.ndarray) -> torch.Tensor:
+def errors(prior: GpuCodePrior, programs: ProgramTensors, rows: np.ndarray) -> torch.Tensor:
     batch = programs.batch(rows)
-    found, shares = anchor(batch.codes, kernel_parts(batch.kernels, batch.device_specs, batch.kinds), batch)
+    found, shares = prior(batch.codes, kernel_parts(batch.kernels, batch.device_specs, batch.kinds), batch)
     assert shares.shape == (len(rows), len(RESOURCES)) and bool((shares <= 1e-4).all())
     return (found - batch.log_latency).abs()
 
 
 def test_programs_it_never_saw_are_timed():
-    programs, anchor = programs_of(700), GpuCodeAnchor()
+    programs, prior = programs_of(700), GpuCodePrior()
     test = np.arange(500, 700)
-    before = float(errors(anchor, programs, test).mean())
-    anchor.fit(programs, np.arange(500))
-    assert anchor.fitted == 1
-    assert float(errors(anchor, programs, test).mean()) < min(0.06, 0.5 * before)
-    launch_ns = float(anchor.log_cost[gpu_code_anchor.LAUNCH].exp())
+    before = float(errors(prior, programs, test).mean())
+    prior.fit(programs, np.arange(500))
+    assert prior.fitted == 1
+    assert float(errors(prior, programs, test).mean()) < min(0.06, 0.5 * before)
+    launch_ns = float(prior.log_cost[gpu_code_prior.LAUNCH].exp())
     assert 1e9 * LAUNCH_S / 1.3 < launch_ns < 1e9 * LAUNCH_S * 1.3
 
 
 def test_a_gpu_of_another_clock_launches_no_faster():
-    programs, anchor = programs_of(500), GpuCodeAnchor()
-    anchor.fit(programs, np.arange(500))
+    programs, prior = programs_of(500), GpuCodePrior()
+    prior.fit(programs, np.arange(500))
     assert OTHER.spec["clock_mhz"] > 1.3 * SHEET.spec["clock_mhz"]
-    assert float(errors(anchor, programs_of(200, 1, sheet=OTHER), np.arange(200)).mean()) < 0.06
+    assert float(errors(prior, programs_of(200, 1, sheet=OTHER), np.arange(200)).mean()) < 0.06
 
 
 def test_too_few_programs_leave_it_as_it_is():
-    programs, anchor = programs_of(MIN_PROGRAMS - 1), GpuCodeAnchor()
-    anchor.fit(programs, np.arange(MIN_PROGRAMS - 1))
-    assert anchor.fitted == 0
+    programs, prior = programs_of(MIN_PROGRAMS - 1), GpuCodePrior()
+    prior.fit(programs, np.arange(MIN_PROGRAMS - 1))
+    assert prior.fitted == 0
 
 
 def test_a_model_of_gpu_programs_reads_their_code():

@@ -1,4 +1,4 @@
-"""CodeAnchor: the time of a CPU program by what its compiler made of it, with the costs fitted on training data.
+"""CodePrior: the time of a CPU program by what its compiler made of it, with the costs fitted on training data.
 
 A handful of resources, each needed so many cycles by every kind of instruction and of cache miss; the busiest decides,
 softly. Cycles come from the simulated core of the device; what is only counted is scaled by how many instructions it
@@ -80,7 +80,7 @@ _STEPS, _BATCH, _RATE, _HUBER = 2500, 512, 0.05, 0.1
 _DEVICE_RIDGE, _DEVICE_STEPS, _DEVICE_RATE = 4.0, 400, 0.02
 
 
-class CodeAnchor(nn.Module):
+class CodePrior(nn.Module):
     """The code vector of a whole program gives its time."""
 
     n_resources = N_RESOURCES
@@ -158,7 +158,7 @@ class CodeAnchor(nn.Module):
     ) -> dict[str, float]:
         """Fit a factor for each of ``SCALES`` of a device to a few ``rows`` (n,) of it, all with code vectors.
 
-        ``correction`` (n,): what the model adds to the log-seconds of this anchor; ``weights`` (n,): how much each
+        ``correction`` (n,): what the model adds to the log-seconds of this prior; ``weights`` (n,): how much each
         program tells, one for each task of theirs. Factors near one are likelier. Returns them by name.
         """
         inputs, labels, vectors = _amounts(programs, rows)

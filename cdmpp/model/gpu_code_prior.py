@@ -1,4 +1,4 @@
-"""GpuCodeAnchor: the time of a GPU program by its executed kernels, with a few costs fitted on training data.
+"""GpuCodePrior: the time of a GPU program by its executed kernels, with a few costs fitted on training data.
 
 The cycles of a simulated multiprocessor come first; those of single resources add what they miss of it. Memory beyond
 the caches and the start of blocks run next to them, and the slowest of the three decides, softly. A launch is on top.
@@ -38,7 +38,7 @@ _MAX_PROGRAMS, _HUBER, _RIDGE, _STEPS = 8192, 0.1, 0.003, 150
 _FLOOR = 1.0
 
 
-class GpuCodeAnchor(nn.Module):
+class GpuCodePrior(nn.Module):
     """The code vector of a whole program gives its time."""
 
     n_resources = len(RESOURCES)

@@ -1,4 +1,4 @@
-"""Anchor: the analytic time of each kernel, with one factor a part fitted on training data."""
+"""AnalyticalPrior: the analytic time of each kernel, with one factor a part fitted on training data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_FIT_PROGRAMS = 8192
 _HUBER, _RIDGE = 0.3, 0.003
 
 
-class Anchor(nn.Module):
+class AnalyticalPrior(nn.Module):
     """Each part of ``analytic`` has a factor; a ridge holds it at one where the training programs do not tell."""
 
     log_factor: Tensor

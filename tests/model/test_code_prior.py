@@ -16,7 +16,7 @@ from cdmpp.devices import VECTOR_WIDTH
 from cdmpp.machine_code.cpu.code_features import CODE_NAMES, CODE_WIDTH
 from cdmpp.model.analytic import kernel_parts
 from cdmpp.model.build import build_for
-from cdmpp.model.code_anchor import MIN_PROGRAMS, CodeAnchor, _inputs
+from cdmpp.model.code_prior import MIN_PROGRAMS, CodePrior, _inputs
 from cdmpp.model.config import model_config
 from cdmpp.model.cpu_parts import cores_used
 from cdmpp.model.kernel_quantities import KernelQuantities
@@ -47,31 +47,31 @@ def programs_of(n: int, seed: int = 0, coded: float = 1.0) -> ProgramTensors:
     return ProgramTensors.build(asts, {SHEET.name: SHEET}, [SHEET.name] * n, seconds)
 
 
-def answers(anchor: CodeAnchor, programs: ProgramTensors, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+def answers(prior: CodePrior, programs: ProgramTensors, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     batch = programs.batch(rows)
-    return anchor(batch.codes, kernel_parts(batch.kernels, batch.device_specs, batch.kinds), batch)
+    return prior(batch.codes, kernel_parts(batch.kernels, batch.device_specs, batch.kinds), batch)
 
 
 @pytest.fixture(scope="module")
 def fitted():
-    programs, anchor = programs_of(1200), CodeAnchor(1, VECTOR_WIDTH)
-    anchor.fit(programs, np.arange(1000))
-    return anchor, programs
+    programs, prior = programs_of(1200), CodePrior(1, VECTOR_WIDTH)
+    prior.fit(programs, np.arange(1000))
+    return prior, programs
 
 
 def test_programs_it_never_saw_are_timed(fitted):
-    anchor, programs = fitted
+    prior, programs = fitted
     rows = np.arange(1000, 1200)
-    found, shares = answers(anchor, programs, rows)
+    found, shares = answers(prior, programs, rows)
     error = (found - programs.log_latency[rows]).abs()
     assert float(error.median()) < 0.1 and float(error.mean()) < 0.2
     assert bool((shares <= 1e-4).all()), "no resource takes longer than the whole"
 
 
 def test_one_program_is_timed_as_in_a_batch(fitted):
-    anchor, programs = fitted
-    together, _ = answers(anchor, programs, np.arange(20))
-    alone = torch.cat([answers(anchor, programs, np.array([row]))[0] for row in range(20)])
+    prior, programs = fitted
+    together, _ = answers(prior, programs, np.arange(20))
+    alone = torch.cat([answers(prior, programs, np.array([row]))[0] for row in range(20)])
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
 
 
@@ -96,7 +96,7 @@ def test_simulated_cycles_are_the_devices_own_already(width):
     [("gather_cycles_per_lane", 0.3, ("n_gather",)), ("issue_width", 10.0, tuple(set(COSTS) - {"n_gather"}))],
 )
 def test_what_the_datasheet_of_another_device_says_is_believed_without_a_label(fitted, field, value, cheaper):
-    anchor, _ = fitted
+    prior, _ = fitted
     other = dataclasses.replace(SHEET, name="other", spec={**SHEET.spec, field: value})
     factor = value / SHEET.spec[field] if "cycles" in field else SHEET.spec[field] / value
     asts, _ = coded_asts(400, seed=3)
@@ -106,7 +106,7 @@ def test_what_the_datasheet_of_another_device_says_is_believed_without_a_label(f
     cycles = np.maximum(cost["n_float_16"], cost["n_load_16"] + cost["n_gather"] + cost["n_store_16"]) + 1e6
     seconds = cycles / (1e6 * SHEET.spec["clock_mhz"])
     programs = ProgramTensors.build(asts, {"other": other}, ["other"] * 400, seconds)
-    found, _ = answers(anchor, programs, np.arange(400))
+    found, _ = answers(prior, programs, np.arange(400))
     assert float((found - programs.log_latency).abs().median()) < 0.15
 
 
@@ -129,23 +129,23 @@ def test_no_count_of_gathers_escapes_what_the_datasheet_says_of_them():
 
 
 def test_labels_outside_the_training_rows_change_nothing(fitted):
-    anchor, programs = fitted
+    prior, programs = fitted
     labels = programs.log_latency.clone()
     labels[1000:] = 7.0
-    again = CodeAnchor(1, VECTOR_WIDTH)
+    again = CodePrior(1, VECTOR_WIDTH)
     again.fit(dataclasses.replace(programs, log_latency=labels), np.arange(1000))
-    assert torch.equal(again.log_cost, anchor.log_cost)
+    assert torch.equal(again.log_cost, prior.log_cost)
 
 
 def test_few_programs_tell_nothing():
-    programs, anchor = programs_of(MIN_PROGRAMS + 100, coded=0.5), CodeAnchor(1, VECTOR_WIDTH)
-    anchor.fit(programs, np.arange(MIN_PROGRAMS + 100))
-    assert anchor.fitted == 0
+    programs, prior = programs_of(MIN_PROGRAMS + 100, coded=0.5), CodePrior(1, VECTOR_WIDTH)
+    prior.fit(programs, np.arange(MIN_PROGRAMS + 100))
+    assert prior.fitted == 0
     model = build_for(model_config(SMALL), programs, np.arange(300)).eval()
     with torch.no_grad():
         model.out.weight.zero_()
         batch = programs.batch(np.arange(50))
-        torch.testing.assert_close(model(batch).log_latency, model.anchor.total(batch))
+        torch.testing.assert_close(model(batch).log_latency, model.prior.total(batch))
 
 
 def test_an_untrained_model_answers_with_it_where_there_is_code():
@@ -154,8 +154,8 @@ def test_an_untrained_model_answers_with_it_where_there_is_code():
     with torch.no_grad():
         model.out.weight.zero_()
         batch = programs.batch(np.arange(100))
-        by_code, _ = answers(model.code_anchor, programs, np.arange(100))
-        expected = torch.where(batch.codes[:, 0] > 0, by_code, model.anchor.total(batch))
+        by_code, _ = answers(model.code_prior, programs, np.arange(100))
+        expected = torch.where(batch.codes[:, 0] > 0, by_code, model.prior.total(batch))
         torch.testing.assert_close(model(batch).log_latency, expected, rtol=1e-4, atol=1e-4)
 
 

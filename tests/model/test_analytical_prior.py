@@ -13,7 +13,7 @@ from cdmpp.ast.layout import KERNEL_NAMES
 from cdmpp.ast.leaf_features import CACHE_KIB
 from cdmpp.data.batching import ProgramTensors, spec_array
 from cdmpp.model.analytic import BOUNDS, N_BOUNDS, N_OVERLAPPING, PARTS, bound_times, kernel_parts, kernel_seconds
-from cdmpp.model.anchor import Anchor
+from cdmpp.model.analytical_prior import AnalyticalPrior
 from tests.toy_data import toy_dataset
 
 
@@ -83,13 +83,13 @@ def test_fit_finds_the_factors_behind_the_labels():
     dataset, _ = toy_dataset(200, devices=("a100",), kind="gpu")
     sheets = {"a100": devices.get("a100")}
     programs = ProgramTensors.build(dataset.asts, sheets, dataset.devices, dataset.latency_s)
-    truth, rows = Anchor(), np.arange(200)
+    truth, rows = AnalyticalPrior(), np.arange(200)
     truth.log_factor[PARTS.index("gpu_launch")] = 1.0
     truth.log_factor[PARTS.index("gpu_global_load_issue")] = -0.7
     truth.log_factor[PARTS.index("gpu_refill")] = 0.9
     labels = torch.cat([truth.total(programs.batch(rows[i : i + 1])) for i in rows])
     programs = replace(programs, log_latency=labels)
-    fitted = Anchor()
+    fitted = AnalyticalPrior()
     before = (fitted.total(programs.batch(rows)) - labels).abs().mean()
     fitted.fit(programs, rows[:150])
     after = (fitted.total(programs.batch(rows[150:])) - labels[150:]).abs().mean()
