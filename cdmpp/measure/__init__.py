@@ -1,1 +1,1 @@
-"""Programs to measured records: here, over RPC, or through a kit. Kits carry this file, so it imports nothing."""
+"""Programs to measured records: here, over RPC, or through an offline kit, which carries this file: no imports."""

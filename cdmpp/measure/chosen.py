@@ -1,4 +1,4 @@
-"""Measure a handful of chosen tasks: here, over RPC, or packed into a kit."""
+"""Measure a handful of chosen tasks: here, over RPC, or packed into an offline measurement kit."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class MeasureSettings:
             self._check_operators(device)
         if self.kit is not None:
             if (kind := device.target["kind"]) not in ("llvm", "cuda"):
-                raise DataError(f"kits are made for CPUs and NVIDIA GPUs; {device.name} has target {kind}")
+                raise DataError(f"measurement kits are made for CPUs and NVIDIA GPUs; {device.name} has target {kind}")
         elif device.kind != "cpu" and self.runtime == "tvm":
             raise DataError(
                 f"device {device.name} is a {device.kind}; this command measures on the CPU it runs on. "

@@ -220,7 +220,7 @@ class RankGraph:
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes of all gradients that there are."""
+        """All gradients that there are have so many bytes."""
         return sum(gradient.bytes for gradient in self.gradients if gradient.is_used)
 
     @cached_property

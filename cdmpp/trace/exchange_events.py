@@ -108,7 +108,7 @@ def _tensor_bytes(shape: Any, kind: Any) -> int:
 
 
 def gloo_bytes(event: Event, kind: str, world: int) -> int:
-    """Bytes as ``collectives.collective.KINDS`` counts them: a gather is given one rank's share."""
+    """Count bytes as ``collectives.collective.KINDS`` does: a gather is given one rank's share."""
     return _known(input_bytes(event) * (world if kind == "all_gather" else 1))
 
 

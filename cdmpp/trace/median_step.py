@@ -36,7 +36,7 @@ def median_step(traces: Sequence[RankTrace], event_s: float = 0.0) -> StepGraph:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How the exchanges of all ranks fit together."""
+    """The exchanges of all ranks fit together so."""
 
     shifts: Mapping[int, float]
     """Rank -> seconds to add to its clock."""
@@ -48,7 +48,7 @@ class Agreement:
 
 
 def agreement(steps: Sequence[Mapping[int, StepTrace]], traces: Sequence[RankTrace]) -> Agreement:
-    """Shifts of the clocks, from exchanges that match on all ranks.
+    """Find the shifts of the clocks by exchanges that match on all ranks.
 
     Where they do not, ranks of devices are taken each for itself, and those without a trace are taken to be their
     partners.
@@ -71,7 +71,7 @@ def agreement(steps: Sequence[Mapping[int, StepTrace]], traces: Sequence[RankTra
 
 
 def step_of(steps: Sequence[Mapping[int, StepTrace]], traces: Sequence[RankTrace], event_s: float = 0.0) -> StepGraph:
-    """The medians of ``steps``, rank -> trace, in all of which each rank did the same; errors as ``median_step``."""
+    """Take medians of ``steps``, rank -> trace, in all of which each rank did the same; errors as ``median_step``."""
     ranks = [trace.rank for trace in traces]
     agreed = agreement(steps, traces)
     shift = agreed.shifts

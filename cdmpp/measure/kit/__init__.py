@@ -1,1 +1,1 @@
-"""Kits: programs built here, timed on a machine without compiler or network, and merged into records here."""
+"""Offline measurement kits: built here, timed where no compiler or network is, and merged into records here."""

@@ -1,4 +1,4 @@
-"""Builds a kit: samples and compiles here what another machine, without compiler or network, will measure.
+"""Builds an offline measurement kit: samples and compiles what a machine without compiler or network measures.
 
 A kit folder grows as a data set folder does: plan, tasks and failures, and instead of records ``programs/`` (what is in
 which part) and ``parts/`` (what is carried to the device). A rerun goes on where the last one stopped.
