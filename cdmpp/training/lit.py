@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from cdmpp.data.batching import Batch, TrainingBatches, ordered_batches
 from cdmpp.model.build import Model
+from cdmpp.model.old_names import current_names
 from cdmpp.model.output import Output
 from cdmpp.training.config import TrainConfig, TrainerConfig
 from cdmpp.training.inputs import FitInputs
@@ -137,6 +138,7 @@ class LatencyModule(pl.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on from there."""
+        checkpoint["state_dict"] = current_names(checkpoint["state_dict"])
         self.history = list(checkpoint["history"])
 
 
