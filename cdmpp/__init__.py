@@ -9,7 +9,7 @@ import importlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from cdmpp.old_keywords import takes_old_names, takes_workload_keywords
+from cdmpp.old_keywords import takes_workload_keywords
 from cdmpp.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -405,7 +405,6 @@ def rank_schedules(
     return rank(task, candidates, device, model, look)
 
 
-@takes_old_names(cascade="two_stage")
 def make_cost_model(
     device: str | Device,
     model: str | Path | None = None,

@@ -1,4 +1,4 @@
-"""Keywords of version 0.1 that have another name or place by now; they go with the next version."""
+"""Settings of a workload as keywords of a function, as version 0.1 began with; they go with the next version."""
 
 from __future__ import annotations
 
@@ -10,23 +10,6 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 _FIELDS = ("batch", "inputs", "dtype", "loss", "target", "optimizer", "train")
-
-
-def takes_old_names(**names: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Let a function also take keywords by their old ``names``, old=new; a ``DeprecationWarning`` names the new one."""
-
-    def decorated(function: Callable[P, T]) -> Callable[P, T]:
-        @wraps(function)
-        def call(*args: Any, **options: Any) -> T:
-            for old in names.keys() & options.keys():
-                message = f"{function.__name__}({old}=...): {old} is now called {names[old]}"
-                warnings.warn(message, DeprecationWarning, stacklevel=2)
-                options.setdefault(names[old], options.pop(old))
-            return function(*args, **options)
-
-        return call
-
-    return decorated
 
 
 def takes_workload_keywords(function: Callable[P, T]) -> Callable[P, T]:

@@ -66,12 +66,6 @@ def test_settings_of_a_workload_as_keywords_warn_and_work(monkeypatch):
     assert (found.network, found.dtype, found.mode) == ("gpt2", "float16", "inference")
 
 
-def test_a_keyword_under_its_old_name_warns_and_works(monkeypatch):
-    monkeypatch.setattr("cdmpp.tuning.plug.make_cost_model", lambda *_, **options: options)
-    with pytest.warns(DeprecationWarning, match=r"make_cost_model\(cascade=...\): cascade is now called two_stage"):
-        assert cdmpp.make_cost_model("epyc-genoa", cascade=False)["two_stage"] is False
-
-
 @pytest.mark.parametrize(
     ("call", "told"),
     [

@@ -11,8 +11,6 @@ from tvm import te, tirx
 from cdmpp.programs.identity import flops, io_bytes, op_class, task_id
 from cdmpp.programs.task import Task
 
-_NAME = "calibration"
-"""The network, and the source, that these tasks name."""
 Kernel = tuple[list[Any], Any]
 """Inputs and output, as TE has them."""
 
