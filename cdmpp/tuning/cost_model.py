@@ -79,11 +79,11 @@ class CostModel(PyCostModel):
     def save(self, path: str) -> None:
         """Save what was learned as one safetensors file. The trained model is not in it: it has a folder of its own."""
         learners = {"fast": self.two_stage.fast, "precise": self.two_stage.precise}
-        write_learned(Path(path), learners, self.origin, self.two_stage.scorer.anchors)
+        write_learned(Path(path), learners, self.origin, self.two_stage.scorer.offsets)
 
     def load(self, path: str) -> None:
         """Load what ``save`` wrote; ``DataError`` where that is something else."""
-        learned, self.two_stage.scorer.anchors = read_learned(Path(path), self.origin)
+        learned, self.two_stage.scorer.offsets = read_learned(Path(path), self.origin)
         self.two_stage.fast, self.two_stage.precise = learned["fast"], learned["precise"]
 
     def _scores(self, context: Any, candidates: Sequence[Any]) -> np.ndarray:
