@@ -136,8 +136,8 @@ def traced_job(folder: Path | str, traces: Sequence[RankTrace]) -> TracedJob:
     traces = [_renumbered(trace, numbers) for trace in traces]
     recordings = read_recordings(folder)
     event_s = float(np.median([one.event_s for one in recordings])) if recordings else 0.0
-    steps, differ = common_steps(traces)
-    graph = step_of(steps, traces, event_s)
+    common = common_steps(traces)
+    graph, differ = step_of(common.steps, traces, event_s, common.usual), [*common.warnings]
     if recordings and not any(step.events for trace in traces for step in trace.steps):
         graph = _launched_without_profiler(graph, float(np.median([one.added_s for one in recordings])))
     unprofiled = [one.unprofiled_s for one in recordings if one.unprofiled_s is not None]
@@ -148,7 +148,7 @@ def traced_job(folder: Path | str, traces: Sequence[RankTrace]) -> TracedJob:
     idle = [str(number) for number, rank in zip(numbers, graph.ranks, strict=True) if not rank.ops]
     if idle:
         differ.append(f"no operator of rank {some(idle, ', ')} is in its steps: they are one gap")
-    if doubt := agreement(steps, traces).doubt:
+    if doubt := agreement(common.steps, traces).doubt:
         differ.append(doubt)
     return TracedJob(graph, tuple(traces), numbers, tuple(whole_steps(traces)), (*warnings, *differ))
 

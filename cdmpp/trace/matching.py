@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +10,11 @@ from cdmpp.errors import DataError
 from cdmpp.steps.exchange import peers_of
 from cdmpp.trace.clock import Order
 from cdmpp.trace.rank_trace import Exchange, RankTrace, StepTrace
+from cdmpp.trace.usual_work import UsualWork, usual_in_order, usual_work
+from cdmpp.units import percent
 
-_SAME = 0.05
-"""Share by which the median of the steps that did the same may differ from that of all."""
+_MOST_LEFT_OUT = 0.5
+"""Share of the time of all steps that may be in fewer than half of them."""
 _UNEVEN = ("all_to_all", "send_recv", "gather", "scatter")
 """Kinds in which ranks may give different numbers of bytes."""
 _ALL_WAIT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
@@ -29,6 +30,11 @@ class MatchedCollective:
     group: str
     spans: Mapping[int, Exchange]
     """Rank -> its part."""
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Return group, kind and bytes, these 0 where they differ by rank and step; the n-th of one key is the same."""
+        return _key(self)
 
     @property
     def arrival_s(self) -> float:
@@ -77,7 +83,7 @@ def matched(
     for rank, trace in step.items():
         seen: Counter = Counter()
         for one in trace.exchanges:
-            key = (one.group, one.kind, 0 if one.kind in _UNEVEN else one.bytes)
+            key = _key(one)
             found[*key, (rank, seen[key]) if is_apart else seen[key]][rank] = one
             seen[key] += 1
     for (group, kind, size, number), spans in found.items():
@@ -118,36 +124,79 @@ def _holds(one: MatchedCollective, first: int, then: int) -> bool:
     return one.peers == (first, then)
 
 
-def common_steps(traces: Sequence[RankTrace]) -> tuple[list[dict[int, StepTrace]], list[str]]:
-    """Return steps that all ranks have and in which each did the same as in most, rank -> trace; and doubts.
+@dataclass(frozen=True)
+class CommonSteps:
+    """These steps are answered from."""
 
-    Where most steps of a device differ, or last longer or shorter than those, it is the one of median length alone.
+    steps: Sequence[Mapping[int, StepTrace]]
+    """Rank -> its trace of the step."""
+    usual: Mapping[int, UsualWork]
+    """Rank -> what at least half of them have."""
+    warnings: Sequence[str] = ()
+
+
+def common_steps(traces: Sequence[RankTrace]) -> CommonSteps:
+    """Find the steps that all ranks have, and what they have in common.
+
+    Operators of a host count where each rank did the same as in most steps. Steps of a device count all; where less
+    than half of their time is in common, only that of median length.
 
     Raises:
         DataError: no such step.
     """
-    every = whole_steps(traces)
-    if not every:
+    steps = whole_steps(traces)
+    if not steps:
         raise DataError("no step is in the traces of all ranks with the same operators: trace them at the same steps")
-    usual = {t.rank: Counter(step.signature for step in t.steps).most_common(1)[0][0] for t in traces}
-    alike = [step for step in every if all(one.signature == usual[rank] for rank, one in step.items())]
-    if len(alike) == len(every):
-        return alike, []
-    if any(one.host_s is None for one in every[0].values()):
-        if not alike:
+    whole, doubts = len(steps), []
+    if any(one.host_s is None for one in steps[0].values()):
+        usual = {t.rank: Counter(step.signature for step in t.steps).most_common(1)[0][0] for t in traces}
+        steps = [step for step in steps if all(one.signature == usual[rank] for rank, one in step.items())]
+        if not steps:
             raise DataError("no step has the same operators on all ranks: trace them at the same steps")
-        return alike, [f"{len(every) - len(alike)} of {len(every)} steps did other work and are left out"]
-    middle = _median_s(every)
-    if 2 * len(alike) >= len(every) and abs(_median_s(alike) / middle - 1) <= _SAME:
-        kept = {_number(step) for step in alike}
-        odd = [f"{_number(step)}: {1e3 * length_s(step):.4g} ms" for step in every if _number(step) not in kept]
-        return alike, [f"{len(odd)} of {len(every)} steps did other work and are left out: step {', '.join(odd)}"]
-    ordered = sorted(every, key=length_s)
-    chosen = ordered[(len(ordered) - 1) // 2]
-    each = ", ".join(f"{_number(step)}: {1e3 * length_s(step):.4g}" for step in every)
-    return [chosen], [
-        f"steps differ in their work: step {_number(chosen)}, of median length, is answered from (ms of each: {each})"
+        if len(steps) < whole:
+            doubts.append(f"{whole - len(steps)} of {whole} steps did other work and are left out")
+        return CommonSteps(steps, _usual(steps), doubts)
+    found, each = _usual(steps), ", ".join(f"{_number(step)}: {1e3 * length_s(step):.4g}" for step in steps)
+    unlike, count, left_s, lacking = set[int](), 0, 0.0, 0
+    for work in found.values():
+        keys = [[_key(one) for one in step.exchanges] for step in work.steps]
+        columns = usual_in_order(keys, reference_step(steps))
+        for number, step in enumerate(work.steps):
+            missing = sum(column[number] is None for column in columns)
+            other = len(keys[number]) - len(columns) + missing
+            count += len(work.left_out[number]) + other
+            lacking += len(work.lacking[number]) + missing
+            left_s += sum(step.ops[place].end_s - step.ops[place].start_s for place in work.left_out[number])
+            if work.left_out[number] or work.lacking[number] or other or missing:
+                unlike.add(number)
+    if not unlike:
+        return CommonSteps(steps, found)
+    total_s = sum(op.end_s - op.start_s for step in steps for one in step.values() for op in one.ops)
+    share = left_s / total_s if total_s else 1.0
+    said = f"steps differ in their work: {len(unlike)} of {whole} have other operators than the usual step"
+    if share > _MOST_LEFT_OUT:
+        chosen = steps[reference_step(steps)]
+        doubts = [
+            f"{said}, and {percent(share)} of their time is in fewer than half of them: step {_number(chosen)}, of "
+            f"median length, is answered from (ms of each: {each})"
+        ]
+        return CommonSteps([chosen], _usual([chosen]), doubts)
+    doubts = [
+        f"{said}, which is the median of work that at least half have; {count:,} operators and exchanges, "
+        f"{percent(share)} of the operators' time of all steps, are in fewer and left out; {lacking:,} of the usual "
+        f"ones are missing in some (ms of each: {each})"
     ]
+    return CommonSteps(steps, found, doubts)
+
+
+def _usual(steps: Sequence[Mapping[int, StepTrace]]) -> dict[int, UsualWork]:
+    reference = reference_step(steps)
+    return {rank: usual_work([step[rank] for step in steps], reference) for rank in steps[0]}
+
+
+def reference_step(steps: Sequence[Mapping[int, StepTrace]]) -> int:
+    """Return the number of the step of median length, the shorter one of two."""
+    return sorted(range(len(steps)), key=lambda n: length_s(steps[n]))[(len(steps) - 1) // 2]
 
 
 def whole_steps(traces: Sequence[RankTrace]) -> list[dict[int, StepTrace]]:
@@ -162,8 +211,8 @@ def length_s(step: Mapping[int, StepTrace]) -> float:
     return sum(one.end_s - one.start_s for one in step.values()) / len(step)
 
 
-def _median_s(steps: Sequence[Mapping[int, StepTrace]]) -> float:
-    return statistics.median(map(length_s, steps))
+def _key(one: Exchange | MatchedCollective) -> tuple[str, str, int]:
+    return one.group, one.kind, 0 if one.kind in _UNEVEN else one.bytes
 
 
 def _number(step: Mapping[int, StepTrace]) -> int:

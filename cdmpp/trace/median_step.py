@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,9 +15,10 @@ from cdmpp.steps.step_graph import Gradient, Measured, Op, RankGraph, StepGraph
 from cdmpp.trace import rank_trace
 from cdmpp.trace.clock import shifts
 from cdmpp.trace.link_sharing import unshared_s
-from cdmpp.trace.matching import MatchedCollective, common_steps, matched, orders
+from cdmpp.trace.matching import MatchedCollective, common_steps, matched, orders, reference_step
 from cdmpp.trace.op_kind import kind_of_op
 from cdmpp.trace.rank_trace import RankTrace, StepTrace
+from cdmpp.trace.usual_work import Column, UsualWork, usual_in_order, usual_work
 
 _RESUME_S = 5e-4
 """An op that starts later than this after an exchange has ended, did not wait for it."""
@@ -31,7 +34,8 @@ def median_step(traces: Sequence[RankTrace], event_s: float = 0.0) -> StepGraph:
     Raises:
         DataError: no common step, exchanges that do not match, clocks that cannot be aligned.
     """
-    return step_of(common_steps(traces)[0], traces, event_s)
+    common = common_steps(traces)
+    return step_of(common.steps, traces, event_s, common.usual)
 
 
 @dataclass(frozen=True)
@@ -70,26 +74,40 @@ def agreement(steps: Sequence[Mapping[int, StepTrace]], traces: Sequence[RankTra
     return Agreement(dict.fromkeys(ranks, 0.0), is_partial=True, is_apart=True, doubt=doubt)
 
 
-def step_of(steps: Sequence[Mapping[int, StepTrace]], traces: Sequence[RankTrace], event_s: float = 0.0) -> StepGraph:
-    """Take medians of ``steps``, rank -> trace, in all of which each rank did the same; errors as ``median_step``."""
+def step_of(
+    steps: Sequence[Mapping[int, StepTrace]],
+    traces: Sequence[RankTrace],
+    event_s: float = 0.0,
+    usual: Mapping[int, UsualWork] | None = None,
+) -> StepGraph:
+    """Take medians of ``steps``, rank -> trace, over those that have an op or an exchange; errors as ``median_step``.
+
+    Args:
+        steps: rank -> its trace of the step.
+        traces: of all ranks.
+        event_s: seconds by which the profiler delays an event of the host; taken off again.
+        usual: what the steps have in common, rank -> its work, where that is known.
+    """
     ranks = [trace.rank for trace in traces]
+    reference = reference_step(steps)
+    usual = usual or {rank: usual_work([step[rank] for step in steps], reference) for rank in ranks}
     agreed = agreement(steps, traces)
     shift = agreed.shifts
     steps = [{rank: _shifted(trace, shift[rank]) for rank, trace in step.items()} for step in steps]
+    usual = {rank: replace(one, steps=[step[rank] for step in steps]) for rank, one in usual.items()}
     exchanges = [matched(step, agreed.is_partial, agreed.is_apart) for step in steps]
-    if len({tuple((one.kind, one.bytes, one.group) for one in step) for step in exchanges}) > 1:
-        exchanges = [_in_order_of(exchanges[0], step) for step in exchanges]
-    mine = {rank: [step[rank] for step in steps] for rank in ranks}
-    waits = {rank: _waits(mine[rank]) for rank in ranks}
+    columns = usual_in_order([[(one.key, *one.spans) for one in step] for step in exchanges], reference)
+    waits = {rank: _waits(rank, usual[rank], columns, exchanges) for rank in ranks}
     buffered: dict[int, set[int]] = {rank: set() for rank in ranks}
     workers = max(trace.workers for trace in traces)
-    wires_s, spreads_s = _medians([unshared_s(step) for step in exchanges])
+    wires_s, spreads_s = _medians([_of_columns(unshared_s(step), columns, n) for n, step in enumerate(exchanges)])
     joined = []
-    for place, one in enumerate(exchanges[0]):
+    for number, column in enumerate(columns):
+        there = [(step, exchanges[step][place]) for step, place in enumerate(column) if place is not None]
+        step, one = next((pair for pair in there if pair[0] == reference), there[0])
         before, blocks = dict[int, tuple[int, ...]](), dict[int, tuple[int, ...]]()
-        is_buffered = 2 * sum(step[place].sender_blocked for step in exchanges) < len(steps)
-        for rank, span in one.spans.items():
-            number = next(i for i, own in enumerate(mine[rank][0].exchanges) if own is span)
+        is_buffered = 2 * sum(seen.sender_blocked for _, seen in there) < len(there)
+        for rank in one.spans:
             is_blocking = is_buffered and one.peers is not None and rank == one.peers[0]
             if is_blocking:
                 buffered[rank].add(number)
@@ -98,18 +116,18 @@ def step_of(steps: Sequence[Mapping[int, StepTrace]], traces: Sequence[RankTrace
         joined.append(
             Exchange(
                 one.kind,
-                one.bytes,
-                {rank: span.after for rank, span in one.spans.items()},
+                int(np.median([seen.bytes for _, seen in there])),
+                {rank: usual[rank].until(step, span.after) for rank, span in one.spans.items()},
                 before,
-                wire_s=wires_s[place],
-                lag_s=_lags(place, exchanges, mine, workers),
+                wire_s=wires_s[number],
+                lag_s=_lags(there, usual, workers),
                 group=one.group,
-                spread_s=spreads_s[place],
+                spread_s=spreads_s[number],
                 blocks=blocks,
             )
         )
     found = tuple(
-        _rank(rank, mine[rank], {n: at for n, at in waits[rank].items() if n not in buffered[rank]}, event_s)
+        _rank(rank, usual[rank], reference, _ready(rank, waits, buffered, columns, exchanges), event_s)
         for rank in ranks
     )
     lengths = tuple(float(np.mean([t.end_s - t.start_s for t in step.values()])) for step in steps)
@@ -120,53 +138,69 @@ def step_of(steps: Sequence[Mapping[int, StepTrace]], traces: Sequence[RankTrace
     return StepGraph(found, tuple(joined), traces[0].backend, workers, measured=Measured(lengths, waits_s))
 
 
+def _of_columns(values: Sequence[float], columns: Sequence[Sequence[int | None]], step: int) -> list[float]:
+    """The values of the columns in a step; NaN where it lacks one."""
+    places = (column[step] for column in columns)
+    return [math.nan if place is None else values[place] for place in places]
+
+
+def _ready(
+    rank: int, waits: Mapping[int, Mapping[int, int]], buffered: Mapping[int, set[int]], columns: Sequence[Column],
+    exchanges: Sequence[Sequence[MatchedCollective]],
+) -> list[dict[int, float]]:  # fmt: skip
+    """For each step: column of an op -> when the last exchange that it waits for had ended."""
+    found: list[dict[int, float]] = [{} for _ in exchanges]
+    for number, op in waits[rank].items():
+        for step, place in enumerate(columns[number]):
+            if place is not None and number not in buffered[rank]:
+                end_s = exchanges[step][place].spans[rank].end_s
+                found[step][op] = max(found[step].get(op, end_s), end_s)
+    return found
+
+
 def _shifted(step: StepTrace, by_s: float) -> StepTrace:
     ops = tuple(op._replace(start_s=op.start_s + by_s, end_s=op.end_s + by_s) for op in step.ops)
     exchanges = tuple(replace(one, start_s=one.start_s + by_s, end_s=one.end_s + by_s) for one in step.exchanges)
     return replace(step, start_s=step.start_s + by_s, end_s=step.end_s + by_s, ops=ops, exchanges=exchanges)
 
 
-def _in_order_of(
-    first: Sequence[MatchedCollective], step: Sequence[MatchedCollective]
-) -> tuple[MatchedCollective, ...]:
-    """Two that are launched at once may have changed places."""
-    rest, ordered = list(step), []
-    for one in first:
-        same = next((o for o in rest if (o.kind, o.bytes, o.group) == (one.kind, one.bytes, one.group)), None)
-        if same is None:
-            raise DataError(f"an exchange of {one.bytes} bytes ({one.kind}) is not in every traced step")
-        rest.remove(same)
-        ordered.append(same)
-    return tuple(ordered)
-
-
-def _rank(rank: int, steps: Sequence[StepTrace], waits: Mapping[int, int], event_s: float) -> RankGraph:
-    """Medians of ``steps``; ``waits``: number of an exchange in a step -> place of the op that waits for it."""
-    inside = [sum(op.events for op in step.ops) for step in steps]
-    each_s = [event_s * step.events / max(count, 1) for step, count in zip(steps, inside, strict=True)]
-    busy_s = [
-        [op.end_s - op.start_s - cost_s * op.events for op in step.ops]
-        for step, cost_s in zip(steps, each_s, strict=True)
-    ]
+def _rank(
+    rank: int, usual: UsualWork, reference: int, ready: Sequence[Mapping[int, float]], event_s: float
+) -> RankGraph:
+    """Medians over steps; ``ready``: of each, column of an op -> when the exchanges that it waits for had ended."""
+    busy_s, delays_s, columns = list[list[float]](), list[list[float]](), usual.columns
+    for number, step in enumerate(usual.steps):
+        cost_s = event_s * step.events / max(sum(op.events for op in step.ops), 1)
+        busy_s.append(_of_columns([op.end_s - op.start_s - cost_s * op.events for op in step.ops], columns, number))
+        ends_s = {
+            len(step.ops) if column == len(columns) else columns[column][number]: end_s
+            for column, end_s in ready[number].items()
+        }
+        *before_s, tail_s = _delays_s(step, ends_s)
+        delays_s.append([*_of_columns(before_s, columns, number), tail_s])
     durations_s, spreads_s = _medians(busy_s)
-    delays_s, _ = _medians([_delays_s(step, waits) for step in steps])
-    ops = tuple(
-        Op(
-            op.name, op.phase, durations_s[place], kind=kind_of_op(op.name, op.phase), stream=op.stream,
-            waits=op.waits, delay_s=delays_s[place], spread_s=spreads_s[place],
-        )
-        for place, op in enumerate(steps[0].ops)
-    )  # fmt: skip
-    ready = enumerate(steps[0].gradients)
-    gradients = [Gradient(f"gradient {number}", one.bytes, one.after, one.dtype) for number, one in ready]
-    return RankGraph(rank, ops, tuple(reversed(gradients)), tail_s=delays_s[-1])
+    gaps_s, _ = _medians(delays_s)
+    ops = []
+    for column, places in enumerate(columns):
+        number = reference if places[reference] is not None else next(n for n, p in enumerate(places) if p is not None)
+        op, there = usual.steps[number].ops[places[number] or 0], usual.places[number]
+        waits = sorted(there[place] for place in op.waits if there.get(place, column) < column)
+        ops.append(
+            Op(
+                op.name, op.phase, durations_s[column], kind=kind_of_op(op.name, op.phase), stream=op.stream,
+                waits=tuple(waits), delay_s=gaps_s[column], spread_s=spreads_s[column],
+            )
+        )  # fmt: skip
+    gradients = [
+        Gradient(f"gradient {number}", one.bytes, after, one.dtype)
+        for number, one in enumerate(usual.steps[reference].gradients)
+        if (after := usual.until(reference, one.after)) >= 0
+    ]
+    return RankGraph(rank, tuple(ops), tuple(reversed(gradients)), tail_s=gaps_s[-1])
 
 
-def _delays_s(step: StepTrace, waits: Mapping[int, int]) -> list[float]:
+def _delays_s(step: StepTrace, ready_s: Mapping[int | None, float]) -> list[float]:
     """Seconds before each op since all that it waited for, and after the last of all."""
-    ready_s: dict[int, float] = {}
-    for number, place in waits.items():
-        ready_s[place] = max(ready_s.get(place, step.start_s), step.exchanges[number].end_s)
     free_s, found = dict[str, float](), list[float]()
     for place, op in enumerate(step.ops):
         before_s = [step.ops[other].end_s for other in op.waits]
@@ -182,31 +216,37 @@ def _medians(samples: Sequence[Sequence[float]]) -> tuple[list[float], list[floa
 
     What disturbs a step comes at another place in the next: medians alone add up to less than any step.
     """
-    table = np.maximum(np.asarray(samples, np.float64), 0.0)
+    table = np.maximum(np.asarray(samples, np.float64), 0.0)  # what a step lacks, NaN, is filled with the median
+    table = np.where(np.isnan(table), np.nanmedian(table, axis=0), table) if table.size else table
     low, middle, high = np.percentile(table, (25, 50, 75), axis=0)
     whole_s, parts_s = float(np.median(table.sum(axis=1))), float(middle.sum())
     scale = whole_s / parts_s if parts_s else 1.0
     return (scale * middle).tolist(), ((high - low) / 2).tolist()
 
 
-def _waits(steps: Sequence[StepTrace]) -> dict[int, int]:
-    """Number of an exchange in a step -> place of the op that waits for it.
+def _waits(
+    rank: int, usual: UsualWork, columns: Sequence[Column], exchanges: Sequence[Sequence[MatchedCollective]]
+) -> dict[int, int]:
+    """Number of an exchange of a rank -> column of the op that waits for it.
 
     Where the framework does not tell, an op waits for an exchange that ended in the gap before it, just before it
-    started, in half of the steps or more.
+    started, in half of the steps that have it or more.
     """
     found: dict[int, int] = {}
-    for number, _ in enumerate(steps[0].exchanges):
-        votes: dict[int, int] = {}
-        for step in steps:
-            one = step.exchanges[number]
-            place = one.waited_by if one.waited_by is not None else _resumed(one, step)
-            if place is not None:
-                votes[place] = votes.get(place, 0) + 1
+    for number, column in enumerate(columns):
+        votes, there = Counter[int](), 0
+        for step, place in enumerate(column):
+            one = None if place is None else exchanges[step][place].spans.get(rank)
+            if one is None:
+                continue
+            there += 1
+            at = one.waited_by if one.waited_by is not None else _resumed(one, usual.steps[step])
+            if at is not None:
+                votes[usual.since(step, at)] += 1
         if votes:
-            place = max(votes, key=lambda key: (votes[key], -key))
-            if 2 * votes[place] >= len(steps):
-                found[number] = place
+            at = max(votes, key=lambda key: (votes[key], -key))
+            if 2 * votes[at] >= there:
+                found[number] = at
     return found
 
 
@@ -237,12 +277,11 @@ def _lag(span: rank_trace.Exchange, trace: StepTrace, workers: int) -> float | N
 
 
 def _lags(
-    place: int, steps: Sequence[Sequence[MatchedCollective]], traces: Mapping[int, Sequence[StepTrace]], workers: int
+    there: Sequence[tuple[int, MatchedCollective]], usual: Mapping[int, UsualWork], workers: int
 ) -> dict[int, float]:
     """Rank -> the least seconds from launch to arrival."""
     found = {}
-    for rank in steps[0][place].spans:
-        pairs = zip(steps, traces[rank], strict=True)
-        lags_s = [_lag(step[place].spans[rank], trace, workers) for step, trace in pairs]
+    for rank in there[0][1].spans:
+        lags_s = [_lag(one.spans[rank], usual[rank].steps[step], workers) for step, one in there]
         found[rank] = min((lag_s for lag_s in lags_s if lag_s is not None), default=0.0)
     return found
