@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import NamedTuple
+from functools import cached_property
 
-from cdmpp.trace.device_work import DeviceWork, Work
+import numpy as np
+
+from cdmpp.trace.device_work import DeviceWork, Work, spans
 from cdmpp.trace.event import Event
 from cdmpp.trace.exchange_events import Records, input_bytes, input_dtype
 from cdmpp.trace.rank_trace import HOST, Exchange, GradientReady, Op, StepTrace
 from cdmpp.trace.scanned import Scanned
-from cdmpp.trace.step_window import StepWindow
+from cdmpp.trace.step_window import StepWindow, places
 
 _ROUNDED = 1.0
 """Microseconds by which older profilers round: so much overlap on a stream is none."""
@@ -24,7 +25,6 @@ waited for it."""
 _LOOK_BACK = 64
 """Events of a stream among which those that something waits for are sought."""
 _LAST = float("inf")
-_NONE: frozenset[int] = frozenset()
 _SYNCS = ("ynchronize", "emcpy")
 
 
@@ -34,37 +34,13 @@ class _Frame:
 
     start: float
     end: float
-    shifts: Mapping[str, float]
-    """Stream -> microseconds to add."""
-
-    def span(self, work: Work) -> tuple[float, float]:
-        """Return begin and end of some work in the step."""
-        shift = self.shifts[work.stream]
-        return work.event.ts + shift, work.event.end + shift
-
-
-class _Item(NamedTuple):
-    """An op or an exchange on its stream."""
-
-    start: float
-    end: float
-    stream: str
-    launched: float
-    ready: float
-    """When the host had launched it, as the step counts time."""
-    place: int
-    """Place among the ops; -1: an exchange."""
-
-
-class _Row(NamedTuple):
-    """An op in the making."""
-
-    name: str
-    phase: str
-    start: float
-    end: float
-    stream: str
-    after: frozenset[int] | set[int]
+    host_shift: float
+    """Microseconds to add to a time of the host."""
+    streams: Mapping[str, Sequence[int]]
+    """Stream -> which of the works run on it."""
+    starts: np.ndarray
+    """When each work begins in the step."""
+    ends: np.ndarray
 
 
 def device_steps(
@@ -74,17 +50,20 @@ def device_steps(
     records = Records(scanned.host, world)
     phases = _Phases(scanned.host)
     waits = _stream_waits(scanned)
-    syncs = [(one.ts, one.end) for one in scanned.launches if any(word in one.name.lower() for word in _SYNCS)]
+    waiting = {name for name in {one.name for one in scanned.launches} if any(word in name.lower() for word in _SYNCS)}
+    syncs = [(one.ts, one.end) for one in scanned.launches if one.name in waiting]
     syncs.sort(key=lambda span: span[1])
-    grads = [one for one in scanned.host if one.name == "torch::autograd::AccumulateGrad"]
+    grads: list[list[Event]] = [[] for _ in (*windows, None)]
+    ready = [one for one in scanned.host if one.name == "torch::autograd::AccumulateGrad"]
+    for one, place in zip(ready, places(np.array([one.ts for one in ready]), windows).tolist(), strict=True):
+        grads[place].append(one)
     for used in (scanned.host, scanned.launches, scanned.device, work.left_over):
         used.clear()
     found = []
     for place, (window, lost) in enumerate(zip(windows, work.lost, strict=True)):
         works, work.steps[place] = work.steps[place], []
         if not lost:
-            mine = [one for one in grads if window.start <= one.ts < window.end]
-            found.append(_step(window, works, records, phases, waits, syncs, mine))
+            found.append(_step(window, works, records, phases, waits, syncs, grads[place]))
     return tuple(found)
 
 
@@ -92,19 +71,17 @@ class _Phases:
     """Stretches of the host's time that are backward pass or update."""
 
     def __init__(self, host: Sequence[Event]) -> None:
-        marks = {"autograd::engine": "backward", "Optimizer.step": "update"}
-        self._spans = sorted(
-            (event.ts, event.end, phase)
-            for event in host
-            for word, phase in marks.items()
-            if event.name.startswith(word)
-        )
-        self._starts = [start for start, _, _ in self._spans]
+        words = {"autograd::engine": "backward", "Optimizer.step": "update"}
+        names = {event.name for event in host}
+        marks = {name: phase for name in names for word, phase in words.items() if name.startswith(word)}
+        found = sorted((event.ts, event.end, marks[event.name]) for event in host if event.name in marks)
+        starts, ends, phases = zip((-np.inf, -np.inf, ""), *found, strict=True)
+        self._starts, self._ends, self._phases = np.array(starts), np.array(ends), np.array(phases, object)
 
-    def at(self, moment: float) -> str:
-        """Return the phase of a moment of the host; empty where no span says it."""
-        place = bisect_right(self._starts, moment) - 1
-        return self._spans[place][2] if place >= 0 and moment <= self._spans[place][1] else ""
+    def at(self, moments: np.ndarray) -> np.ndarray:
+        """Return the phase of each moment of the host; empty where no span says it."""
+        at = np.searchsorted(self._starts, moments, "right") - 1
+        return np.where(moments <= self._ends[at], self._phases[at], "")
 
 
 def _stream_waits(scanned: Scanned) -> dict[object, list[tuple[float, str, float]]]:
@@ -123,21 +100,26 @@ def _stream_waits(scanned: Scanned) -> dict[object, list[tuple[float, str, float
 
 def _frame(window: StepWindow, works: Sequence[Work]) -> _Frame:
     """The step on the stream that computes longest, as early as the marks allow; the others beside it if they fit."""
-    spans: dict[str, list[float]] = {}
-    for work in works:
-        begin, end, busy = spans.get(work.stream, (work.event.ts, work.event.end, 0.0))
-        taken = 0.0 if work.is_collective else work.event.dur
-        spans[work.stream] = [min(begin, work.event.ts), max(end, work.event.end), busy + taken]
-    first, last, _ = max(spans.values(), key=lambda span: span[2])
+    streams: dict[str, list[int]] = defaultdict(list)
+    for row, work in enumerate(works):
+        streams[work.stream].append(row)
+    starts, ends = spans(works)
+    computes = np.array([0.0 if work.is_collective else work.event.dur for work in works])
+    limits = {
+        stream: (float(starts[rows].min()), float(ends[rows].max()), float(computes[rows].sum()))
+        for stream, rows in streams.items()
+    }
+    first, last, _ = max(limits.values(), key=lambda span: span[2])
     length = max(window.length, last - first)
     start = min(max(window.start, last - length), first)
-    shifts = {HOST: start - window.start}
     carries = {work.stream for work in works if work.is_collective}
-    for stream, (begin, end, _) in spans.items():
+    for stream, (begin, end, _) in limits.items():
         late = max(end - (start + length), 0.0)
         early = max(start - begin, 0.0)
-        shifts[stream] = 0.0 if stream in carries else early or -min(late, begin - start)
-    return _Frame(start, start + length, shifts)
+        shift = 0.0 if stream in carries else early or -min(late, begin - start)
+        starts[streams[stream]] += shift
+        ends[streams[stream]] += shift
+    return _Frame(start, start + length, start - window.start, streams, starts, ends)
 
 
 def _step(
@@ -148,10 +130,9 @@ def _step(
     frame = _frame(window, works)
     made = _Ops(frame, works, phases, waits, syncs)
     exchanges = []
-    for work in works:
+    for row, work in enumerate(works):
         if work.is_collective:
-            said = records.of(work.event, work.launch)
-            start, end = frame.span(work)
+            said, start, end = records.of(work.event, work.launch), float(frame.starts[row]), float(frame.ends[row])
             exchanges.append(Exchange(said.kind, said.bytes, 1e-6 * start, 1e-6 * end, made.after(start), said.group))
     gradients = [GradientReady(input_bytes(grad), made.launched_by(grad.end), input_dtype(grad)) for grad in grads]
     return StepTrace(
@@ -161,142 +142,153 @@ def _step(
 
 
 class _Ops:
-    """Ops of a step in the order of their launches: a launch of the host before each."""
+    """Ops of a step in the order of their launches: a launch of the host before each.
+
+    Columns have a row for each piece of work. An exchange is in place -1 among the ops.
+    """
 
     def __init__(
         self, frame: _Frame, works: Sequence[Work], phases: _Phases,
         waits: Mapping[object, Sequence[tuple[float, str, float]]], syncs: Sequence[tuple[float, float]],
     ) -> None:  # fmt: skip
-        self._frame, self._phases, self._waits = frame, phases, waits
-        self._rows: list[_Row] = []
-        self._streams: dict[str, list[_Item]] = defaultdict(list)
-        self._ends: list[tuple[float, int]] = []
-        self._launched: list[tuple[float, int]] = []
-        self._last: list[int] = []
-        ready = self._ready(works)
-        syncs = [one for one in syncs if works and one[1] > works[0].launched]
-        host, asked = -1, 0
-        for work, moment in zip(works, ready, strict=True):
-            start, end = frame.span(work)
-            place, after, phase = -1, set[int](), phases.at(work.launched)
-            if not work.is_collective:
-                if work.launch is not None:
-                    waited = set[int]()
-                    while asked < len(syncs) and syncs[asked][1] <= work.launch.ts:
-                        waited |= self._ended_in(*syncs[asked], moment)
-                        asked += 1
-                    host = len(self._rows)
-                    self._add(_Row(HOST, phase, moment, moment, HOST, waited))
-                    after.add(host)
-                after |= self._recorded(work, start)
-                place = len(self._rows)
-                self._add(_Row(work.event.name, phase, start, end, work.stream, after))
-                self._launched.append((work.launched, place))
-            self._streams[work.stream].append(_Item(start, end, work.stream, work.launched, moment, place))
+        self._works, self._streams, self._starts, self._ends = works, frame.streams, frame.starts, frame.ends
+        self._is_op = np.array([not work.is_collective for work in works])
+        self._has_launch = self._is_op & np.array([work.launch is not None for work in works])
+        self._launched = np.array([work.launched for work in works])
+        self._phases = phases.at(self._launched)
+        self._places = np.where(self._is_op, np.cumsum(self._is_op.astype(int) + self._has_launch) - 1, -1)
+        # Moments of the launches: as far behind the host as its step is, and never after the work itself began.
+        ready = np.where(self._has_launch, np.minimum(self._launched + frame.host_shift, self._starts), np.inf)
+        self._ready = np.maximum(np.minimum.accumulate(ready[::-1])[::-1], frame.start)
+        self._after: dict[int, set[int]] = defaultdict(set)
+        self._lanes: dict[int, str] = {}
+        self._wait_on_host(syncs)
+        if waits:
+            self._wait_as_recorded(waits)
+        self._wait_on_streams(frame.start)
 
-    def _add(self, row: _Row) -> None:
-        insort(self._ends, (row.end, len(self._rows)))
-        self._rows.append(row)
+    @cached_property
+    def _by_end(self) -> tuple[np.ndarray, np.ndarray]:
+        """Ends of all ops, and their places."""
+        ends = np.concatenate([self._ready[self._has_launch], self._ends[self._is_op]])
+        places = np.concatenate([self._places[self._has_launch] - 1, self._places[self._is_op]])
+        order = np.lexsort((places, ends))
+        return ends[order], places[order]
 
     def after(self, start: float) -> int:
         """Return the op after which an exchange begins: of those before it the last that had ended."""
-        at = bisect_right(self._ends, (start + _ROUNDED, len(self._rows)))
-        return self._ends[at - 1][1] if at else -1
+        ends, places = self._by_end
+        at = np.searchsorted(ends, start + _ROUNDED, "right")
+        return int(places[at - 1]) if at else -1
 
     def launched_by(self, moment: float) -> int:
         """Return the last op that the host had launched by a moment."""
-        if len(self._last) != len(self._launched):
-            self._launched.sort()
-            self._last = list(accumulate((place for _, place in self._launched), max))
-        at = bisect_right(self._launched, (moment, len(self._rows)))
-        return self._last[at - 1] if at else -1
+        return int(self._places[self._is_op & (self._launched <= moment)].max(initial=-1))
 
     def ops(self) -> tuple[Op, ...]:
         """Return all ops, each with the earlier ones that it waits for."""
-        lanes = self._lanes()
-        backward = max((place for place, row in enumerate(self._rows) if row.phase == "backward"), default=None)
-        found = []
-        for place, row in enumerate(self._rows):
-            phase = row.phase or ("forward" if backward is None or place < backward else "update")
-            lane, after = lanes.get(place, (row.stream, _NONE))
-            after = row.after | after if after else row.after
-            earlier = tuple(sorted(one for one in after if 0 <= one < place)) if after else ()
-            found.append(Op(row.name, phase, 1e-6 * row.start, 1e-6 * row.end, 0, lane, earlier))
+        backward = self._places[self._phases == "backward"].max(initial=-1)
+        later = np.where((backward < 0) | (self._places < backward), "forward", "update").astype(object)
+        phases = np.where(self._phases == "", later, self._phases)
+        times_s = (1e-6 * times for times in (self._ready, self._starts, self._ends))
+        columns = (column.tolist() for column in (self._places, self._has_launch, phases, *times_s))
+        found = list[Op]()
+        for work, place, has_launch, phase, ready_s, start_s, end_s in zip(self._works, *columns, strict=True):
+            if place < 0:
+                continue
+            if has_launch:
+                found.append(Op(HOST, phase, ready_s, ready_s, 0, HOST, self._earlier(place - 1)))
+            after = self._earlier(place, place - 1) if has_launch else self._earlier(place)
+            found.append(Op(work.event.name, phase, start_s, end_s, 0, self._lanes.get(place, work.stream), after))
         return tuple(found)
 
-    def _ready(self, works: Sequence[Work]) -> list[float]:
-        """Moments of the launches: as far behind the host as its step is, and never after the work itself began."""
-        found, latest = [], float("inf")
-        for work in reversed(works):
-            if work.launch is not None and not work.is_collective:
-                start, _ = self._frame.span(work)
-                latest = min(latest, work.launch.ts + self._frame.shifts[HOST], start)
-            found.append(max(latest, self._frame.start))
-        return found[::-1]
+    def _earlier(self, place: int, *launch: int) -> tuple[int, ...]:
+        if place not in self._after:
+            return launch
+        return tuple(sorted(one for one in {*self._after[place], *launch} if 0 <= one < place))
 
-    def _ended_in(self, begin: float, end: float, moment: float) -> set[int]:
-        """The last work that ended while the host stood in a call that waits."""
-        last = None
-        for items in self._streams.values():
-            for one in reversed(items[-_LOOK_BACK:]):
-                if begin < one.end <= min(end, moment) and (last is None or one.end > last.end):
-                    last = one
-        return {last.place} if last is not None else set()
+    def _before(self, stream: str, row: int) -> Sequence[int]:
+        """Rows of a stream that were launched just before one."""
+        rows = self._streams.get(stream, ())
+        at = bisect_left(rows, row)
+        return rows[max(at - _LOOK_BACK, 0) : at]
 
-    def _recorded(self, work: Work, start: float) -> set[int]:
-        """Work on other streams that this one was made to wait for, as the profiler recorded it."""
-        waits = self._waits.get(work.event.stream) if self._waits else None
-        if not waits:
-            return set()
-        found: set[int] = set()
-        own = self._streams[work.stream]
-        since = own[-1].launched if own else float("-inf")
-        for called, stream, until in waits[bisect_right(waits, (since, "~", _LAST)) :]:
-            if called > work.launched:
+    def _wait_on_host(self, syncs: Sequence[tuple[float, float]]) -> None:
+        """The next launch waits for the last work that ended while the host stood in a call that waits."""
+        latest = np.maximum.accumulate(np.where(self._has_launch, self._launched, -np.inf))
+        for begin, end in syncs[bisect_right(syncs, self._launched[0], key=lambda span: span[1]) :]:
+            row = int(np.searchsorted(latest, end))
+            if row == len(latest):
                 break
-            if called > since:
-                before = [one for one in self._streams.get(stream, ())[-_LOOK_BACK:] if one.launched <= until]
-                if before and before[-1].end <= start + _ROUNDED:
-                    found.add(before[-1].place)
-        return found
+            recent = np.array([one for stream in self._streams for one in reversed(self._before(stream, row))], int)
+            ends = self._ends[recent]
+            recent = recent[(begin < ends) & (ends <= min(end, self._ready[row]))]
+            if len(recent):
+                last = recent[np.argmax(self._ends[recent])]
+                self._after[int(self._places[row]) - 1].add(int(self._places[last]))
 
-    def _lanes(self) -> dict[int, tuple[str, set[int] | frozenset[int]]]:
-        """Place -> stream, another lane of it where kernels of one stream overlap, and what it seems to wait for."""
-        found: dict[int, tuple[str, set[int] | frozenset[int]]] = {}
-        every = sorted((one for items in self._streams.values() for one in items), key=lambda one: one.end)
-        ends = [one.end for one in every]
-        for stream, items in self._streams.items():
-            lanes, recent, free = list[float](), list[_Item](), self._frame.start
-            for one in sorted((item for item in items if item.place >= 0), key=lambda item: item.start):
-                lane = next((n for n, end in enumerate(lanes) if end <= one.start + _ROUNDED), len(lanes))
-                after: set[int] | frozenset[int] = _NONE
-                if lane or len(lanes) > 1:
-                    before = [item for item in recent if item.end <= one.start + _ROUNDED]
-                    after = {max(before, key=lambda item: item.end).place} if before else _NONE
-                lanes += [0.0] * (lane == len(lanes))
-                lanes[lane] = one.end
-                at = bisect_right(ends, one.start + _ROUNDED) - 1
-                if at >= 0 and max(free, one.ready) + _ROUNDED < ends[at] and one.start - ends[at] <= _FOLLOWS:
-                    after = after | {every[at].place} if every[at].stream != stream else after
-                recent = [*recent[-3 - len(lanes) :], one]
-                free = max(free, one.end)
-                found[one.place] = (f"{stream}.{lane}" if lane else stream, after)
-        return found
+    def _wait_as_recorded(self, waits: Mapping[object, Sequence[tuple[float, str, float]]]) -> None:
+        """Work waits for that on other streams which the profiler recorded."""
+        for row in np.flatnonzero(self._is_op).tolist():
+            work = self._works[row]
+            mine = waits.get(work.event.stream)
+            if not mine:
+                continue
+            own = self._before(work.stream, row)
+            since = self._works[own[-1]].launched if own else -_LAST
+            for called, stream, until in mine[bisect_right(mine, (since, "~", _LAST)) :]:
+                if called > work.launched:
+                    break
+                if called > since:
+                    before = [one for one in self._before(stream, row) if self._works[one].launched <= until]
+                    if before and self._ends[before[-1]] <= self._starts[row] + _ROUNDED:
+                        self._after[int(self._places[row])].add(int(self._places[before[-1]]))
+
+    def _wait_on_streams(self, begin: float) -> None:
+        """Work seems to wait for what ended just before it on another stream, or on another lane of its own."""
+        rows = np.concatenate([np.array(mine) for mine in self._streams.values()])
+        every = rows[np.argsort(self._ends[rows], kind="stable")]
+        every_ends, names = self._ends[every], np.array([work.stream for work in self._works], object)[every]
+        for stream, all_rows in self._streams.items():
+            mine = np.array([row for row in all_rows if self._is_op[row]], int)
+            mine = mine[np.argsort(self._starts[mine], kind="stable")]
+            starts, ends = self._starts[mine], self._ends[mine]
+            free = np.maximum(_until(np.append(begin, ends))[1:], self._ready[mine])
+            at = np.searchsorted(every_ends, starts + _ROUNDED, "right") - 1
+            last = every_ends[at]
+            follows = (at >= 0) & (free + _ROUNDED < last) & (starts - last <= _FOLLOWS) & (names[at] != stream)
+            for row, other in zip(self._places[mine[follows]], self._places[every[at[follows]]], strict=True):
+                self._after[int(row)].add(int(other))
+            if (ends[:-1] > starts[1:] + _ROUNDED).any():
+                self._share(stream, mine.tolist())
+
+    def _share(self, stream: str, rows: Sequence[int]) -> None:
+        """Kernels of one stream that overlap are on lanes of it."""
+        places, starts, ends = (column[rows].tolist() for column in (self._places, self._starts, self._ends))
+        lanes = list[float]()
+        for number, (place, start, end) in enumerate(zip(places, starts, ends, strict=True)):
+            lane = next((n for n, until in enumerate(lanes) if until <= start + _ROUNDED), len(lanes))
+            if lane or len(lanes) > 1:
+                recent = range(max(number - 4 - len(lanes), 0), number)
+                before = [one for one in recent if ends[one] <= start + _ROUNDED]
+                if before:
+                    self._after[place].add(places[max(before, key=ends.__getitem__)])
+            lanes += [0.0] * (lane == len(lanes))
+            lanes[lane] = end
+            if lane:
+                self._lanes[place] = f"{stream}.{lane}"
 
 
-def overlaps(works: Sequence[Work]) -> int:
-    """Count events of a stream that begin before the one before has ended."""
-    ends, count = float("-inf"), 0
-    for work in works:
-        count += work.event.ts < ends - _ROUNDED
-        ends = max(ends, work.event.end)
-    return count
+def overlaps(begins: np.ndarray, ends: np.ndarray) -> int:
+    """Count events of a stream, by begin, that begin before the one before has ended."""
+    return int(np.count_nonzero(begins < _until(ends) - _ROUNDED))
 
 
-def busy_us(spans: Sequence[tuple[float, float]]) -> float:
-    """Count microseconds that any of these spans, by start, covers."""
-    total, until = 0.0, float("-inf")
-    for start, end in spans:
-        total += max(end - max(start, until), 0.0)
-        until = max(until, end)
-    return total
+def busy_us(begins: np.ndarray, ends: np.ndarray) -> float:
+    """Count microseconds that any of these spans, by begin, covers."""
+    return float(np.cumsum(np.append(0.0, np.maximum(ends - np.maximum(begins, _until(ends)), 0.0)))[-1])
+
+
+def _until(ends: np.ndarray) -> np.ndarray:
+    """The latest end of all before each."""
+    return np.maximum.accumulate(np.concatenate(([-np.inf], ends)))[:-1]

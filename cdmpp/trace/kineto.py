@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from cdmpp.collectives.collective import MOST_RANKS
 from cdmpp.errors import DataError, some
 from cdmpp.trace.device_steps import busy_us, device_steps, overlaps
-from cdmpp.trace.device_work import DeviceWork, device_work
-from cdmpp.trace.event import Event, kind_of_category
-from cdmpp.trace.exchange_events import Records, is_collective, is_record, summary
+from cdmpp.trace.device_work import DeviceWork, Work, device_work, spans
+from cdmpp.trace.event import kind_of_category
+from cdmpp.trace.exchange_events import Records, is_record, summary
 from cdmpp.trace.host_ops import host_steps
 from cdmpp.trace.inventory import Breakdown, CategoryCount, CollectiveCount, Inventory, StepLength, StreamUse
 from cdmpp.trace.rank_trace import RankTrace, StepTrace
 from cdmpp.trace.scanned import Scanned, scan, without_collection
-from cdmpp.trace.step_window import StepWindow, step_windows
+from cdmpp.trace.step_window import StepWindow, places, step_windows
 
 _COPIES = ("memcpy", "memset", "dma")
 _NAMED = 3
@@ -62,8 +65,9 @@ def _rank_trace(scanned: Scanned, mark: str | None) -> RankTrace:
             raise
         refusal = str(error)
     work = device_work(scanned, windows)
-    warnings += _doubts(scanned, windows, work, said)
-    inventory = _inventory(scanned, windows, work, said, rank, world or rank + 1, warnings)
+    streams = tuple(_use(name, works) for name, works in work.streams.items())
+    warnings += _doubts(scanned, windows, work, streams, said)
+    inventory = _inventory(scanned, windows, work, streams, said, rank, world or rank + 1, warnings)
     steps, workers = tuple[StepTrace, ...](), 1
     if scanned.device:
         workers = max(len({one.stream for works in work.streams.values() for one in works if one.is_collective}), 1)
@@ -119,7 +123,14 @@ def _host_of_a_device(scanned: Scanned) -> str:
     return ""
 
 
-def _doubts(scanned: Scanned, windows: Sequence[StepWindow], work: DeviceWork, said: str) -> list[str]:
+def _use(stream: str, works: Sequence[Work]) -> StreamUse:
+    begins, ends = spans(works)
+    return StreamUse(stream, len(works), 1e-6 * busy_us(begins, ends), overlaps(begins, ends))
+
+
+def _doubts(
+    scanned: Scanned, windows: Sequence[StepWindow], work: DeviceWork, streams: Sequence[StreamUse], said: str
+) -> list[str]:
     found = []
     if windows and not said:
         names = Counter(one.name for one in scanned.host if one.category == "user_annotation")
@@ -150,27 +161,23 @@ def _doubts(scanned: Scanned, windows: Sequence[StepWindow], work: DeviceWork, s
                 f"{work.unlaunched:,} device events have no launch in the trace: the order of their stream says "
                 "their step"
             )
-        crossed = {name: count for name, works in work.streams.items() if (count := overlaps(works))}
-        if crossed:
-            each = [f"stream {name}: {count:,}" for name, count in crossed.items()]
+        if each := [f"stream {one.stream}: {one.overlaps:,}" for one in streams if one.overlaps]:
             found.append(f"events of one stream overlap, they are kept as they are ({some(each, ', ', _NAMED)})")
     return found
 
 
 def _inventory(
-    scanned: Scanned, windows: Sequence[StepWindow], work: DeviceWork, said: str, rank: int, world: int,
-    warnings: Sequence[str],
+    scanned: Scanned, windows: Sequence[StepWindow], work: DeviceWork, streams: Sequence[StreamUse], said: str,
+    rank: int, world: int, warnings: Sequence[str],
 ) -> Inventory:  # fmt: skip
     kept: Counter = Counter()
     lost = Counter(one.category for one in scanned.broken)
     for works, why in zip(work.steps, work.lost, strict=True):
         (lost if why else kept).update(one.event.category for one in works)
     whole = [window for window, why in zip(windows, work.lost, strict=True) if not why or not scanned.device]
-    starts = [window.start for window in whole]
     for events in (scanned.launches, scanned.syncs, scanned.host):
-        for event in events:
-            place = bisect_right(starts, event.ts) - 1
-            kept[event.category] += place >= 0 and event.ts < whole[place].end
+        inside = places(np.array([event.ts for event in events]), whole) >= 0
+        kept.update(event.category for event in compress(events, inside.tolist()))
     categories = tuple(
         CategoryCount(name, count, kept[name], count - kept[name] - lost[name], lost[name])
         for name, count in scanned.counts.most_common()
@@ -181,10 +188,6 @@ def _inventory(
     total = CategoryCount(
         "device", *(sum(getattr(c, f) for c in device) for f in ("events", "kept", "left_over", "lost"))
     )
-    streams = tuple(
-        StreamUse(name, len(works), 1e-6 * busy_us([(one.event.ts, one.event.end) for one in works]), overlaps(works))
-        for name, works in sorted(work.streams.items(), key=lambda pair: -len(pair[1]))
-    )
     records = Records(scanned.host, world)
     said_of = [
         records.of(one.event, one.launch)
@@ -194,11 +197,12 @@ def _inventory(
         if one.is_collective
     ]
     return Inventory(
-        str(scanned.path), rank, world, scanned.events, said, categories, total, streams,
+        str(scanned.path), rank, world, scanned.events, said, categories, total,
+        tuple(sorted(streams, key=lambda one: -one.events)),
         tuple(_length(*row) for row in zip(windows, work.steps, work.lost, strict=True)) if scanned.device else
         tuple(StepLength(window.number, 1e-6 * window.length, 0.0, 0) for window in windows),
         _collectives(said_of),
-        _breakdown(one.event for works in work.streams.values() for one in works), tuple(warnings),
+        _breakdown(list(chain.from_iterable(work.streams.values()))), tuple(warnings),
     )  # fmt: skip
 
 
@@ -206,23 +210,28 @@ def _collectives(found: Sequence[Any]) -> tuple[CollectiveCount, ...]:
     return tuple(CollectiveCount(kind, *numbers) for kind, numbers in sorted(summary(found).items()))
 
 
-def _length(window: StepWindow, works: Sequence[Any], lost: str) -> StepLength:
-    begin = min((one.event.ts for one in works), default=0.0)
-    end = max((one.event.end for one in works), default=0.0)
-    return StepLength(window.number, 1e-6 * window.length, 1e-6 * (end - begin), len(works), lost)
+def _length(window: StepWindow, works: Sequence[Work], lost: str) -> StepLength:
+    begins, ends = spans(works)
+    device_us = float(ends.max() - begins.min()) if works else 0.0
+    return StepLength(window.number, 1e-6 * window.length, 1e-6 * device_us, len(works), lost)
 
 
-def _breakdown(events: Iterable[Event]) -> Breakdown:
-    ordered = sorted(events, key=lambda one: one.ts)
-    if not ordered:
+def _breakdown(works: Sequence[Work]) -> Breakdown:
+    if not works:
         return Breakdown(0.0, 0.0, 0.0)
-    every = [(one.ts, one.end) for one in ordered]
-    compute = [(one.ts, one.end) for one in ordered if not _moves(one)]
-    total, busy, computes = max(end for _, end in every) - every[0][0], busy_us(every), busy_us(compute)
+    begins, ends = spans(works)
+    moves = np.array([one.is_collective or _copies(one.event.category, one.event.name) for one in works])
+    order = np.argsort(begins, kind="stable")
+    begins, ends, computing = begins[order], ends[order], ~moves[order]
+    total, busy, computes = (
+        float(ends.max() - begins[0]),
+        busy_us(begins, ends),
+        busy_us(begins[computing], ends[computing]),
+    )
     return Breakdown(1e-6 * computes, 1e-6 * (busy - computes), 1e-6 * (total - busy))
 
 
-def _moves(event: Event) -> bool:
-    """True for a collective and for a copy; a kernel that only has such a word in its name computes."""
-    is_copy = event.category in ("gpu_memcpy", "gpu_memset") or event.name.lower().startswith(_COPIES)
-    return is_copy or is_collective(event)
+@lru_cache(1 << 14)
+def _copies(category: str, name: str) -> bool:
+    """True for a copy; a kernel that only has such a word in its name computes."""
+    return category in ("gpu_memcpy", "gpu_memset") or name.lower().startswith(_COPIES)

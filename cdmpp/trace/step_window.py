@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from cdmpp.errors import DataError, some
 from cdmpp.trace.event import Event
 from cdmpp.trace.scanned import Scanned
@@ -27,6 +29,13 @@ class StepWindow(NamedTuple):
     def length(self) -> float:
         """It takes so many microseconds."""
         return self.end - self.start
+
+
+def places(moments: np.ndarray, windows: Sequence[StepWindow]) -> np.ndarray:
+    """Return the place of the window in which each moment lies; -1 where it lies in none."""
+    ends = np.array([*(window.end for window in windows), -np.inf])
+    found = np.searchsorted(np.array([window.start for window in windows]), moments, "right") - 1
+    return np.where(moments < ends[found], found, -1)
 
 
 def step_windows(scanned: Scanned, mark: str | None) -> tuple[list[StepWindow], str]:
