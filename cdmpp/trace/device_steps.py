@@ -44,10 +44,9 @@ class _Frame:
 
 
 def device_steps(
-    scanned: Scanned, windows: Sequence[StepWindow], work: DeviceWork, world: int
+    scanned: Scanned, windows: Sequence[StepWindow], work: DeviceWork, records: Records
 ) -> tuple[StepTrace, ...]:
     """Return steps that are whole, and last as the host's marks say, or longer where the device does."""
-    records = Records(scanned.host, world)
     phases = _Phases(scanned.host)
     waits = _stream_waits(scanned)
     waiting = {name for name in {one.name for one in scanned.launches} if any(word in name.lower() for word in _SYNCS)}
@@ -133,7 +132,10 @@ def _step(
     for row, work in enumerate(works):
         if work.is_collective:
             said, start, end = records.of(work.event, work.launch), float(frame.starts[row]), float(frame.ends[row])
-            exchanges.append(Exchange(said.kind, said.bytes, 1e-6 * start, 1e-6 * end, made.after(start), said.group))
+            exchanges.append(
+                Exchange(said.kind, said.bytes, 1e-6 * start, 1e-6 * end, made.after(start), said.group,
+                         sequence=said.sequence)
+            )  # fmt: skip
     gradients = [GradientReady(input_bytes(grad), made.launched_by(grad.end), input_dtype(grad)) for grad in grads]
     return StepTrace(
         window.number, 1e-6 * frame.start, 1e-6 * frame.end, made.ops(), tuple(exchanges),

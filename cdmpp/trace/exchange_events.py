@@ -46,6 +46,8 @@ class ExchangeRecord(NamedTuple):
     bytes: int
     """Bytes as ``collectives.collective.KINDS`` counts them; 0: unknown."""
     group: str
+    sequence: int | None = None
+    """Number that all ranks of the group count it by."""
 
 
 @lru_cache(1 << 14)
@@ -107,29 +109,48 @@ def _tensor_bytes(shape: Any, kind: Any) -> int:
     return _ITEM_BYTES[str(kind).lower()] * math.prod(shape)
 
 
-def gloo_bytes(event: Event, kind: str, world: int) -> int:
-    """Count bytes as ``collectives.collective.KINDS`` does: a gather is given one rank's share."""
-    return _known(input_bytes(event) * (world if kind == "all_gather" else 1))
+def gloo_bytes(event: Event, kind: str, ranks: int) -> int:
+    """Count bytes as ``collectives.collective.KINDS`` does: a gather is given the share of one of ``ranks``.
+
+    0, unknown, for a gather among a number of ranks that is 0, unknown.
+    """
+    return _known(input_bytes(event) * (ranks if kind == "all_gather" else 1))
 
 
-def record_of(event: Event, world: int) -> ExchangeRecord:
-    """Read what a kernel's own arguments, or a record of the host, say."""
+def group_name(args: Mapping[str, Any]) -> str:
+    """Return the name of the process group of an exchange; empty where the trace has none."""
+    return next((str(args[key]) for key in ("Process Group Name", "Process Group Description") if args.get(key)), "")
+
+
+def group_size(args: Mapping[str, Any]) -> int:
+    """Return the number of ranks of the process group of an exchange; 0: unknown."""
+    size = args.get("Group size")
+    return size if type(size) is int and size > 0 else 0
+
+
+def record_of(event: Event, ranks: int) -> ExchangeRecord:
+    """Read what a kernel's own arguments, or a record of the host, say.
+
+    Args:
+        event: the kernel, or the record.
+        ranks: of a process group of which the event does not say how many it has; 0: unknown.
+    """
     args = event.args
     kind = kind_of(str(args.get("Collective name") or event.name))
     item = _ITEM_BYTES.get(str(args.get("dtype", "")).lower(), 0)
     counts = [args.get(f"{way} msg nelems", 0) for way in ("In", "Out")]
     size = max(n if type(n) is int else 0 for n in counts) * item
     if not size and "Collective name" not in args:
-        size = gloo_bytes(event, kind, world)
-    name = next((str(args[key]) for key in ("Process Group Name", "Process Group Description") if args.get(key)), "")
-    return ExchangeRecord(kind, _known(size), f"{name}{args.get('Process Group Ranks', '')}")
+        size = gloo_bytes(event, kind, group_size(args) or ranks)
+    group, number = f"{group_name(args)}{args.get('Process Group Ranks', '')}", args.get("Seq")
+    return ExchangeRecord(kind, _known(size), group, number if type(number) is int and number >= 0 else None)
 
 
 class Records:
     """The host's records are found by the launch of a kernel: the innermost around it, or of the same External id."""
 
-    def __init__(self, host: Sequence[Event], world: int) -> None:
-        self.world = world
+    def __init__(self, host: Sequence[Event], ranks: int) -> None:
+        self.ranks = ranks
         self._by_thread: dict[Any, list[Event]] = defaultdict(list)
         self._by_id: dict[Any, list[Event]] = defaultdict(list)
         for event in sorted((one for one in host if is_record(one)), key=lambda one: one.ts):
@@ -140,19 +161,27 @@ class Records:
 
     def of(self, kernel: Event, launch: Event | None) -> ExchangeRecord:
         """Return kind, bytes and group of a kernel: its own arguments, filled up from the records of the host."""
-        found = record_of(kernel, self.world)
-        if found.bytes and found.group:
+        found = record_of(kernel, self.ranks)
+        if found.bytes and found.group and found.sequence is not None:
             return found
         for event in self._around(launch) if launch is not None else self._same_id(kernel, kernel.ts):
-            said = record_of(event, self.world)
+            said = record_of(event, self.ranks)
             if said.kind not in _NAMES:
                 continue
             is_same = said.kind == found.kind or found.kind == kernel.name or kernel_hides(kernel.name)
             if "Collective name" not in kernel.args and (is_same or found.kind == "send_recv"):
-                found = ExchangeRecord(said.kind, found.bytes, found.group)
+                found = found._replace(kind=said.kind)
             if said.kind == found.kind:
-                found = ExchangeRecord(found.kind, found.bytes or said.bytes, found.group or said.group)
+                number = said.sequence if found.sequence is None else found.sequence
+                found = ExchangeRecord(found.kind, found.bytes or said.bytes, found.group or said.group, number)
         return found
+
+    def doubts(self, found: Sequence[Any]) -> list[str]:
+        """Say how many gathers have unknown bytes because nothing says among how many ranks they are."""
+        blind = sum(one.kind == "all_gather" and not one.bytes for one in found)
+        if self.ranks or not blind:
+            return []
+        return [f"{blind:,} all_gathers name no process group, and the job has several: their bytes are unknown"]
 
     def _around(self, launch: Event) -> list[Event]:
         starts = self._starts.get(launch.tid, [])

@@ -16,8 +16,9 @@ from cdmpp.steps.exchange import peers_of
 from cdmpp.steps.replay import replay
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.trace.kineto import rank_trace
-from cdmpp.trace.matching import common_steps, whole_steps
+from cdmpp.trace.matching import common_steps, order_doubts, whole_steps
 from cdmpp.trace.median_step import agreement, step_of
+from cdmpp.trace.process_groups import why_untold
 from cdmpp.trace.rank_trace import Exchange, RankTrace, StepTrace
 from cdmpp.trace.scanned import scan
 
@@ -130,6 +131,8 @@ def traced_job(folder: Path | str, traces: Sequence[RankTrace]) -> TracedJob:
     """
     if refusal := next((trace.refusal for trace in traces if trace.refusal), ""):
         raise DataError(refusal)
+    if untold := why_untold(traces):
+        raise DataError(untold)
     folder = Path(folder)
     numbers = tuple(trace.rank for trace in traces)
     warnings = [*_missing(traces), *dict.fromkeys(text for trace in traces for text in trace.inventory.warnings)]
@@ -148,6 +151,7 @@ def traced_job(folder: Path | str, traces: Sequence[RankTrace]) -> TracedJob:
     idle = [str(number) for number, rank in zip(numbers, graph.ranks, strict=True) if not rank.ops]
     if idle:
         differ.append(f"no operator of rank {some(idle, ', ')} is in its steps: they are one gap")
+    differ += order_doubts(common.steps)
     if doubt := agreement(common.steps, traces).doubt:
         differ.append(doubt)
     return TracedJob(graph, tuple(traces), numbers, tuple(whole_steps(traces)), (*warnings, *differ))

@@ -26,7 +26,7 @@ class _Launched:
 
 
 def host_steps(
-    events: Sequence[Event], windows: Sequence[StepWindow], rank: int, world: int
+    events: Sequence[Event], windows: Sequence[StepWindow], rank: int, ranks: int
 ) -> tuple[tuple[StepTrace, ...], int]:
     """Read the steps of ``windows``, and how many exchanges run at a time."""
     spans = sorted((event for event in events if is_gloo(event)), key=lambda e: e.ts)
@@ -49,7 +49,7 @@ def host_steps(
     steps = []
     for window in windows:
         inside = bisect_left(times, window.end) - bisect_left(times, window.start)
-        steps.append(_step(window, found, launched, gathers, rank, world, inside))
+        steps.append(_step(window, found, launched, gathers, rank, ranks, inside))
     return tuple(steps), max(len(workers), 1)
 
 
@@ -98,7 +98,7 @@ def _fsdp_waits(events: Sequence[Event], found: list[Leaf], launched: list[_Laun
 
 def _step(
     window: StepWindow, found: list[Leaf], launched: list[_Launched], gathers: dict[int, float],
-    rank: int, world: int, events: int,
+    rank: int, ranks: int, events: int,
 ) -> StepTrace:  # fmt: skip
     starts = [leaf.start for leaf in found]
     first, last = bisect_left(starts, window.start), bisect_left(starts, window.end)
@@ -127,7 +127,7 @@ def _step(
             elif not found[one.leaf].hook and end <= call.ts + call.dur:  # the call itself stood still for it
                 waited = one.leaf - first + 1
         exchanges.append(
-            Exchange(kind, gloo_bytes(span, kind, world), 1e-6 * start, 1e-6 * end, after, peers_of(call, rank),
+            Exchange(kind, gloo_bytes(span, kind, ranks), 1e-6 * start, 1e-6 * end, after, peers_of(call, rank),
                      waited if waited is not None and waited < len(mine) else None)
         )  # fmt: skip
     exchanges.sort(key=lambda one: (one.after, one.start_s))

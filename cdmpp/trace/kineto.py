@@ -20,6 +20,7 @@ from cdmpp.trace.event import kind_of_category
 from cdmpp.trace.exchange_events import Records, is_record, summary
 from cdmpp.trace.host_ops import host_steps
 from cdmpp.trace.inventory import Breakdown, CategoryCount, CollectiveCount, Inventory, StepLength, StreamUse
+from cdmpp.trace.process_groups import subgroups
 from cdmpp.trace.rank_trace import RankTrace, StepTrace
 from cdmpp.trace.scanned import Scanned, scan, without_collection
 from cdmpp.trace.step_window import StepWindow, places, step_windows
@@ -67,20 +68,34 @@ def _rank_trace(scanned: Scanned, mark: str | None) -> RankTrace:
     work = device_work(scanned, windows)
     streams = tuple(_use(name, works) for name, works in work.streams.items())
     warnings += _doubts(scanned, windows, work, streams, said)
-    inventory = _inventory(scanned, windows, work, streams, said, rank, world or rank + 1, warnings)
+    groups = subgroups(scanned, world)
+    ranks = 0 if groups else world or rank + 1  # of an exchange that does not say its group
+    records = Records(scanned.host, ranks)
+    inventory = _inventory(scanned, windows, work, streams, said, rank, world or rank + 1, warnings, records)
     steps, workers = tuple[StepTrace, ...](), 1
     if scanned.device:
         workers = max(len({one.stream for works in work.streams.values() for one in works if one.is_collective}), 1)
         work.streams.clear()
-        steps = device_steps(scanned, windows, work, world or rank + 1)
+        steps = device_steps(scanned, windows, work, records)
         if not steps:
             reasons = [f"step {one.number}: {why}" for one, why in zip(windows, work.lost, strict=True)]
             refusal = f"{scanned.path}: no step is whole: {some(reasons, '; ', _NAMED)}"
     elif not (refusal := refusal or _host_of_a_device(scanned)):
-        steps, workers = host_steps(scanned.host, windows, rank, world or rank + 1)
-        inventory = replace(inventory, collectives=_collectives([one for step in steps for one in step.exchanges]))
+        steps, workers = host_steps(scanned.host, windows, rank, ranks)
+        exchanges = [one for step in steps for one in step.exchanges]
+        doubts = (*inventory.warnings, *records.doubts(exchanges))
+        inventory = replace(inventory, collectives=_collectives(exchanges), warnings=doubts)
     return RankTrace(
-        rank, world or rank + 1, backend, steps, str(scanned.path), workers, inventory, refusal, is_alone=world is None
+        rank,
+        world or rank + 1,
+        backend,
+        steps,
+        str(scanned.path),
+        workers,
+        inventory,
+        refusal,
+        subgroups=groups,
+        is_alone=world is None,
     )
 
 
@@ -168,7 +183,7 @@ def _doubts(
 
 def _inventory(
     scanned: Scanned, windows: Sequence[StepWindow], work: DeviceWork, streams: Sequence[StreamUse], said: str,
-    rank: int, world: int, warnings: Sequence[str],
+    rank: int, world: int, warnings: Sequence[str], records: Records,
 ) -> Inventory:  # fmt: skip
     kept: Counter = Counter()
     lost = Counter(one.category for one in scanned.broken)
@@ -188,7 +203,6 @@ def _inventory(
     total = CategoryCount(
         "device", *(sum(getattr(c, f) for c in device) for f in ("events", "kept", "left_over", "lost"))
     )
-    records = Records(scanned.host, world)
     said_of = [
         records.of(one.event, one.launch)
         for works, why in zip(work.steps, work.lost, strict=True)
@@ -202,7 +216,7 @@ def _inventory(
         tuple(_length(*row) for row in zip(windows, work.steps, work.lost, strict=True)) if scanned.device else
         tuple(StepLength(window.number, 1e-6 * window.length, 0.0, 0) for window in windows),
         _collectives(said_of),
-        _breakdown(list(chain.from_iterable(work.streams.values()))), tuple(warnings),
+        _breakdown(list(chain.from_iterable(work.streams.values()))), (*warnings, *records.doubts(said_of)),
     )  # fmt: skip
 
 

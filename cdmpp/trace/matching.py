@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ _MOST_LEFT_OUT = 0.5
 """Share of the time of all steps that may be in fewer than half of them."""
 _UNEVEN = ("all_to_all", "send_recv", "gather", "scatter")
 """Kinds in which ranks may give different numbers of bytes."""
+_LIST = re.compile(r"\[([0-9]{1,9}(?:, *[0-9]{1,9})*)\]$")
 _ALL_WAIT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Kinds that end nowhere before they have begun everywhere."""
 
@@ -71,7 +73,9 @@ class MatchedCollective:
 def matched(
     step: Mapping[int, StepTrace], is_partial: bool = False, is_apart: bool = False
 ) -> tuple[MatchedCollective, ...]:
-    """Match exchanges of a step, rank -> its trace; the n-th of a group, kind and size is the same on all ranks.
+    """Match exchanges of a step, rank -> its trace, by group, kind and sequence number.
+
+    Where exchanges of a group and kind have no such number, the n-th of a size is the same on all ranks.
 
     With ``is_partial`` other ranks have no trace, so that one rank may have it with them; with ``is_apart`` each has
     all of its own with them.
@@ -80,28 +84,55 @@ def matched(
         DataError: ranks of a group that do not have equally many.
     """
     found: dict[tuple, dict[int, Exchange]] = defaultdict(dict)
+    uncounted = {(one.group, one.kind) for trace in step.values() for one in trace.exchanges if not _is_counted(one)}
     for rank, trace in step.items():
         seen: Counter = Counter()
         for one in trace.exchanges:
-            key = _key(one)
+            key = (*_key(one), None) if (one.group, one.kind) in uncounted else (one.group, one.kind, 0, one.sequence)
             found[*key, (rank, seen[key]) if is_apart else seen[key]][rank] = one
             seen[key] += 1
-    for (group, kind, size, number), spans in found.items():
-        wanted = set(peers_of(kind, group) or (spans if group else step))
+    for (group, kind, size, sequence, number), spans in found.items():
+        wanted = set(peers_of(kind, group) or _members(group) & set(step) or (spans if group else step))
         if wanted != set(spans) and not is_partial:
             lacking = sorted(wanted - set(spans))
+            what = f"of {size} bytes number {number + 1}" if sequence is None else f"with sequence number {sequence}"
             raise DataError(
-                f"step {next(iter(step.values())).number}: {kind} of {size} bytes number {number + 1} is in the traces "
-                f"of ranks {sorted(spans)} and not in those of {lacking}"
+                f"step {next(iter(step.values())).number}: {kind} {what} is in the traces of ranks {sorted(spans)} and "
+                f"not in those of {lacking}"
             )
     all_of_them = [
         MatchedCollective(kind, max(one.bytes for one in spans.values()), group, spans)
-        for (group, kind, _, _), spans in found.items()
+        for (group, kind, *_), spans in found.items()
     ]
     on_host = all(trace.host_s is None for trace in step.values())
     return tuple(
         sorted(all_of_them, key=lambda one: min((s.after if on_host else 0, s.start_s) for s in one.spans.values()))
     )
+
+
+def _members(group: str) -> set[int]:
+    """The ranks of a group that ends with a list of them all, such as ``0[0, 1]``."""
+    found = _LIST.search(group)
+    return set(map(int, found[1].split(","))) if found else set()
+
+
+def _is_counted(one: Exchange) -> bool:
+    """True for a number that is the same on all ranks; messages are counted by each rank for itself."""
+    return one.sequence is not None and one.kind != "send_recv"
+
+
+def order_doubts(steps: Sequence[Mapping[int, StepTrace]]) -> list[str]:
+    """Say how many collectives of devices are matched across ranks by nothing but their order."""
+    if len(steps[0]) == 1 or any(one.host_s is None for one in steps[0].values()):
+        return []
+    every = [one for step in steps for trace in step.values() for one in trace.exchanges if one.kind != "send_recv"]
+    plain = sum(not _is_counted(one) for one in every)
+    if not plain:
+        return []
+    return [
+        f"{plain:,} of {len(every):,} collectives have no sequence number: they are matched across ranks by their "
+        "order among those of the same group, kind and size"
+    ]
 
 
 def orders(steps: Sequence[Sequence[MatchedCollective]]) -> Iterator[Order]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -45,6 +46,8 @@ class Exchange:
     """Whom it is exchanged with: a process group, or ``0->1``."""
     waited_by: int | None = None
     """Place of the op that the framework makes wait for it; None where the trace does not tell."""
+    sequence: int | None = None
+    """Number that all ranks of the group count it by; None where the trace does not tell."""
 
 
 @dataclass(frozen=True)
@@ -99,5 +102,7 @@ class RankTrace:
     """Why there is no step; empty where there are some."""
     is_partial: bool = False
     """True if ranks of its job have no trace: what they took part in cannot be matched."""
+    subgroups: Mapping[str, int] = field(default_factory=dict)
+    """Name and number of ranks of the job's process groups that are smaller than its world."""
     is_alone: bool = False
     """True if the file does not say how many ranks its job has."""
