@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 _NOTHING: Mapping[str, Any] = {}
 _DEVICE = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
+_COPIES = ("memcpy", "memset", "dma")
 _NO_DEVICE = ("annotation", "runtime", "driver", "cpu_op", "python", "overhead", "sync", "profiler_range", "trace")
 _WAITS = ("wait_on_stream", "wait_on_cuda_event_record_corr_id")
 _UNUSED = re.compile(
@@ -82,6 +83,12 @@ def kind_of_category(category: str, has_stream: bool) -> str:
 def is_unused(call: str) -> bool:
     """Return True for a call of a runtime that neither starts nor awaits work."""
     return _UNUSED.search(call) is not None
+
+
+@lru_cache(1 << 14)
+def is_copy(category: str, name: str) -> bool:
+    """Return True for a copy; a kernel that only has such a word in its name computes."""
+    return category in ("gpu_memcpy", "gpu_memset") or name.lower().startswith(_COPIES)
 
 
 def event_of(parsed: Mapping[str, Any], kind: str, base_us: float = 0.0) -> Event | Broken:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from itertools import chain, compress
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from cdmpp.collectives.collective import MOST_RANKS
 from cdmpp.errors import DataError, some
 from cdmpp.trace.device_steps import busy_us, device_steps, overlaps
 from cdmpp.trace.device_work import DeviceWork, Work, device_work, spans
-from cdmpp.trace.event import kind_of_category
+from cdmpp.trace.event import is_copy, kind_of_category
 from cdmpp.trace.exchange_events import Records, is_record, summary
 from cdmpp.trace.host_ops import host_steps
 from cdmpp.trace.inventory import Breakdown, CategoryCount, CollectiveCount, Inventory, StepLength, StreamUse
@@ -25,7 +24,6 @@ from cdmpp.trace.rank_trace import RankTrace, StepTrace
 from cdmpp.trace.scanned import Scanned, scan, without_collection
 from cdmpp.trace.step_window import StepWindow, places, step_windows
 
-_COPIES = ("memcpy", "memset", "dma")
 _NAMED = 3
 """Broken events that a message names."""
 
@@ -154,6 +152,11 @@ def _doubts(
             "nothing marks the steps, so the whole trace is one: give torch.profiler a schedule and call its step(), "
             f"or name what begins a step with --step-mark REGEX{', such as ' * bool(often)}{', '.join(often)}"
         )
+    elif said.startswith("cadence"):
+        found.append(
+            f"nothing marks the steps: they are cut where all kernels repeat ({said}); --step-mark REGEX names what "
+            "begins a step, if that is another event"
+        )
     if scanned.broken:
         reasons = Counter(one.reason for one in scanned.broken)
         found.append(
@@ -234,7 +237,7 @@ def _breakdown(works: Sequence[Work]) -> Breakdown:
     if not works:
         return Breakdown(0.0, 0.0, 0.0)
     begins, ends = spans(works)
-    moves = np.array([one.is_collective or _copies(one.event.category, one.event.name) for one in works])
+    moves = np.array([one.is_collective or is_copy(one.event.category, one.event.name) for one in works])
     order = np.argsort(begins, kind="stable")
     begins, ends, computing = begins[order], ends[order], ~moves[order]
     total, busy, computes = (
@@ -243,9 +246,3 @@ def _breakdown(works: Sequence[Work]) -> Breakdown:
         busy_us(begins[computing], ends[computing]),
     )
     return Breakdown(1e-6 * computes, 1e-6 * (busy - computes), 1e-6 * (total - busy))
-
-
-@lru_cache(1 << 14)
-def _copies(category: str, name: str) -> bool:
-    """True for a copy; a kernel that only has such a word in its name computes."""
-    return category in ("gpu_memcpy", "gpu_memset") or name.lower().startswith(_COPIES)

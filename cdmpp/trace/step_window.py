@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cdmpp.errors import DataError, some
+from cdmpp.trace.cadence import graph_repeats, kernel_repeats
 from cdmpp.trace.event import Event
 from cdmpp.trace.scanned import Scanned
 
@@ -44,7 +45,7 @@ def step_windows(scanned: Scanned, mark: str | None) -> tuple[list[StepWindow], 
     Args:
         scanned: one rank's events.
         mark: a regular expression; host events whose names it finds begin a step. None: ``ProfilerStep#``, else
-            launches of graphs, else the whole trace is one step.
+            launches of graphs, else repeats of all kernels, else the whole trace is one step.
 
     Raises:
         DataError: a mark that no event has, or a trace with nothing in it.
@@ -67,8 +68,13 @@ def step_windows(scanned: Scanned, mark: str | None) -> tuple[list[StepWindow], 
             is_next = following is not None and following[0] == number + 1
             found.append(StepWindow(number, event.ts, following[1].ts if is_next and following else event.end))
         return found, "ProfilerStep marks"
-    if graphs := _graph_steps(scanned):
-        return graphs, "graph launches"
+    graphs = sorted((one for one in scanned.launches if _GRAPH in one.name.lower()), key=lambda one: one.ts)
+    if _are_alike(scanned, graphs):
+        return _between(graphs), "graph launches"
+    if graphs and (repeats := graph_repeats(scanned, graphs)):
+        return _spans(repeats), f"graph launches, {len(graphs) // len(repeats)} a step"
+    if repeats := kernel_repeats(scanned):
+        return _spans(repeats), f"cadence: {len(repeats):,} repeats"
     ends = [max(event.end for event in part) for part in (scanned.device, scanned.launches, scanned.host) if part]
     if not ends:
         raise DataError(f"{scanned.path} has no steps: it has neither operators nor work of a device")
@@ -97,13 +103,12 @@ def _number(event: Event, place: int) -> int:
     return int(digits[:18]) if digits.isdecimal() else place
 
 
-def _graph_steps(scanned: Scanned) -> list[StepWindow]:
-    """From graph launch to graph launch, where each starts as many kernels as the others, to a tenth."""
-    launches = sorted((one for one in scanned.launches if _GRAPH in one.name.lower()), key=lambda one: one.ts)
-    if len(launches) < 2:
-        return []
-    counts = Counter(event.correlation for event in scanned.device)
-    sizes = [counts[launch.correlation] for launch in launches]
-    if min(sizes) < 0.9 * max(sizes):
-        return []
-    return _between(launches)
+def _spans(found: Sequence[tuple[float, float]]) -> list[StepWindow]:
+    return [StepWindow(place, begin, end) for place, (begin, end) in enumerate(found)]
+
+
+def _are_alike(scanned: Scanned, graphs: Sequence[Event]) -> bool:
+    """True for several graphs, each of which starts as many kernels as the others, to a tenth."""
+    counts = Counter(event.correlation for event in scanned.device) if graphs else Counter[object]()
+    sizes = [counts[launch.correlation] for launch in graphs]
+    return len(sizes) > 1 and min(sizes) >= 0.9 * max(sizes)
