@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 _OF_SEARCHES = ("accumulate_steps", "save_plan")
+_ANSWERS = ("what_if", "diagnose", "optimize", "timeline")
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -46,7 +47,12 @@ def run(options: argparse.Namespace) -> None:
     settings = read_settings(options.what_if)
     if not options.optimize and (given := [name for name in _OF_SEARCHES if getattr(options, name) is not None]):
         raise UsageError(f"--{given[0].replace('_', '-')} goes with --optimize")
+    if options.check and (given := [name for name in _ANSWERS if getattr(options, name)]):
+        raise UsageError(f"--{given[0].replace('_', '-')} does not go with --check, which shows no answer")
     check_output(options, options.save_plan)
+    for name in ("csv", "html", "timeline", "save_plan"):
+        if (file := getattr(options, name)) is not None and file.resolve().parent == options.folder.resolve():
+            raise UsageError(f"cannot write {file}: it is in the folder of the traces; choose another folder")
     from cdmpp.report.plan import plan_report
     from cdmpp.report.trace import trace_report
     from cdmpp.report.trace_check import check_report

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -31,24 +32,50 @@ _VERSION_KEY = b"cdmpp.schema_version"
 def write_atomic(path: Path, write: Callable[[Path], object], new: bool = False) -> None:
     """Call ``write`` on a temporary name beside ``path`` and rename it into place; on failure ``path`` stays as it was.
 
-    ``OSError`` (disk full, no permission) becomes a ``DataError`` that names the file. With ``new`` a file that is
-    there already, or comes into being meanwhile, raises ``FileExistsError`` and is left alone.
+    ``OSError`` (disk full, no permission) becomes a ``DataError`` that names the file, and so does what
+    ``check_place`` refuses. With ``new`` a file that is there already, or comes into being meanwhile, raises
+    ``FileExistsError`` and is left alone.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    check_place(path)
+    target = Path(os.path.realpath(path))  # a rename would replace a link, not the file that it names
+    temporary = _temporary(target)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)
-        (_place_new if new else os.replace)(temporary, path)
+        (_place_new if new else os.replace)(temporary, target)
     except OSError as error:
         if new and isinstance(error, FileExistsError) and path.exists():
             raise
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = "free some space, or choose another folder," if is_full else "choose another folder"
+        again = " and run the same command again, it continues where it stopped" if is_full else ""
         raise DataError(
-            f"cannot write {path}: {error.strerror or error}. Nothing was changed there; free some space or "
-            "choose another folder and run the same command again, it continues where it stopped"
+            f"cannot write {path}: {error.strerror or error}. Nothing was changed there; {advice}{again}"
         ) from error
     finally:
         with suppress(OSError):  # the folder itself is out of reach: the error above says so
             temporary.unlink(missing_ok=True)
+
+
+def check_place(path: Path) -> None:
+    """Raise ``DataError`` where no plain file can have this name: a folder, device, pipe or socket has, or it is long.
+
+    A rename would put a file in the place of a device.
+    """
+    for name in (path, _temporary(path)):
+        try:
+            mode = name.stat().st_mode
+        except (FileNotFoundError, NotADirectoryError):  # the folder is looked at when something is written
+            continue
+        except (OSError, ValueError) as error:
+            raise DataError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
+        if not stat.S_ISREG(mode):
+            what = "a folder" if stat.S_ISDIR(mode) else "a device, pipe or socket, no plain file"
+            raise DataError(f"cannot write {path}: it is {what}")
+
+
+def _temporary(path: Path) -> Path:
+    return path.parent / f".{path.name}.{os.getpid()}.tmp"
 
 
 def _place_new(temporary: Path, path: Path) -> None:
