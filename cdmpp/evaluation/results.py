@@ -1,4 +1,4 @@
-"""Figures of evaluations as two CSV tables: ``results.csv``, a row a figure, and ``runs.csv``, what made them."""
+"""Figures of evaluations as two CSV tables: ``results.csv``, a row a tested model, and ``runs.csv``, what made them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from cdmpp.errors import DataError
 from cdmpp.platform.files import read_json, write_text
 
 RESULTS, RUNS = "results.csv", "runs.csv"
+_KEYS = ("device", "dataset", "split", "seed", "model")
+"""Columns of ``results.csv`` that say what was tested; after them and the run comes a column for each metric."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,10 @@ def collect(out: Path, dataset_name: str | None = None) -> list[dict[str, Any]]:
 
 def results_of(cells: Iterable[Mapping[str, Any]]) -> list[Result]:
     """Make one result of each overall metric of each cell."""
-    keys, of_run = ("device", "dataset", "split", "seed", "model"), [field.name for field in fields(Run)]
+    of_run = [field.name for field in fields(Run)]
     results = []
     for cell in cells:
-        named, run = {key: cell[key] for key in keys}, Run(**{key: cell[key] for key in of_run})
+        named, run = {key: cell[key] for key in _KEYS}, Run(**{key: cell[key] for key in of_run})
         results += [Result(**named, metric=metric, value=value, run=run) for metric, value in cell["metrics"].items()]
     return results
 
@@ -73,24 +75,34 @@ def read_results(folder: Path) -> list[Result]:
         for row in _rows(folder / RUNS):
             name, counts = row.pop("run"), {key: int(row[key]) for key in ("n_programs", "n_tasks")}
             runs[name] = Run(**{**row, **counts})
-        return [
-            Result(**{**row, "seed": int(row["seed"]), "value": float(row["value"]), "run": runs[row["run"]]})
-            for row in _rows(folder / RESULTS)
-        ]
+        results = []
+        for row in _rows(folder / RESULTS):
+            told, run = {key: row.pop(key) for key in _KEYS}, runs[row.pop("run")]
+            known = {**told, "seed": int(told["seed"]), "run": run}
+            results += [Result(**known, metric=name, value=float(text)) for name, text in row.items() if text != ""]
+        return results
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{folder / RESULTS} and {RUNS} are damaged or do not belong together: {error!r}") from error
 
 
 def update_results(folder: Path, results: Sequence[Result]) -> list[Result]:
-    """Write ``results`` into the tables of ``folder``, for all figures of their data sets; return what stands there."""
+    """Write ``results`` into the tables of ``folder``, for all figures of their data sets; return what stands there.
+
+    Figures are kept to seven significant digits: the rest is noise of the machine that computed them.
+    """
     new = {result.dataset for result in results}
     merged = [result for result in read_results(folder) if result.dataset not in new] + list(results)
     merged.sort(key=lambda r: (r.device, r.dataset, r.split, r.seed, r.model, r.metric))
     runs = {result.run.name: result.run for result in merged}
     ordered = sorted(runs.items(), key=lambda item: (item[1].date, item[0]))
     _write(folder / RUNS, [{"run": name, **vars(run)} for name, run in ordered])
-    _write(folder / RESULTS, [{**vars(result), "run": result.run.name} for result in merged])
-    return merged
+    metrics, rows = sorted({result.metric for result in merged}), dict[tuple[object, ...], dict[str, Any]]()
+    for result in merged:
+        known = {**{key: getattr(result, key) for key in _KEYS}, "run": result.run.name}
+        row = rows.setdefault(tuple(known.values()), {**known, **dict.fromkeys(metrics, "")})
+        row[result.metric] = f"{result.value:.7g}"
+    _write(folder / RESULTS, list(rows.values()))
+    return read_results(folder)
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
