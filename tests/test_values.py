@@ -186,7 +186,7 @@ PARTS: list[tuple[Any, Callable[[Any], Any], Mapping[str, tuple[Any, ...]]]] = [
     (GRADIENT, lambda one: RankGraph(0, (OP, LATER), (one,)), {
         "name": ANY_TEXT, "dtype": ANY_TEXT, "bytes": (0, 10**18), "ready_after": (0, -1)}),
     (SPAN, lambda one: RankGraph(0, (OP, LATER), (), (one,)), {
-        "name": ANY_TEXT, "bytes": (10**18,), "rows": ([],)}),
+        "name": ANY_TEXT, "bytes": (10**18,), "rows": ([],), "trained_rows": ([],)}),
 ]  # fmt: skip
 
 

@@ -36,7 +36,7 @@ class StepParameter:
     number: int | None = None
     """Number in ``Call.resident``; None: no call reads it, or nothing says which one it is."""
     rows: int = 1
-    """Length of its first dimension, along which FSDP2 divides it; 1 for a number."""
+    """Length of its first dimension, along which FSDP2 divides it; 0 for a number, which has none."""
     is_used: bool = True
     """False if the loss does not depend on it: it has no gradient. DistributedDataParallel packs it all the same."""
 
@@ -104,6 +104,8 @@ class TrainingStep:
     """Differences from the requested step, a sentence each."""
     scaled: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     """Task id -> the task that it takes so many times as long as; empty unless the backward pass is a ratio."""
+    frozen: tuple[StepParameter, ...] = ()
+    """Parameters that are not trained, in the order of the model: they have no gradient, and FSDP gathers them too."""
 
     @property
     def saved_activation_bytes(self) -> int:

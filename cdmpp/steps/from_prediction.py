@@ -62,16 +62,37 @@ def _gaps_s(timeline: Timeline, names: Sequence[str], queues: Sequence[str]) -> 
 def modules_of(step: TrainingStep) -> tuple[ModuleSpan, ...]:
     """List FSDP modules: parameters of one block, up to the first number in a name, as in ``h.0``; then the root."""
     blocks: dict[str, list[StepParameter]] = {}
-    for one in step.parameters:
+    for one in (*step.parameters, *step.frozen):
         blocks.setdefault(_block(one.name), []).append(one)
-    uses = _uses(step)
+    uses, learning, end = _uses(step), _learning(step), step.counts["forward"] + step.counts["backward"] - 1
     found = []
     for name, parameters in blocks.items():
         span = {phase: _span(step, phase, parameters, uses) for phase in ("forward", "backward")}
         size = sum(one.bytes for one in parameters)
-        rows = tuple((one.rows, one.bytes // one.rows) for one in parameters)
-        found.append(ModuleSpan(name, size, span["forward"], span["backward"], name == ROOT, rows))
+        trained = tuple(map(_rows, (one for one in parameters if one not in step.frozen)))
+        read = {place for one in parameters if one.number is not None for place in uses.get(one.number, ())}
+        reached = bool(trained or learning & read) or not read
+        found.append(
+            ModuleSpan(
+                name, size, span["forward"], span["backward"] if reached else (end, end), name == ROOT,
+                tuple(map(_rows, parameters)), trained, reached,
+            )
+        )  # fmt: skip
     return tuple(sorted(found, key=lambda module: module.forward))
+
+
+def _rows(one: StepParameter) -> tuple[int, int]:
+    return one.rows, one.bytes // max(one.rows, 1)
+
+
+def _learning(step: TrainingStep) -> set[int]:
+    """Places of the calls of the forward pass whose results a trained parameter changes: gradients go through them."""
+    trained, found = {one.number for one in step.parameters}, set[int]()
+    for place, call in enumerate(step.calls):
+        read = {number for number, _ in call.call.resident}
+        if call.phase == "forward" and (read & trained or found & {*call.call.inputs}):
+            found.add(place)
+    return found
 
 
 def _block(parameter: str) -> str:
@@ -82,15 +103,15 @@ def _block(parameter: str) -> str:
 
 def _uses(step: TrainingStep) -> dict[int, list[int]]:
     """Number of a parameter -> places of the calls that read it, or a copy of it with other axes."""
-    trained = {one.number for one in step.parameters if one.number is not None}
+    known = {one.number for one in (*step.parameters, *step.frozen) if one.number is not None}
     copies: dict[int, set[int]] = {}
     found: dict[int, list[int]] = {}
     for place, call in enumerate(step.calls):
         read = {number for number, _ in call.call.resident}
         through = set().union(*(copies.get(source, ()) for source in call.call.inputs))
-        if read <= trained and all(source in copies for source in call.call.inputs):
+        if read <= known and all(source in copies for source in call.call.inputs):
             copies[place] = read | through
-        for number in (read | through) & trained:
+        for number in (read | through) & known:
             found.setdefault(number, []).append(place)
     return found
 

@@ -95,7 +95,7 @@ class ModuleSpan:
 
     name: str
     bytes: int
-    """Bytes of all its parameters, not sharded; its gradients have as many."""
+    """Bytes of all its parameters, not sharded, also of those that are not trained."""
     forward: tuple[int, int]
     """Places of the first and the last op of the forward pass that use it."""
     backward: tuple[int, int]
@@ -103,19 +103,34 @@ class ModuleSpan:
     is_kept: bool = False
     """True if it stays gathered from the forward to the backward pass, as the root of FSDP2 does."""
     rows: tuple[tuple[int, int], ...] = ()
-    """Length of the first dimension of each parameter, and the bytes of one row. Empty: unknown."""
+    """Length of the first dimension of each parameter, and the bytes of one row; 0 and its bytes of a number, which
+    has no dimension. Empty: unknown."""
+    trained_rows: tuple[tuple[int, int], ...] | None = None
+    """The same of the parameters that are trained; None: all are. Empty: no gradient is scattered."""
+    in_backward: bool = True
+    """False if no gradient goes through it, since neither it nor what comes before is trained; ``backward`` is then the
+    last op of the backward pass."""
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.name, str) and isinstance(self.is_kept, bool)):
+        if not (isinstance(self.name, str) and {type(self.is_kept), type(self.in_backward)} == {bool}):
             raise DataError(f"a module is {shown(self)}: expected a name, and whether it is kept")
-        fitting(f"rows of module {self.name!r}", self.rows, tuple[tuple[int, int], ...], _COUNT)
+        for rows in (self.rows, () if self.trained_rows is None else self.trained_rows):
+            fitting(f"rows of module {self.name!r}", rows, tuple[tuple[int, int], ...], _COUNT)
 
     def padded_bytes(self, ranks: int) -> int:
         """Count its bytes as FSDP2 shards parameters: each first dimension is padded to a multiple of ``ranks``.
 
         ``bytes`` where the dimensions are unknown.
         """
-        return sum(-(-rows // ranks) * ranks * row_bytes for rows, row_bytes in self.rows) or self.bytes
+        return _padded_bytes(self.rows, ranks) or self.bytes
+
+    def scattered_bytes(self, ranks: int) -> int:
+        """Count the bytes of its gradients, padded as ``padded_bytes``."""
+        return self.padded_bytes(ranks) if self.trained_rows is None else _padded_bytes(self.trained_rows, ranks)
+
+
+def _padded_bytes(each: Iterable[tuple[int, int]], ranks: int) -> int:
+    return sum(-(-rows // ranks) * ranks * row_bytes for rows, row_bytes in each)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from cdmpp.network.graph import Call, NetworkGraph, bytes_of, graph_with_ends
 from cdmpp.network.source.torch_network import TorchNetwork
-from cdmpp.network.source.trained_model import rows_of
+from cdmpp.network.source.trained_model import frozen_of, rows_of
 from cdmpp.network.training_phases import live_bytes, saved_bytes
 from cdmpp.network.training_step import StepCall, StepMemory, StepParameter, TrainingStep
 from cdmpp.programs.networks import to_relax
@@ -57,6 +57,7 @@ def ratio_step(network: TorchNetwork, optimizer: Optimizer, batch: int, reason: 
     joined = _joined(forward, update)
     numbers = _numbers(parameters, module, ends.parameters, count)
     ready = _ready(numbers, joined)
+    frozen = [(name, one) for name, one in network.model.named_parameters() if not one.requires_grad]
     phases = [phase for phase, size in joined.sizes for _ in range(size)]
     sizes = {name: _size(parameter) for name, parameter in parameters}
     rows = {name: rows_of(parameter) for name, parameter in parameters}
@@ -84,6 +85,7 @@ def ratio_step(network: TorchNetwork, optimizer: Optimizer, batch: int, reason: 
         memory,
         warnings=(warning,),
         scaled=joined.scaled,
+        frozen=frozen_of(network.model, str, _numbers(frozen, module, ends.parameters, count)),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from cdmpp.errors import some
 from cdmpp.network.compiled.training_fallback import ratio_step
 from cdmpp.network.graph import graph_with_ends
-from cdmpp.network.source.trained_model import batch_of, buffers_of, modes_kept, rows_of, trained_model
+from cdmpp.network.source.trained_model import batch_of, buffers_of, frozen_of, modes_kept, rows_of, trained_model
 from cdmpp.network.training_phases import live_bytes, phases_of, saved_bytes
 from cdmpp.network.training_step import StepCall, StepMemory, StepParameter, TrainingStep
 from cdmpp.network.workload import Workload
@@ -85,8 +85,15 @@ def step_of(joint: JointGraph, lowered: Any, optimizer: Optimizer, name: str, ba
     parameters = tuple(
         StepParameter(key, sizes[key], place, numbers.get(key), rows[key]) for key, place in ready.items()
     )
+    frozen = tuple(
+        StepParameter(key, sizes[key], 0, number, rows[key], is_used=False)
+        for key, number in numbers.items()
+        if key not in ready
+    )
     calls = tuple(map(StepCall, graph.calls, phases))
-    return TrainingStep(graph, calls, parameters, batch, optimizer.name, memory, warnings=_warnings(joint))
+    return TrainingStep(
+        graph, calls, parameters, batch, optimizer.name, memory, warnings=_warnings(joint), frozen=frozen
+    )
 
 
 def _with_unused(step: TrainingStep, module: Any, unused: Sequence[str]) -> TrainingStep:
@@ -99,7 +106,8 @@ def _with_unused(step: TrainingStep, module: Any, unused: Sequence[str]) -> Trai
         if name in unused
     ]
     found = sorted((*step.parameters, *more), key=lambda one: place.get(one.name, len(place)))
-    return replace(step, parameters=tuple(found))
+    numbers = {one.name: one.number for one in step.frozen}
+    return replace(step, parameters=tuple(found), frozen=frozen_of(module, names, numbers))
 
 
 def _size(tensor: Any) -> int:

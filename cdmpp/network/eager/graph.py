@@ -65,6 +65,8 @@ class EagerGraph(NamedTuple):
     stand_ins: StandIns
     parameters: dict[int, str]
     """Number, as in ``Call.resident``, of a parameter that is trained -> its name."""
+    frozen: dict[int, str]
+    """The same of those that are not trained."""
     weights: frozenset[int]
     """Numbers of all parameters, buffers and constants."""
     kind: str
@@ -91,10 +93,12 @@ def eager_graph_of(exported: Any, name: str, kind: str = "gpu", trains: bool = F
     made = _Made(name, kind, Autograd(exported, kind) if trains else None)
     for node in exported.graph.nodes:
         made.add(node, node.name in weights, node.name in trained)
-    parameters = {number: trained[node.name] for node, (number, _) in made.resident.items() if node.name in trained}
+    every = {number: node.name for node, (number, _) in made.resident.items() if node.name in named}
+    parameters = {number: trained[name] for number, name in every.items() if name in trained}
+    frozen = {number: named[name] for number, name in every.items() if name not in trained}
     held = frozenset(number for node, (number, _) in made.resident.items() if node.name in weights)
     return EagerGraph(
-        made.graph(), made.operators, made.stand_ins, parameters, held, kind, tuple(made.learning)
+        made.graph(), made.operators, made.stand_ins, parameters, frozen, held, kind, tuple(made.learning)
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from cdmpp.network.eager.backward import GrownTasks, with_backward
 from cdmpp.network.eager.graph import eager_graph_of
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.graph import Call
-from cdmpp.network.source.trained_model import batch_of, buffers_of, modes_kept, rows_of, trained_model
+from cdmpp.network.source.trained_model import batch_of, buffers_of, frozen_of, modes_kept, rows_of, trained_model
 from cdmpp.network.training_phases import live_bytes, saved_bytes
 from cdmpp.network.training_step import PHASES, StepCall, StepMemory, StepParameter, TrainingStep
 from cdmpp.network.workload import Workload
@@ -81,7 +81,17 @@ def read_step(workload: Workload, kind: str = "gpu") -> EagerNetwork:
         graph=graph,
         batch=size,
         warnings=warnings,
-        step=TrainingStep(graph, stepped, parameters, size, update, memory, buffers_of(model), warnings),
+        step=TrainingStep(
+            graph,
+            stepped,
+            parameters,
+            size,
+            update,
+            memory,
+            buffers_of(model),
+            warnings,
+            frozen=frozen_of(module, names, {names(name): number for number, name in made.frozen.items()}),
+        ),  # fmt: skip
         operators=grown.operators,
         stand_ins=made.stand_ins,
         trains=True,

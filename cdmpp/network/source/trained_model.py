@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from cdmpp.errors import UnsupportedNetworkError
 from cdmpp.network.source.torch_network import TorchNetwork, read_torch
 from cdmpp.network.source.weightless import is_weightless
-from cdmpp.network.training_step import StepBuffer
+from cdmpp.network.training_step import StepBuffer, StepParameter
 from cdmpp.network.workload import Workload
 from cdmpp.operators.aten_views import runs_nothing
 from cdmpp.programs.networks import export
@@ -94,8 +94,19 @@ def buffers_of(model: Any) -> tuple[StepBuffer, ...]:
 
 
 def rows_of(tensor: Any) -> int:
-    """Return the length of the first dimension; 1 for a number."""
-    return int(tensor.shape[0]) if tensor.dim() else 1
+    """Return the length of the first dimension; 0 for a number."""
+    return int(tensor.shape[0]) if tensor.dim() else 0
+
+
+def frozen_of(module: Any, names: Callable[[str], str], numbers: Mapping[str, int | None]) -> tuple[StepParameter, ...]:
+    """List the parameters that are not trained, in the order of the module; ``numbers`` go by what ``names`` makes."""
+    every = module.named_parameters(remove_duplicate=False)
+    read = {id(one): numbers[names(name)] for name, one in every if numbers.get(names(name)) is not None}
+    return tuple(
+        StepParameter(names(name), one.numel() * one.element_size(), 0, read.get(id(one)), rows_of(one), is_used=False)
+        for name, one in module.named_parameters()
+        if not one.requires_grad
+    )
 
 
 def _training_modes(network: Any) -> list[bool]:

@@ -44,17 +44,32 @@ class FSDP(Strategy):
     def exchanges(self, graph: StepGraph) -> tuple[Exchange, ...]:
         """List all-gathers and reduce-scatters of modules, in the order in which ranks launch them.
 
-        ``CdmppError`` where the modules of ranks differ, or there are none although there are gradients.
+        As in FSDP2, frozen parameters are gathered as others are. A module through which no gradient goes is gathered
+        again only where the one after it in the forward pass fetches it ahead.
+
+        ``CdmppError`` where the modules of ranks differ, there are none although there are gradients, or a parameter
+        has no dimension to divide.
         """
         graph.check_alike()
         modules = graph.ranks[0].modules
         if not modules and graph.ranks[0].gradients:
             raise CdmppError("fsdp needs modules, and this step has none: take ddp or ps")
+        if odd := [one.name for one in modules if any(not rows and size for rows, size in one.rows)]:
+            raise CdmppError(
+                f"fsdp: module {odd[0]!r} has a parameter without dimensions, and FSDP2 supports no scalar parameters: "
+                "give it the shape (1,), or take ddp or ps"
+            )
         forward = sorted(range(len(modules)), key=lambda i: modules[i].forward)
         backward = sorted(range(len(modules)), key=lambda i: modules[i].backward)
-        again = [module for module in backward if self.reshard_after_forward and not modules[module].is_kept]
+        ends = sorted(range(len(modules)), key=lambda i: (modules[i].is_kept, modules[i].forward[1]))
+        ahead = {one for one, later in zip(ends, ends[1:], strict=False) if modules[later].in_backward}
+        again = [
+            i for i in backward
+            if self.reshard_after_forward and not modules[i].is_kept and (modules[i].in_backward or i in ahead)
+        ]  # fmt: skip
+        scattered = [i for i in backward if modules[i].scattered_bytes(len(graph.ranks))]
         launched = [
-            *self._scatters(graph, sorted(backward, key=lambda i: modules[i].backward[1])),
+            *self._scatters(graph, sorted(scattered, key=lambda i: modules[i].backward[1])),
             *self._gathers(graph, forward, "forward"),
             *self._gathers(graph, again, "backward"),
         ]
@@ -72,7 +87,7 @@ class FSDP(Strategy):
         return RankBytes(
             math.ceil(padding * kept / ranks),
             math.ceil(padding * held.update_bytes / ranks),
-            math.ceil(gathered) + max([*sizes, root], default=0),
+            math.ceil(gathered) + max((one.scattered_bytes(ranks) for one in modules), default=0),
             holds_gradients=True,
         )
 
@@ -125,7 +140,7 @@ class FSDP(Strategy):
             module, after = graph.ranks[0].modules[number], _places(graph, number, "backward", 1)
             blocks = order[min(place + 1, len(order) - 1)] if self.overlap else number
             before = {rank: (end + 1,) for rank, end in _places(graph, blocks, "backward", 1).items()}
-            size = module.padded_bytes(len(graph.ranks))
+            size = module.scattered_bytes(len(graph.ranks))
             found.append(Exchange("reduce_scatter", size, after, before, f"{module.name} gradients"))
         return found
 

@@ -21,7 +21,8 @@ def can_recompute(rank: RankGraph) -> tuple[ModuleSpan, ...]:
     again = [place for place, op in enumerate(rank.ops) if op.is_recomputed]
     parts = [
         one for one in rank.modules
-        if not one.is_kept and not any(one.backward[0] <= place <= one.backward[1] for place in again)
+        if not one.is_kept and one.in_backward
+        and not any(one.backward[0] <= place <= one.backward[1] for place in again)
     ]  # fmt: skip
     return tuple(
         one for one in parts if not any(other is not one and _meet(one.forward, other.forward) for other in parts)
