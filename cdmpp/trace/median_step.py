@@ -168,18 +168,21 @@ def _rank(
     rank: int, usual: UsualWork, reference: int, ready: Sequence[Mapping[int, float]], event_s: float
 ) -> RankGraph:
     """Medians over steps; ``ready``: of each, column of an op -> when the exchanges that it waits for had ended."""
-    busy_s, delays_s, columns = list[list[float]](), list[list[float]](), usual.columns
+    busy_s, delays_s, wholes_s, columns = list[list[float]](), list[list[float]](), list[float](), usual.columns
     for number, step in enumerate(usual.steps):
         cost_s = event_s * step.events / max(sum(op.events for op in step.ops), 1)
-        busy_s.append(_of_columns([op.end_s - op.start_s - cost_s * op.events for op in step.ops], columns, number))
+        own_s = [op.end_s - op.start_s - cost_s * op.events for op in step.ops]
+        busy_s.append(_of_columns(own_s, columns, number))
         ends_s = {
             len(step.ops) if column == len(columns) else columns[column][number]: end_s
             for column, end_s in ready[number].items()
         }
         *before_s, tail_s = _delays_s(step, ends_s)
         delays_s.append([*_of_columns(before_s, columns, number), tail_s])
+        wholes_s.append(sum(max(one, 0.0) for one in (*own_s, *before_s, tail_s)))
     durations_s, spreads_s = _medians(busy_s)
-    gaps_s, _ = _medians(delays_s)
+    rests_s = np.maximum(np.array(wholes_s) - _filled(busy_s).sum(axis=1), 0.0)  # gaps make up for what steps lack
+    gaps_s, _ = _medians(delays_s, rests_s)
     ops = []
     for column, places in enumerate(columns):
         number = reference if places[reference] is not None else next(n for n, p in enumerate(places) if p is not None)
@@ -211,15 +214,26 @@ def _delays_s(step: StepTrace, ready_s: Mapping[int | None, float]) -> list[floa
     return [*found, step.end_s - ended_s]
 
 
-def _medians(samples: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
+def _filled(samples: Sequence[Sequence[float]]) -> np.ndarray:
+    """The samples as a table, steps by columns; what a step lacks, NaN, is the median of those that have it."""
+    table = np.maximum(np.asarray(samples, np.float64), 0.0)
+    return np.where(np.isnan(table), np.nanmedian(table, axis=0), table) if table.size else table
+
+
+def _medians(
+    samples: Sequence[Sequence[float]], sums_s: Sequence[float] | None = None
+) -> tuple[list[float], list[float]]:
     """Medians of the columns, with the sum that is the median of the rows' sums; half the distances of the quartiles.
 
     What disturbs a step comes at another place in the next: medians alone add up to less than any step.
+
+    Args:
+        samples: steps by columns.
+        sums_s: of the rows, where they are not those of ``samples``.
     """
-    table = np.maximum(np.asarray(samples, np.float64), 0.0)  # what a step lacks, NaN, is filled with the median
-    table = np.where(np.isnan(table), np.nanmedian(table, axis=0), table) if table.size else table
+    table = _filled(samples)
     low, middle, high = np.percentile(table, (25, 50, 75), axis=0)
-    whole_s, parts_s = float(np.median(table.sum(axis=1))), float(middle.sum())
+    whole_s, parts_s = float(np.median(table.sum(axis=1) if sums_s is None else sums_s)), float(middle.sum())
     scale = whole_s / parts_s if parts_s else 1.0
     return (scale * middle).tolist(), ((high - low) / 2).tolist()
 

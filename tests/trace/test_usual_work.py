@@ -49,7 +49,8 @@ def test_medians_are_over_the_steps_that_have_an_op(tmp_path):
     job = read(written(tmp_path, steps))
     assert work(job) == [("mix_0", 3), ("mix_1", 3), ("router", 1), ("mix_2", 3), ("mix_3", 3)]
     gaps = [MS * op.delay_s for op in job.graph.ranks[0].ops if op.stream != HOST]
-    assert gaps[1:] == pytest.approx([0.1] * 4)
+    assert gaps[1:] == pytest.approx([0.1] * 4, rel=0.1)  # they make up for the router that the median step lacks
+    assert replay(job.graph).step_s == pytest.approx(job.graph.measured.step_s, rel=1e-3)
     (text,) = [one for one in job.warnings if "steps differ" in one]
     assert "3 of 5 have other operators than the usual step" in text
     assert "2 operators and exchanges, 7.2 % of the operators' time of all steps, are in fewer and left out" in text
