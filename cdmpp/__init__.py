@@ -247,7 +247,7 @@ def replay_step(
     ranks: int | None = None,
     cluster: str | None = None,
     link: str | None = None,
-    strategy: str | Strategy = "ddp",
+    strategy: str | Strategy | None = None,
     plan: Plan | None = None,
     backend: str | None = None,
     granularity: str = "collective",
@@ -260,7 +260,7 @@ def replay_step(
         ranks: number of devices, from 1 up; may be left out where a plan says it.
         cluster: a name of ``conf/cluster``.
         link: a name of ``conf/interconnect``, in place of a cluster: all ranks have it.
-        strategy: a name of ``STRATEGIES``, such as ``ddp``, or a strategy with settings.
+        strategy: a name of ``STRATEGIES``, such as ``fsdp``, or a strategy with settings; None: ddp.
         plan: all settings, in place of ``strategy``.
         backend: what carries collectives; None: gloo on CPUs, rccl on AMD's GPUs, else nccl.
         granularity: ``collective`` for one task an exchange, or ``ring step`` for one a step of its ring.
@@ -291,7 +291,7 @@ def optimize_step(
     ranks: int | None = None,
     cluster: str | None = None,
     link: str | None = None,
-    strategy: str | Strategy = "ddp",
+    strategy: str | Strategy | None = None,
     plan: Plan | None = None,
     backend: str | None = None,
     memory_limit_bytes: int | None = None,
@@ -305,7 +305,7 @@ def optimize_step(
         ranks: as there.
         cluster: as there.
         link: as there.
-        strategy: a name of ``STRATEGIES``, or a strategy; its kind is kept, its settings are searched.
+        strategy: a name of ``STRATEGIES``, or a strategy; its kind is kept, its settings are searched; None: ddp.
         plan: where the search begins, in place of the defaults of ``strategy``.
         backend: as there.
         memory_limit_bytes: most bytes of each device; None: no limit.

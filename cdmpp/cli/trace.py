@@ -68,8 +68,9 @@ def run(options: argparse.Namespace) -> None:
         return
     job = traced_job(options.folder, traces)
     graph = job.graph
-    if "ranks" in settings and any(trace.is_partial for trace in job.traces):
-        raise CdmppError("--what-if ranks: traces of some ranks are missing, so that nobody knows what they add")
+    if any(trace.is_partial for trace in job.traces):
+        for key in [key for key in ("ranks", "straggler") if key in settings]:
+            raise CdmppError(f"--what-if {key}: traces of some ranks are missing, so that nobody knows what they add")
     recordings = read_recordings(options.folder)
     base = replay(graph)
     asked = replay(changed(graph, settings)) if settings else None

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cdmpp.collectives import cluster as clusters
+from cdmpp.collectives.collective import RANKS
 from cdmpp.collectives.topology import topology_of
-from cdmpp.errors import CdmppError
+from cdmpp.errors import CdmppError, UsageError
 from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.plans.evaluate import Evaluator, changed
 from cdmpp.plans.memory import Memory
@@ -29,14 +30,14 @@ _SLOWEST = 1e6
 """The largest factor by which the device of a rank may be slower than the others."""
 
 
-@checked()
+@checked(ranks=RANKS)
 def replay_step(
     step: StepPrediction,
     *,
     ranks: int | None = None,
     cluster: str | None = None,
     link: str | None = None,
-    strategy: str | Strategy = DEFAULT_STRATEGY,
+    strategy: str | Strategy | None = None,
     plan: Plan | None = None,
     backend: str | None = None,
     granularity: str = "collective",
@@ -49,7 +50,7 @@ def replay_step(
         ranks: number of devices, from 1 up; may be left out where a plan says it.
         cluster: a name of ``conf/cluster``.
         link: a name of ``conf/interconnect``, in place of a cluster: all ranks have it.
-        strategy: a name of ``STRATEGIES``, such as ``ddp``, or a strategy with settings.
+        strategy: a name of ``STRATEGIES``, such as ``fsdp``, or a strategy with settings; None: ddp.
         plan: all settings, in place of ``strategy``.
         backend: what carries collectives; None: gloo on CPUs, rccl on AMD's GPUs, else nccl.
         granularity: ``collective`` or ``ring step``, as ``replay`` takes it.
@@ -70,14 +71,14 @@ def replay_step(
     return replace(replayed, warnings=(*_warnings(step, cluster), *replayed.warnings))
 
 
-@checked(memory_limit_bytes=MEMORY, most_accumulation_steps=ACCUMULATION)
+@checked(ranks=RANKS, memory_limit_bytes=MEMORY, most_accumulation_steps=ACCUMULATION)
 def optimize_step(
     step: StepPrediction,
     *,
     ranks: int | None = None,
     cluster: str | None = None,
     link: str | None = None,
-    strategy: str | Strategy = DEFAULT_STRATEGY,
+    strategy: str | Strategy | None = None,
     plan: Plan | None = None,
     backend: str | None = None,
     memory_limit_bytes: int | None = None,
@@ -91,7 +92,7 @@ def optimize_step(
         ranks: as ``replay_step`` takes it, and so are ``cluster``, ``link`` and ``backend``.
         cluster: as there.
         link: as there.
-        strategy: a name of ``STRATEGIES``, or a strategy; its kind is kept, its settings are searched.
+        strategy: a name of ``STRATEGIES``, or a strategy; its kind is kept, its settings are searched; None: ddp.
         plan: where the search begins, in place of the defaults of ``strategy``.
         backend: as there.
         memory_limit_bytes: most bytes of each device; None: no limit.
@@ -111,12 +112,14 @@ def optimize_step(
     return replace(result, warnings=(*step.prediction.warnings, *result.warnings))
 
 
-def plan_for(ranks: int | None, strategy: str | Strategy, plan: Plan | None) -> Plan:
-    """Return ``plan``, or the default of ``strategy``; ``CdmppError``: the number of ranks is missing or differs."""
+def plan_for(ranks: int | None, strategy: str | Strategy | None, plan: Plan | None) -> Plan:
+    """Return ``plan``, or the default of ``strategy``; ``CdmppError``: no number of ranks, or not the plan's."""
     if plan is None:
         if ranks is None:
             raise CdmppError("the number of ranks is not given: say how many devices train, or give a plan")
-        return plan_on(ranks, strategy)
+        return plan_on(ranks, strategy or DEFAULT_STRATEGY)
+    if strategy is not None:
+        raise UsageError("strategy does not go with plan, which says it: leave out one of the two")
     if ranks not in (None, plan.ranks):
         raise CdmppError(f"the plan is for {plan.ranks} ranks, and {ranks} are asked for: leave out one of the two")
     return plan

@@ -48,7 +48,8 @@ class Plan:
             if not isinstance(getattr(self, name), kind):
                 raise CdmppError(f"plan.{name} is {getattr(self, name)!r}: expected a {kind.__name__}")
         ACCUMULATION.fitting("plan.gradient_accumulation_steps", self.gradient_accumulation_steps)
-        check_once("plan.recompute", fitting("plan.recompute", self.recompute, tuple[str, ...]))
+        object.__setattr__(self, "recompute", fitting("plan.recompute", self.recompute, tuple[str, ...]))
+        check_once("plan.recompute", self.recompute)
         check_choice("plan.update", self.update, UPDATES)
         for degree in self.degrees.beyond_one():
             if degree not in self.strategy.degrees:

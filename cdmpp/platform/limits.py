@@ -157,9 +157,15 @@ def fitting_values(
 
 
 def check_fields(config: Any, prefix: str = "") -> None:
-    """Raise ``UsageError`` for the first field not ``fitting`` its type and the dataclass's ``LIMITS``."""
+    """Raise ``UsageError`` for the first field not ``fitting`` its type and the dataclass's ``LIMITS``.
+
+    A list becomes the tuple that its field is said to be, so that the object can be hashed.
+    """
     for name, hint in hints_of(type(config)).items():
-        fitting(f"{prefix}{name}", getattr(config, name), hint, getattr(config, "LIMITS", {}).get(name))
+        given = getattr(config, name)
+        found = fitting(f"{prefix}{name}", given, hint, getattr(config, "LIMITS", {}).get(name))
+        if isinstance(given, list) and isinstance(found, tuple):
+            object.__setattr__(config, name, found)
 
 
 def check_all(name: str, values: Any, kind: type) -> None:

@@ -12,7 +12,7 @@ from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.transforms.links import scale_bandwidth, scale_latency
 from cdmpp.steps.transforms.rebucket import rebucket
 from cdmpp.steps.transforms.scale import scale_kernel, scale_ranks
-from cdmpp.steps.transforms.straggler import without_straggler
+from cdmpp.steps.transforms.straggler import straggler, without_straggler
 from cdmpp.trace.exchange_events import unknown
 
 _FACTOR = numbers(1e-6, 10**6, "times what it was")
@@ -39,8 +39,12 @@ def changed(graph: StepGraph, settings: Mapping[str, str]) -> StepGraph:
         "bucket_mb": lambda graph, text: rebucket(graph, round(2**20 * _number("bucket_mb", text))),
         "bandwidth": lambda graph, text: scale_bandwidth(graph, _number("bandwidth", text), link_gbps),
         "latency": lambda graph, text: scale_latency(graph, _number("latency", text)),
-        "straggler": lambda graph, text: without_straggler(graph) if _is_no(text) else graph,
+        "straggler": _without_straggler,
     }
+    if not graph.exchanges and (asked := [key for key in makers if key in settings]):
+        raise CdmppError(
+            f"--what-if {asked[0]}: the traced steps hold no exchange between ranks, so nothing says what it changes"
+        )
     hidden = unknown(graph.exchanges)
     if hidden and len(hidden) == len(graph.exchanges) and (asked := [key for key in _OF_BYTES if key in settings]):
         raise CdmppError(
@@ -48,7 +52,7 @@ def changed(graph: StepGraph, settings: Mapping[str, str]) -> StepGraph:
             "record with record_shapes=True, or with a PyTorch that writes them into its traces"
         )
     for key, text in settings.items():
-        if key.startswith("kernel:"):
+        if key.startswith("kernel:") and key.removeprefix("kernel:").strip():
             graph = scale_kernel(graph, key.partition(":")[2], _number(key, text))
         elif key not in makers:
             raise CdmppError(f"--what-if {key}: expected {', '.join(makers)}, link_gbps or kernel:NAME")
@@ -78,7 +82,9 @@ def _number(key: str, text: str) -> Any:
         raise CdmppError(f"--what-if {key}={text}: expected {limits}") from None
 
 
-def _is_no(text: str) -> bool:
+def _without_straggler(graph: StepGraph, text: str) -> StepGraph:
     if text not in ("no", "none", "0"):
         raise CdmppError(f"--what-if straggler={text}: expected no")
-    return True
+    if straggler(graph) is None:
+        raise CdmppError(f"--what-if straggler={text}: no two of the {len(graph.ranks)} ranks do the same")
+    return without_straggler(graph)

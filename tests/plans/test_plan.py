@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from cdmpp.errors import CdmppError
+import cdmpp
+from cdmpp.errors import CdmppError, UsageError
+from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.plans import ParallelDegrees, Plan, plan_on, read_plan, save_plan
 from cdmpp.plans.plan_file import plan_from_dict
 from cdmpp.plans.strategies import STRATEGIES
@@ -129,3 +131,21 @@ def test_changes_are_told_in_words():
     )  # fmt: skip
     assert plan.changes(plan) == ()
     assert plan_on(2, FSDP(False)).changes(default)[:2] == ("strategy fsdp", "parameters stay gathered")
+
+
+def test_lists_become_tuples_where_the_object_is_made():
+    assert DDP(bucket_bytes=[5]) == DDP(bucket_bytes=(5,)) and Plan(recompute=["a"]) == Plan(recompute=("a",))
+    assert (
+        len({DDP(bucket_bytes=[5]), DDP(bucket_bytes=(5,))})
+        == len({Plan(recompute=["a"]), Plan(recompute=("a",))})
+        == 1
+    )
+
+
+@pytest.mark.parametrize("ask", [cdmpp.replay_step, cdmpp.optimize_step])
+def test_a_plan_says_its_strategy_and_ranks_have_limits(ask):
+    step = StepPrediction.__new__(StepPrediction)
+    with pytest.raises(UsageError, match="strategy does not go with plan"):
+        ask(step, strategy="fsdp", plan=plan_on(2, "ddp"))
+    with pytest.raises(UsageError, match=r"^ranks is 2\.0: expected a whole number from 1 to 65536 \(ranks\)$"):
+        ask(step, ranks=2.0)

@@ -175,6 +175,8 @@ def test_missing_ranks_are_a_warning(tmp_path, capsys):
     assert any("rank 0-33, 35-299 of 300 are missing" in text for text in job.warnings)
     assert cli.main(["trace", str(tmp_path), "--what-if", "ranks=4"]) == 2
     assert "traces of some ranks are missing" in capsys.readouterr().err
+    assert cli.main(["trace", str(tmp_path), "--what-if", "straggler=no"]) == 2
+    assert "--what-if straggler: traces of some ranks are missing" in capsys.readouterr().err
 
 
 def test_graph_launches_are_steps(tmp_path):

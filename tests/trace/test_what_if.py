@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cdmpp.errors import CdmppError
@@ -23,6 +25,22 @@ def test_settings_in_words():
         {"bandwidth": "0"},
         {"ranks": "1"},
         {"straggler": "yes"},
+        {"kernel:": "0.5"},
+        {"kernel: ": "0.5"},
     ):
         with pytest.raises(CdmppError):
             changed(job(), wrong)
+
+
+@pytest.mark.parametrize("words", ["ranks=2", "bandwidth=0.5", "latency=0.5", "bucket_mb=1", "straggler=no"])
+def test_what_needs_an_exchange_is_refused_without(words):
+    key, _, value = words.partition("=")
+    with pytest.raises(CdmppError, match=f"--what-if {key}: the traced steps hold no exchange"):
+        changed(replace(job(), exchanges=()), {key: value})
+
+
+def test_a_straggler_is_one_of_several_that_do_the_same():
+    one, other = job().ranks
+    server = replace(other, ops=tuple(replace(op, name=f"server {op.name}") for op in other.ops))
+    with pytest.raises(CdmppError, match="no two of the 2 ranks do the same"):
+        changed(replace(job(), ranks=(one, server)), {"straggler": "no"})
