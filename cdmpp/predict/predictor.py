@@ -42,7 +42,7 @@ from cdmpp.predict.flags import (
 from cdmpp.predict.prediction import Prediction
 from cdmpp.predict.program_batch import ProgramBatch, ReadOptions
 from cdmpp.predict.read import read_batch
-from cdmpp.predict.stored_config import CARD, CONFIG, FORMAT, SHA256, SHEET, WEIGHTS
+from cdmpp.predict.stored_config import CARD, CONFIG, CONFIG_SHA256, FORMAT, SHA256, SHEET, WEIGHTS, sum_of
 from cdmpp.predict.stored_tensors import calibrations, stored_weights
 from cdmpp.uncertainty.calibration import Calibration, Examined, choose
 from cdmpp.uncertainty.novelty import ProgramSketch
@@ -323,7 +323,7 @@ class Predictor:
         # Of a full disk safetensors itself would not say so.
         write_atomic(out / WEIGHTS, lambda temporary: temporary.write_bytes(content))
         write_json(out / CARD, self.card)
-        write_json(out / CONFIG, config)  # last: without it the folder is no model
+        write_json(out / CONFIG, {**config, CONFIG_SHA256: sum_of(config)})  # last: without it the folder is no model
 
 
 def device_group(device: Device) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 import re
 import reprlib
 import sys
@@ -19,6 +22,7 @@ from cdmpp.platform.content import content_of, parse_json
 from cdmpp.uncertainty.unseen import Unseen
 from cdmpp.version import __version__
 
+log = logging.getLogger(__name__)
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "card.json"
 MAX_MEMBERS = 64
 SHEET = ("title", "kind", "target", "spec", "core")  # what is stored of a device
@@ -31,9 +35,12 @@ _READABLE: dict[str, tuple[str | int, ...]] = {
 }
 SHA256 = "weights_sha256"
 """Key of a configuration: the SHA-256 of the weights that were saved with it, as hexadecimal digits."""
+CONFIG_SHA256 = "config_sha256"
+"""Key of a configuration: ``sum_of`` it."""
 CALIBRATIONS = ("calibration", "calibration_without_code")
 """Keys of a configuration: that of answers with the machine code that the model reads comes first."""
-_OPTIONAL = {"cdmpp_version", "code_version", "log_shift", *CALIBRATIONS, "calibrated", "ranker", "unseen", SHA256}
+_SUMS = (SHA256, CONFIG_SHA256)
+_OPTIONAL = {"cdmpp_version", "code_version", "log_shift", *CALIBRATIONS, "calibrated", "ranker", "unseen", *_SUMS}
 _NEEDED = [*(name for name in _READABLE if name not in _OPTIONAL), "members", "devices"]
 AGAIN = "copy or train the model again"
 _SUM = re.compile("[0-9a-f]{64}")
@@ -71,6 +78,12 @@ def read_object(path: Path) -> dict[str, Any]:
     return content
 
 
+def sum_of(config: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of all other fields of ``config``, as JSON with sorted keys: in hexadecimal digits."""
+    rest = {name: value for name, value in config.items() if name != CONFIG_SHA256}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
 def other_version(folder: Path, config: Mapping[str, Any]) -> str:
     """Say why this version of the package cannot read the model in ``folder``; empty where it can."""
     for name, readable in _READABLE.items():
@@ -84,7 +97,11 @@ def other_version(folder: Path, config: Mapping[str, Any]) -> str:
 
 
 def read_config(folder: Path) -> StoredConfig:
-    """Read and check ``config.json``; ``ModelFormatError`` names another version, or the file and a wrong field."""
+    """Read and check ``config.json``; ``ModelFormatError`` names another version, or the file and a wrong field.
+
+    It names the file, too, where its fields are not those that were saved; without their checksum they are read with a
+    warning.
+    """
     file = folder / CONFIG
     config = read_object(file)
     if reason := other_version(folder, config):
@@ -99,17 +116,23 @@ def read_config(folder: Path) -> StoredConfig:
         "calibrated": [],
         "ranker": False,
         "unseen": None,
-        SHA256: None,
+        **dict.fromkeys(_SUMS),
     }
+    told = config.get(CONFIG_SHA256)
+    changed = told is not None and told != sum_of(config)
     config = absent | config
     for field, value, holds, expected in _rules(config):
         if not holds:
             raise ModelFormatError(f"{file}: {field} is {reprlib.repr(value)}, expected {expected}; {AGAIN}")
+    if changed:
+        raise ModelFormatError(f"{file} was changed by hand or is broken ({CONFIG_SHA256}); {AGAIN}")
+    if told is None:
+        log.warning("%s has no %s, so changed settings are not noticed: save the model again", file, CONFIG_SHA256)
     devices = {}
     for name, device in config["devices"].items():
         spec = {field: device["spec"].get(field) for field in SPEC_FIELDS}
-        told = (device["title"], device["kind"], device["target"])
-        devices[name] = Device(name, *told, spec, sources={}, core=device["core"])
+        about = (device["title"], device["kind"], device["target"])
+        devices[name] = Device(name, *about, spec, sources={}, core=device["core"])
     features = next(name for name, version in FEATURES.items() if version == config["extractor_version"])
     try:
         unseen = None if config["unseen"] is None else Unseen.restore(config["unseen"])
@@ -154,8 +177,11 @@ def _rules(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool, str]]:
     usable = isinstance(scaled, list) and all(name in devices for name in scaled)
     yield "calibrated", scaled, usable, "a list of names among the devices"
     yield "ranker", config["ranker"], isinstance(config["ranker"], bool), "true or false"
-    is_sum = config[SHA256] is None or (isinstance(config[SHA256], str) and _SUM.fullmatch(config[SHA256]))
-    yield SHA256, config[SHA256], bool(is_sum), "64 hexadecimal digits or null"
+    unseen = config["unseen"]
+    yield "unseen", unseen, unseen is None or isinstance(unseen, dict), "null or a mapping of units and bounds"
+    for name in _SUMS:
+        is_sum = config[name] is None or (isinstance(config[name], str) and _SUM.fullmatch(config[name]))
+        yield name, config[name], bool(is_sum), "64 hexadecimal digits or null"
     for name in CALIBRATIONS:
         yield from _rules_of_calibration(name, config[name])
     both = [config[name]["levels"] for name in CALIBRATIONS if config[name] is not None]

@@ -32,7 +32,8 @@ def folder(tmp_path) -> Path:
     return Path(shutil.copytree(SHIPPED / DEVICE, tmp_path / "model"))
 
 
-def edit_config(folder: Path, place: tuple[Any, ...], value: Any) -> None:
+def edit_config(folder: Path, place: tuple[Any, ...], value: Any, summed: bool = False) -> None:
+    """``summed``: the checksum of the configuration stays, so that any change is noticed."""
     content = json.loads((folder / "config.json").read_text())
     inner = content
     for step in place[:-1]:
@@ -41,6 +42,8 @@ def edit_config(folder: Path, place: tuple[Any, ...], value: Any) -> None:
         del inner[place[-1]]
     else:
         inner[place[-1]] = value
+    if not summed:
+        content.pop("config_sha256", None)
     (folder / "config.json").write_text(json.dumps(content))
 
 
@@ -105,12 +108,40 @@ def refused(folder: Path) -> str:
         (("log_shift",), None, "log_shift is None"),
         (("weights_sha256",), "0" * 64, "is not the file that was saved with this config.json"),
         (("weights_sha256",), "0" * 63, "weights_sha256 is '000"),
+        (("unseen",), [1], "unseen is [1], expected null or a mapping of units and bounds"),
+        (("config_sha256",), 3, "config_sha256 is 3, expected 64 hexadecimal digits or null"),
         (("weights_sha256",), 3, "weights_sha256 is 3, expected 64 hexadecimal digits or null"),
     ],
 )  # fmt: skip
 def test_a_field_that_cannot_be_is_named(folder, place, value, said):
-    edit_config(folder, place, value)
+    edit_config(folder, place, value, summed=place == ("config_sha256",))
     assert said in (message := refused(folder)) and str(folder) in message
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("log_shift",), DELETE),
+        (("log_shift",), -50.0),
+        (("calibration", "levels"), [0.5, 0.9]),
+        (("members", 0, "clip"), 0.001),
+        ((*SPEC, "clock_mhz"), 1.0),
+        (("weights_sha256",), DELETE),
+        (("config_sha256",), "0" * 64),
+    ],
+)  # fmt: skip
+def test_a_possible_value_that_was_not_saved_is_refused(folder, place, value):
+    if place == ("calibration", "levels"):
+        edit_config(folder, ("calibration_without_code", "levels"), value, summed=True)
+    edit_config(folder, place, value, summed=True)
+    message = refused(folder)
+    assert message.startswith(str(folder / "config.json")) and "was changed by hand or is broken" in message
+
+
+def test_how_a_configuration_is_laid_out_does_not_matter(folder):
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(dict(reversed(content.items()))))
+    cdmpp.load_model(folder)
 
 
 def test_own_errors_arrive_unchanged(folder):
@@ -205,7 +236,7 @@ def test_weights_that_are_not_those_saved_are_refused(folder, name):
 def test_a_folder_saved_without_a_checksum_is_read_with_a_warning(folder, tmp_path, caplog):
     edit_config(folder, ("weights_sha256",), DELETE)
     older = cdmpp.load_model(folder)
-    assert "has no weights_sha256" in caplog.text
+    assert "has no weights_sha256" in caplog.text and "has no config_sha256" in caplog.text
     caplog.clear()
     older.save(tmp_path / "again")
     cdmpp.load_model(tmp_path / "again")
@@ -214,7 +245,8 @@ def test_a_folder_saved_without_a_checksum_is_read_with_a_warning(folder, tmp_pa
 
 @pytest.mark.parametrize("place", sorted(SHIPPED.iterdir()), ids=lambda place: place.name)
 def test_every_shipped_model_has_its_checksum(place):
-    assert len(json.loads((place / "config.json").read_text())["weights_sha256"]) == 64
+    content = json.loads((place / "config.json").read_text())
+    assert len(content["weights_sha256"]) == len(content["config_sha256"]) == 64
     cdmpp.load_model(place)
 
 

@@ -73,7 +73,7 @@ def test_a_saved_ranker_answers_the_same(unseen, tmp_path):
 
 def tampered(folder: Path, **config: object) -> Path:
     content = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**content, **config}))
+    (folder / "config.json").write_text(json.dumps({**content, **config, "config_sha256": None}))
     return folder
 
 

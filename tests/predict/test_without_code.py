@@ -99,7 +99,7 @@ def older(trained, tmp_path):
     """The same model as if it had been calibrated by answers with machine code alone."""
     folder = shutil.copytree(trained[2].model_dir, tmp_path / "older")
     config = json.loads((folder / "config.json").read_text())
-    del config["calibration_without_code"], config["weights_sha256"]
+    del config["calibration_without_code"], config["weights_sha256"], config["config_sha256"]
     (folder / "config.json").write_text(json.dumps(config))
     tensors = load_file(folder / "model.safetensors")
     kept = {name: value for name, value in tensors.items() if not name.startswith("calibration_without_code.")}
