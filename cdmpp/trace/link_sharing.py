@@ -16,17 +16,18 @@ def unshared_s(step: Sequence[MatchedCollective]) -> list[float]:
     the one before it between the same ranks is through.
     """
     links = [links_of(sorted(one.spans), one.peers) for one in step]
-    starts, through = [one.arrival_s for one in step], dict[frozenset[int], float]()
-    for place in sorted(range(len(step)), key=lambda place: (starts[place], step[place].end_s)):
+    starts, ends = [one.arrival_s for one in step], [one.end_s for one in step]
+    through = dict[frozenset[int], float]()
+    for place in sorted(range(len(step)), key=lambda place: (starts[place], ends[place])):
         one = step[place]
         if one.peers is not None:
             queue = frozenset(one.peers)
-            starts[place] = min(max(starts[place], through.get(queue, starts[place])), one.end_s)
-            through[queue] = one.end_s
-    moments = sorted({*starts, *(one.end_s for one in step)})
+            starts[place] = min(max(starts[place], through.get(queue, starts[place])), ends[place])
+            through[queue] = ends[place]
+    moments = sorted({*starts, *ends})
     found = [0.0] * len(step)
     for low, high in zip(moments, moments[1:], strict=False):
-        active = [place for place, one in enumerate(step) if starts[place] <= low and one.end_s >= high]
+        active = [place for place, start in enumerate(starts) if start <= low and ends[place] >= high]
         on = Counter(link for place in active for link in links[place])
         for place in active:
             found[place] += (high - low) / max(on[link] for link in links[place])

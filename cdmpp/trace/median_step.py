@@ -159,6 +159,8 @@ def _ready(
 
 
 def _shifted(step: StepTrace, by_s: float) -> StepTrace:
+    if not by_s:
+        return step
     ops = tuple(op._replace(start_s=op.start_s + by_s, end_s=op.end_s + by_s) for op in step.ops)
     exchanges = tuple(replace(one, start_s=one.start_s + by_s, end_s=one.end_s + by_s) for one in step.exchanges)
     return replace(step, start_s=step.start_s + by_s, end_s=step.end_s + by_s, ops=ops, exchanges=exchanges)
@@ -266,21 +268,16 @@ def _waits(
 
 def _resumed(one: rank_trace.Exchange, step: StepTrace) -> int | None:
     """The first op that begins after its end, if its stream stood still until then; the end of a device's step."""
-    ops, later = step.ops, None
-    for place in range(one.after + 1, len(ops)):
-        op = ops[place]
-        is_work = op.stream != rank_trace.HOST and op.start_s >= one.end_s
-        if is_work and (later is None or op.start_s < ops[later].start_s):
-            later = place
-            if step.host_s is None:
-                break
-    if later is None:
-        is_last = step.host_s is not None and all(op.end_s <= one.end_s for op in ops) and one.end_s <= step.end_s
-        return len(ops) if is_last else None
-    before_s = [op.end_s for op in ops[:later] if op.stream == ops[later].stream]
-    hole_s = ops[later].start_s - max(before_s, default=float("-inf"))
-    late_s = ops[later].start_s - one.end_s
-    return later if late_s < hole_s and late_s <= max(_RESUME_S, hole_s / 4) else None
+    starts_s, ends_s, streams = step.columns
+    later = np.flatnonzero((starts_s >= one.end_s) & (streams >= 0))
+    later = later[later > one.after]
+    if not len(later):
+        is_last = step.host_s is not None and (ends_s <= one.end_s).all() and one.end_s <= step.end_s
+        return len(ends_s) if is_last else None
+    place = int(later[0] if step.host_s is None else later[np.argmin(starts_s[later])])
+    hole_s = starts_s[place] - ends_s[:place][streams[:place] == streams[place]].max(initial=-np.inf)
+    late_s = starts_s[place] - one.end_s
+    return place if late_s < hole_s and late_s <= max(_RESUME_S, hole_s / 4) else None
 
 
 def _lag(span: rank_trace.Exchange, trace: StepTrace, workers: int) -> float | None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
+
+import numpy as np
 
 from cdmpp.trace.inventory import Inventory
 
@@ -75,6 +78,14 @@ class StepTrace:
     """Events of the host in the step: the profiler delays it by as many."""
     host_s: float | None = None
     """Length of the step by the host's marks; None where its operators run on the host."""
+
+    @cached_property
+    def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Starts and ends of the ops, in seconds, and the numbers of their streams; -1: the host's launches."""
+        numbers = {HOST: -1}
+        streams = [numbers.setdefault(op.stream, len(numbers)) for op in self.ops]
+        starts_s, ends_s = ([op.start_s for op in self.ops], [op.end_s for op in self.ops])
+        return np.array(starts_s), np.array(ends_s), np.array(streams, int)
 
     @property
     def signature(self) -> tuple:
