@@ -114,8 +114,8 @@ def changed(graph: StepGraph, plan: Plan) -> StepGraph:
 def _closed_form(graph: StepGraph, strategy: Strategy, topology: Topology | None) -> tuple[float, dict[str, float]]:
     if topology is None:
         raise CdmppError("the closed form needs a topology: take the replay of a traced step")
-    computed_s, exchanged_s = compute_s(graph, strategy), communication_s(graph, strategy, topology)
-    exposed_s = max(0.0, exchanged_s - computed_s) if strategy.overlap else exchanged_s
+    computed_s, (least_s, most_s) = compute_s(graph, strategy), communication_s(graph, strategy, topology)
+    exposed_s = max(0.0, least_s - computed_s) if strategy.overlap else most_s
     return computed_s + exposed_s, {"communication": exposed_s, "compute": computed_s}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cdmpp.collectives.algorithms import server_traffic_bytes
 from cdmpp.collectives.collective import Collective
 from cdmpp.collectives.topology import Topology
 from cdmpp.simulate.engine import simulate
@@ -14,16 +13,6 @@ from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.strategy import Strategy
 from cdmpp.steps.tasks import step_ends_s, step_tasks
 from cdmpp.steps.transforms.scale import shard_update
-
-
-def no_overlap_s(graph: StepGraph, strategy: Strategy, topology: Topology) -> float:
-    """Compute the seconds of a step without overlap: the rank that computes longest, then all communication."""
-    return compute_s(graph, strategy) + communication_s(graph, strategy, topology)
-
-
-def full_overlap_s(graph: StepGraph, strategy: Strategy, topology: Topology) -> float:
-    """Compute the seconds of a step with full overlap: the longer of computing and communication."""
-    return max(compute_s(graph, strategy), communication_s(graph, strategy, topology))
 
 
 def alone_s(graph: StepGraph) -> float:
@@ -36,10 +25,14 @@ def compute_s(graph: StepGraph, strategy: Strategy) -> float:
     return _slowest_s(shard_update(graph, strategy.shards(len(graph.ranks))))
 
 
-def communication_s(graph: StepGraph, strategy: Strategy, topology: Topology) -> float:
-    """Sum the seconds of all exchanges: collectives one after the other; parameter servers as in ``algorithms``."""
+def communication_s(graph: StepGraph, strategy: Strategy, topology: Topology) -> tuple[float, float]:
+    """Compute the least and the most seconds that all exchanges take by themselves.
+
+    Collectives run one after the other: both are the same. Messages of parameter servers take at least what the
+    busiest link, pair of ranks or server has to do, and at most as long as one message at a time.
+    """
     if len(graph.ranks) == 1:
-        return 0.0
+        return 0.0, 0.0
     exchanges = strategy.exchanges(graph)
     pushed = [exchange for exchange in exchanges if exchange.kind == "push_pull"]
     collectives = [
@@ -47,7 +40,9 @@ def communication_s(graph: StepGraph, strategy: Strategy, topology: Topology) ->
         for exchange in exchanges
         if exchange.kind != "push_pull"
     ]
-    return sum(topology.whole(collective).latency_s for collective in collectives) + _served_s(pushed, topology)
+    whole_s = sum(topology.whole(collective).latency_s for collective in collectives)
+    least_s, most_s = _served_s(pushed, topology)
+    return whole_s + least_s, whole_s + most_s
 
 
 def _slowest_s(graph: StepGraph) -> float:
@@ -57,18 +52,22 @@ def _slowest_s(graph: StepGraph) -> float:
     return max(second_s - first_s for first_s, second_s in ends)
 
 
-def _served_s(exchanges: Sequence[Exchange], topology: Topology) -> float:
-    """Bytes as in ``algorithms.parameter_server``, by the message between the ranks that are farthest apart.
+def _served_s(exchanges: Sequence[Exchange], topology: Topology) -> tuple[float, float]:
+    """Least and most seconds of pushes, sums and pulls, each way by the parts that each server has.
 
-    From one rank to another goes one message at a time: pushes, and where both have a server as many pulls.
+    While any message is under way, one is in its latency or one link is full: all of them never take longer than one
+    after the other.
     """
-    if not exchanges:
-        return 0.0
-    by_server = [[one for one in exchanges if one.server == server] for server in {one.server for one in exchanges}]
-    longest = max(exchange.bytes for exchange in exchanges)
-    latency_s, flow = topology.message(0, topology.ranks - 1, longest)
-    beta_s = flow.bytes / min(topology.rates[link] for link in flow.links) / longest
-    moved = server_traffic_bytes(sum(exchange.bytes for exchange in exchanges), topology.ranks, len(by_server))
-    adds_s = max(sum(one.sum_s for one in own) for own in by_server)
-    most = max(map(len, by_server))
-    return (2 * most if len(by_server) > 1 else most + 1) * latency_s + moved * beta_s + adds_s
+    busy_s, most_s = dict[object, float](), 0.0
+    for one in exchanges:
+        busy_s[one.server] = busy_s.get(one.server, 0.0) + one.sum_s
+        most_s += one.sum_s
+        others = [rank for rank in one.ranks if rank != one.server]
+        for pair in (pair for rank in others for pair in ((rank, one.server), (one.server, rank))):
+            latency_s, flow = topology.message(*pair, one.bytes)
+            links_s = {link: flow.bytes / topology.rates[link] for link in flow.links}
+            alone_s = latency_s + max(links_s.values())
+            for key, seconds in ((pair, alone_s), *links_s.items()):
+                busy_s[key] = busy_s.get(key, 0.0) + seconds
+            most_s += alone_s
+    return max(busy_s.values(), default=0.0), most_s

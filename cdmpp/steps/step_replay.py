@@ -80,9 +80,9 @@ class StepReplay:
     alone_s: float
     """The step of the slowest rank by itself, which exchanges nothing and updates all."""
     no_overlap_s: float
-    """Closed form: computing and communication one after the other."""
+    """Closed form: computing and communication one after the other; of parameter servers, one message at a time."""
     full_overlap_s: float
-    """Closed form: the longer of the two."""
+    """Closed form: the longer of the two; of parameter servers, what the busiest link or server takes."""
     warnings: tuple[str, ...] = ()
 
     @property

@@ -46,7 +46,7 @@ def replay_strategy(
         )
     made = replay(strategy.apply(graph), topology, granularity, synchrony)
     exchanges = made.graph.exchanges
-    computed_s, exchanged_s = compute_s(graph, strategy), communication_s(graph, strategy, topology)
+    computed_s, (least_s, most_s) = compute_s(graph, strategy), communication_s(graph, strategy, topology)
     return StepReplay(
         strategy.name,
         topology.name,
@@ -59,8 +59,8 @@ def replay_strategy(
         len(exchanges),
         _sent_bytes(exchanges, topology),
         alone_s(graph),
-        computed_s + exchanged_s,
-        max(computed_s, exchanged_s),
+        computed_s + most_s,
+        max(computed_s, least_s),
         _warnings(exchanges, topology),
     )
 

@@ -130,7 +130,9 @@ def test_pushes_to_one_server_share_its_way_in():
     """By hand: three pushes at a third of the rate each, then three pulls on the way out."""
     found = replay_strategy(ranks_of(4, sizes=[3 * MIB]), ParameterServer(servers=1), wires(4))
     each_s = WIRE.alpha_s + 3 * 3 * MIB * WIRE.beta_s
-    assert found.iteration_s == pytest.approx(4e-3 + 2 * each_s) == pytest.approx(found.no_overlap_s)
+    assert found.iteration_s == pytest.approx(4e-3 + 2 * each_s)
+    assert found.full_overlap_s == pytest.approx(each_s - WIRE.alpha_s)
+    assert found.no_overlap_s == pytest.approx(4e-3 + 2 * (each_s + 2 * WIRE.alpha_s))
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cdmpp.collectives.algorithms import ring
 from cdmpp.collectives.collective import Collective
+from cdmpp.collectives.topology import topology_of
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.parameter_server import ParameterServer
@@ -48,22 +49,55 @@ def test_data_parallel_by_closed_form_is_replay_without_overlap(sizes, ranks, al
 def test_collectives_in_the_open_add_up(sizes, ranks, scheme):
     found = replay_strategy(ranks_of(ranks, sizes=sizes), scheme, wires(ranks))
     assert found.iteration_s == pytest.approx(found.no_overlap_s)
-    assert found.exposed_s == pytest.approx(bounds.communication_s(ranks_of(ranks, sizes=sizes), scheme, wires(ranks)))
+    whole_s = bounds.communication_s(ranks_of(ranks, sizes=sizes), scheme, wires(ranks))
+    assert (found.exposed_s, found.exposed_s) == pytest.approx(whole_s)
 
 
 @given(schemes, sizes, counts, details)
 @few
 def test_the_step_lies_between_the_bounds_and_its_parts_sum_up(scheme, sizes, ranks, detail):
     found = replay_strategy(ranks_of(ranks, sizes=sizes, gap_s=1e-4), scheme, wires(ranks), detail)
-    if not isinstance(scheme, ParameterServer):  # its closed form knows nothing of servers with more parts than others
-        assert found.full_overlap_s <= found.iteration_s * (1 + 1e-9)
-        assert found.iteration_s <= found.no_overlap_s * (1 + 1e-9)
+    assert found.full_overlap_s <= found.iteration_s * (1 + 1e-9)
+    assert found.iteration_s <= found.no_overlap_s * (1 + 1e-9)
     assert sum(found.critical_s.values()) == pytest.approx(found.iteration_s)
     for share in found.shares:
         parts = share.compute_s + share.host_s + share.exposed_s + share.waiting_s
         assert parts == pytest.approx(found.iteration_s)
         assert share.exposed_s <= share.communication_s + 1e-12
         assert 0 <= share.idle < 1 and -1e-9 <= share.overlap <= 1
+
+
+@given(
+    sizes, counts, st.integers(1, 6), st.booleans(), st.floats(0, 1e-3), st.sampled_from([1e-11, 1e-10, 1e-9]),
+    st.sampled_from([None, 1e9, 1e11]),
+)  # fmt: skip
+@few
+def test_a_step_of_servers_lies_between_its_bounds(sizes, ranks, servers, overlap, alpha_s, beta_s, adds):
+    scheme = ParameterServer(min(servers, ranks), MIB, adds, overlap=overlap)
+    found = replay_strategy(ranks_of(ranks, sizes=sizes, gap_s=1e-4), scheme, wires(ranks, alpha_s, beta_s))
+    assert found.full_overlap_s <= found.iteration_s * (1 + 1e-9)
+    assert found.iteration_s <= found.no_overlap_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("place", [{"link": "ethernet-25g"}, {"link": "nvlink4"}, {"cluster": "dgx-h100"}])
+@pytest.mark.parametrize("scheme", [DDP(), FSDP(), *(ParameterServer(count, MIB) for count in (1, 2, 3, None))])
+def test_a_step_lies_between_its_bounds_wherever_it_runs(scheme, place):
+    topology, sizes = topology_of(16, "h100", **place), [40 * MIB, 7, 3 * MIB, 9 * MIB + 1]
+    found = replay_strategy(ranks_of(16, sizes=sizes), scheme, topology)
+    assert found.full_overlap_s <= found.iteration_s * (1 + 1e-9)
+    assert found.iteration_s <= found.no_overlap_s * (1 + 1e-9)
+
+
+def test_bounds_of_servers_that_hold_more_than_others():
+    """By hand: server 0 has four fifths of all, which two ranks push to it while it pulls the last fifth."""
+    sizes, each_s = [MIB // 4, MIB, MIB // 4, MIB], MIB * WIRE.beta_s
+    graph, topology = ranks_of(3, sizes=sizes, layer_s=1e-6, update_s=0.0), wires(3, 0.0)
+    found = replay_strategy(graph, ParameterServer(2, MIB), topology)
+    big, small = 2 * each_s, each_s / 2  # MiB of the servers, of layers 3 and 1 and of 2 and 0
+    assert found.full_overlap_s == pytest.approx(
+        2 * big + small, rel=1e-5
+    )  # in: two pushes of what it has, one pull of the rest
+    assert found.no_overlap_s == pytest.approx(1.2e-5 + 2 * 2 * (big + small))  # two pushes and two pulls of each part
 
 
 @given(st.sampled_from(SCHEMES[:4]), sizes, counts)
@@ -149,4 +183,4 @@ def test_as_many_servers_as_ranks_take_as_long_as_a_ring(ranks, megabytes):
     assert found.iteration_s == pytest.approx(around.iteration_s)
     wire = replace(WIRE, alpha_s=0.0)
     assert found.iteration_s == pytest.approx(4e-3 + ring(Collective("all_reduce", size, ranks), wire))
-    assert found.no_overlap_s == pytest.approx(found.iteration_s)
+    assert found.no_overlap_s == pytest.approx(4e-3 + 2 * (ranks - 1) * size * WIRE.beta_s)  # one message at a time
