@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from cdmpp.network.eager.graph import EagerGraph, Factor
+from cdmpp.network.eager.graph import EagerGraph
+from cdmpp.network.eager.learning import Factor, Part
 from cdmpp.network.eager.recomputation import Recomputation
 from cdmpp.network.graph import Call, NetworkGraph
 from cdmpp.operators.backward import Gradient, accumulation_of, backward_of, table_gradient
@@ -94,17 +95,42 @@ class _Backward:
         )  # fmt: skip
 
     def _call(self, place: int) -> None:
-        call, operator = self.graph.calls[place], self.operators[self.graph.calls[place].task_id]
+        operator, part = self.operators[self.graph.calls[place].task_id], self.learning[place].part
         given = self.gradients.get(place, [])
         for other in self.again.before(place):
             self._again(other)
         for _ in given[1:]:
-            summed = accumulation_of(int(operator.written_elements), operator.dtype)
+            summed = accumulation_of(int((part.whole if part else operator).written_elements), operator.dtype)
             given = [self._add(place, summed, given, self._result_bytes(place))]
+        if part:
+            self._part(place, part, given)
+        else:
+            self._gradients(place, given, self.learning[place].sources)
+
+    def _part(self, place: int, part: Part, given: Sequence[int]) -> None:
+        """Call ``place`` writes into a part: its gradient is that of the part, put back into that of the whole."""
+        operator = self.operators[self.graph.calls[place].task_id]
+        whole = self._add(place, part.whole, given, self._result_bytes(place))
+        last = self._add(place, part.part, (whole,), part.bytes)
+        if operator.name == "copy" and not self.learning[place].kept:
+            self._pass(part.written, last)
+            weights = self._weights(place)
+            self._give(place, weights, last)
+            self._accumulate(place, weights)
+            if part.sources:  # the gradient of what was there before is zero
+                last = self._add(place, operator, (last,), part.bytes)
+        else:
+            last = self._gradients(place, [last], part.written, part.bytes)
+        if part.sources:
+            self._add(place, part.part, (whole, last), 0)
+            self._pass(part.sources, whole)
+
+    def _gradients(self, place: int, given: Sequence[int], passed: frozenset[int], part_bytes: int = 0) -> int:
+        """Add the calls of an operator's gradient, which is passed on to ``passed`` alone, and return the last."""
+        operator, weights, last = self.operators[self.graph.calls[place].task_id], self._weights(place), place
         buffers = [(self.again.latest(buffer.place), buffer) for buffer in self.learning[place].kept]
         for owner, buffer in buffers:
             self.saved.setdefault(owner, {})[buffer.number] = buffer.bytes
-        weights = {number: size for number, size in call.resident if number in self.learning[place].weights}
         parts = backward_of(operator)
         held = _held(parts, weights, operator.element_bytes, self.learning[place].factors)
         for index, one in enumerate(parts):
@@ -112,21 +138,35 @@ class _Backward:
             sources = self._sources(place, index, one, bool(weights))
             if one.of and not own and not sources and (operator.name != "bmm" or self.learning[place].factors):
                 continue
-            written = sum(map(self._result_bytes, sources)) + sum(weights[key] for key in own)
+            written = sum(self._result_bytes(key) if key in passed else part_bytes for key in sources)
+            written += sum(weights[key] for key in own)
             last = self._add(place, one.operator, (*given, *(owner for owner, _ in buffers)), written)
             if not one.of:
                 given = [last]
-            for source in sources:
-                self.gradients.setdefault(source, []).append(last)
+            self._pass(passed.intersection(sources), last)
             if operator.name != "embedding":
                 self._give(place, {number: weights[number] for number in own}, last)
         if operator.name == "embedding" and weights:
             whole = table_gradient(sum(weights.values()) // operator.element_bytes, operator.dtype)
             self._give(place, weights, self._add(place, whole, (last,), sum(weights.values())))
-        if self.accumulates:
-            for number, size in weights.items():
-                summed = accumulation_of(size // operator.element_bytes, operator.dtype)
-                self.ready[number] = self._add(place, summed, (self.ready[number],), size)
+        self._accumulate(place, weights)
+        return last
+
+    def _weights(self, place: int) -> dict[int, int]:
+        """Parameters that the gradient of a call goes to -> their bytes."""
+        resident = self.graph.calls[place].resident
+        return {number: size for number, size in resident if number in self.learning[place].weights}
+
+    def _accumulate(self, place: int, weights: Mapping[int, int]) -> None:
+        operator = self.operators[self.graph.calls[place].task_id]
+        for number, size in weights.items() if self.accumulates else ():
+            summed = accumulation_of(size // operator.element_bytes, operator.dtype)
+            self.ready[number] = self._add(place, summed, (self.ready[number],), size)
+
+    def _pass(self, sources: Iterable[int], made: int) -> None:
+        """Call ``made`` has the gradient of the results of ``sources``, or a part of it."""
+        for source in sources:
+            self.gradients.setdefault(source, []).append(made)
 
     def _result_bytes(self, place: int) -> int:
         """Bytes of the result of a call, and so of its gradient: not of what it writes for its backward pass."""

@@ -5,55 +5,19 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from cdmpp.network.eager.saved import AFTER, BEFORE, Autograd, Saved
+from cdmpp.network.eager.learning import Buffer, Factor, Learning, Part, together
+from cdmpp.network.eager.saved import AFTER, BEFORE, Autograd, Saved, overwritten_by
 from cdmpp.network.graph import Call, NetworkGraph
 from cdmpp.operators.aten import calls_of
-from cdmpp.operators.aten_layout import tensors_in
+from cdmpp.operators.aten_layout import matrix, tensors_in
 from cdmpp.operators.aten_operands import operands_of
 from cdmpp.operators.operator import PRODUCTS, EagerOperator
 from cdmpp.operators.operator_task import operator_task
-from cdmpp.programs.regions import Recomputed, has_gradient, recomputed_in
+from cdmpp.programs.regions import gradients_on, has_gradient, recomputed_in
 from cdmpp.programs.task import Task
 
 StandIns = dict[int, str]
 """Place of a call -> its operator, which nobody measured: another one is the answer for it."""
-
-
-class Factor(NamedTuple):
-    """A factor is an operand of a product."""
-
-    sources: frozenset[int]
-    """Places as in ``Learning``; ``weights`` are numbers as there."""
-    weights: frozenset[int]
-
-
-class Buffer(NamedTuple):
-    """Autograd keeps this of the forward pass."""
-
-    place: int
-    """Place of the call that wrote it."""
-    number: int
-    """Number of the buffer."""
-    bytes: int
-
-
-class Learning(NamedTuple):
-    """The gradient of a call's result goes to these receivers; in these regions the call runs again."""
-
-    sources: frozenset[int] = frozenset()
-    """Places of the calls whose results it is passed on to: not through ``detach``, nor where gradients are off."""
-    weights: frozenset[int] = frozenset()
-    """Numbers of the parameters that it is passed on to."""
-    again: tuple[Recomputed, ...] = ()
-    """Regions around it that ``torch.utils.checkpoint`` recomputes, the outermost first."""
-    factors: tuple[Factor, ...] = ()
-    """The first factor of a product, the second one, and what is added; empty where they cannot be distinguished."""
-    made: tuple[Buffer, ...] = ()
-    """Its results."""
-    kept: tuple[Buffer, ...] = ()
-    """What the backward pass of the operator reads that the call is of; parameters and inputs are left out."""
-    last: str = ""
-    """``BEFORE`` or ``AFTER`` the call autograd was handed the last that it keeps of the operator; else empty."""
 
 
 class EagerGraph(NamedTuple):
@@ -113,6 +77,10 @@ class _Made:
         """Weight or input of the network -> (number, bytes)."""
         self.learned: dict[Any, Learning] = {}
         """Node -> what a gradient of its value goes to."""
+        self.writers: dict[int, tuple[int, ...]] = {}
+        """Storage that was written into -> places of the calls that what is in it comes from."""
+        self.relearned: dict[int, Learning] = {}
+        """Identity of a tensor that was written into, maybe through a view -> what its gradient goes to."""
         self.learning: list[Learning] = []
         self.calls: list[Call] = []
         self.tasks: dict[str, Task] = {}
@@ -134,7 +102,7 @@ class _Made:
             if is_trained:
                 self.learned[node] = Learning(weights=frozenset((self.resident[node][0],)))
         elif node.op == "output":
-            self.results = tuple(dict.fromkeys(place for one in node.all_input_nodes for place in self.sources[one]))
+            self.results = tuple(dict.fromkeys(place for one in node.all_input_nodes for place in self._sources(one)))
         elif node.op == "call_function":
             self._call(node)
         else:
@@ -144,13 +112,15 @@ class _Made:
 
     def _call(self, node: Any) -> None:
         found = calls_of(node)
-        before = tuple(dict.fromkeys(place for one in node.all_input_nodes for place in self.sources[one]))
-        learning, saved = self._learning(node), self.autograd.run(node) if self.autograd else Saved()
+        before = tuple(dict.fromkeys(place for one in node.all_input_nodes for place in self._sources(one)))
+        learning, part = self._learning(node), self._part(node)
+        saved = self.autograd.run(node) if self.autograd else Saved()
         if not found.operators:
             self.views += 1
             self.sources[node], self.learned[node] = before, learning
             if len(node.all_input_nodes) == 1 and node.all_input_nodes[0] in self.resident:
                 self.resident[node] = self.resident[node.all_input_nodes[0]]
+            self._overwrite(node)
             return
         reads = tuple(dict.fromkeys(self.resident[one] for one in node.all_input_nodes if one in self.resident))
         again, is_one = recomputed_in(node), self.kind in found.fused_on
@@ -164,7 +134,8 @@ class _Made:
                 self.stand_ins[len(self.calls)] = found.stands_for
             written = int(operator.written_elements * operator.element_bytes)
             if operator is found.operators[-1]:
-                written = sum(map(_bytes, tensors_in(node.meta["val"]))) + extra_bytes
+                inside = part is not None and part.bytes < sum(one.bytes for one in results)
+                written = extra_bytes if inside else sum(map(_bytes, tensors_in(node.meta["val"]))) + extra_bytes
             elif is_one:
                 written = 0
             self.calls.append(Call(f"{node.name}#{len(self.calls)}", task.task_id, before, written, reads))
@@ -174,12 +145,49 @@ class _Made:
             is_last = operator is found.operators[-1]
             last, made = _last(saved.last, operator is found.operators[0], is_last), results if is_last else ()
             self.learning.append(learning._replace(again=again, factors=own, made=made, kept=kept, last=last))
+            if part and len(found.operators) == 1 and (learning.sources or learning.weights):
+                self.learning[-1] = self.learning[-1]._replace(part=part)
             before, reads = (place,), ()
             learning = Learning(frozenset(before)) if learning.sources or learning.weights else Learning()
         self.sources[node], self.learned[node] = before, learning
+        self._overwrite(node)
+
+    def _sources(self, node: Any) -> tuple[int, ...]:
+        """Places of the calls that what is now in the tensors of a node comes from."""
+        storages = self.autograd.storages_of(node) if self.autograd else ()
+        newest = [place for number, _ in storages for place in self.writers.get(number, ())]
+        kept = () if newest and len(storages) == 1 else self.sources[node]
+        return tuple(dict.fromkeys((*kept, *newest)))
+
+    def _learned(self, node: Any) -> Learning:
+        """Return what the gradient of a node's value goes to now."""
+        found = [self.relearned.get(id(one)) for one in self.autograd.wholes_of(node)] if self.autograd else []
+        return together([one or self.learned[node] for one in found] or [self.learned[node]])
+
+    def _part(self, node: Any) -> Part | None:
+        into = overwritten_by(node)[:1] if has_gradient(node) else []
+        if self.autograd is None or not into:
+            return None
+        (whole,), (value,) = self.autograd.wholes_of(into[0]), tensors_in(self.autograd.values[into[0]])
+        if whole is value:
+            return None
+        others = together([self._learned(one) for one in node.all_input_nodes if one is not into[0]])
+        copies = matrix("copy", whole), matrix("copy", value)
+        return Part(*copies, _bytes(value), self._learned(into[0]).sources, others.sources)
+
+    def _overwrite(self, node: Any) -> None:
+        """Note that what a node writes into comes from it from now on, whichever view it is read through."""
+        if self.autograd is None:
+            return
+        for one in overwritten_by(node):
+            for number, is_whole in self.autograd.storages_of(one):
+                before = () if is_whole else self._sources(one)
+                self.writers[number] = tuple(dict.fromkeys((*before, *self.sources[node])))
+            if gradients_on(node):
+                self.relearned.update((id(whole), self.learned[node]) for whole in self.autograd.wholes_of(one))
 
     def _factor(self, node: Any) -> Factor:
-        learned = self.learned[node]
+        learned = self._learned(node)
         return Factor(learned.sources, learned.weights)
 
     def _buffers(self, saved: Saved, place: int) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...], int]:
@@ -196,10 +204,7 @@ class _Made:
         """Return what a value learns: nothing if it is made with gradients off, detached, or of whole numbers."""
         if not has_gradient(node):
             return Learning()
-        given = [self.learned[one] for one in node.all_input_nodes]
-        return Learning(
-            frozenset().union(*(one.sources for one in given)), frozenset().union(*(one.weights for one in given))
-        )
+        return together([self._learned(one) for one in node.all_input_nodes])
 
     def graph(self) -> NetworkGraph:
         tasks, weights, inputs = self.tasks, self.bytes[True], self.bytes[False]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cdmpp.network.eager.graph import Learning
+from cdmpp.network.eager.learning import Learning
 from cdmpp.network.eager.saved import AFTER
 
 

@@ -101,10 +101,29 @@ class Autograd:
         made, kept = ({key: size for key, size in one.items() if key not in self.given} for one in (made, packed))
         return Saved(made, kept, last)
 
+    def storages_of(self, node: Any) -> list[tuple[int, bool]]:
+        """Storages that tensors of a node lie in, by number, and whether a tensor is all of its storage."""
+        seen = tensors_in(self.values[node])
+        return [(self._number(one), one.numel() * one.itemsize == one.untyped_storage().nbytes()) for one in seen]
+
+    def wholes_of(self, node: Any) -> list[Any]:
+        """Tensors of which those of a node are views with the same history, else they themselves."""
+        return [one if one._base is None else one._base for one in tensors_in(self.values[node])]
+
     def _number(self, tensor: Any) -> int:
         storage = tensor.untyped_storage()
         self.storages[storage._cdata] = storage
         return int(storage._cdata)
+
+
+def overwritten_by(node: Any) -> list[Any]:
+    """List the nodes whose tensors a node writes into."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return []
+    given = dict(zip((one.name for one in schema.arguments), node.args, strict=False)) | node.kwargs
+    found = [given.get(one.name) for one in schema.arguments if one.is_write]
+    return [one for value in found for one in (value if isinstance(value, list | tuple) else [value]) if one]
 
 
 def _kernels() -> Any:

@@ -1,0 +1,70 @@
+"""What the gradient of a call's result goes to, and what autograd keeps for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cdmpp.operators.operator import EagerOperator
+from cdmpp.programs.regions import Recomputed
+
+
+class Factor(NamedTuple):
+    """A factor is an operand of a product."""
+
+    sources: frozenset[int]
+    """Places as in ``Learning``; ``weights`` are numbers as there."""
+    weights: frozenset[int]
+
+
+class Buffer(NamedTuple):
+    """Autograd keeps this of the forward pass."""
+
+    place: int
+    """Place of the call that wrote it."""
+    number: int
+    """Number of the buffer."""
+    bytes: int
+
+
+class Part(NamedTuple):
+    """A call writes into a part of a tensor (a view of it); autograd's ``CopySlices`` makes the gradient."""
+
+    whole: EagerOperator
+    """Copies the gradient of the tensor."""
+    part: EagerOperator
+    """Copies that of the part, out of the copy or back into it."""
+    bytes: int
+    """Of the part."""
+    sources: frozenset[int]
+    """Places, as in ``Learning``, that the gradient of the tensor before it was written into is passed on to."""
+    written: frozenset[int]
+    """Places that the gradient of what is written is passed on to."""
+
+
+class Learning(NamedTuple):
+    """The gradient of a call's result goes to these receivers; in these regions the call runs again."""
+
+    sources: frozenset[int] = frozenset()
+    """Places of the calls whose results it is passed on to: not through ``detach``, nor where gradients are off."""
+    weights: frozenset[int] = frozenset()
+    """Numbers of the parameters that it is passed on to."""
+    again: tuple[Recomputed, ...] = ()
+    """Regions around it that ``torch.utils.checkpoint`` recomputes, the outermost first."""
+    factors: tuple[Factor, ...] = ()
+    """The first factor of a product, the second one, and what is added; empty where they cannot be distinguished."""
+    made: tuple[Buffer, ...] = ()
+    """Its results."""
+    kept: tuple[Buffer, ...] = ()
+    """What the backward pass of the operator reads that the call is of; parameters and inputs are left out."""
+    last: str = ""
+    """``BEFORE`` or ``AFTER`` the call autograd was handed the last that it keeps of the operator; else empty."""
+    part: Part | None = None
+    """The part of a tensor that it writes into."""
+
+
+def together(given: Sequence[Learning]) -> Learning:
+    """Return what the gradient of a value that comes from several is passed on to."""
+    return Learning(
+        frozenset().union(*(one.sources for one in given)), frozenset().union(*(one.weights for one in given))
+    )
