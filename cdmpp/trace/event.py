@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from cdmpp.platform.limits import shown
+
 _NOTHING: Mapping[str, Any] = {}
 _DEVICE = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
 _COPIES = ("memcpy", "memset", "dma")
@@ -20,6 +22,8 @@ _OF_COLLECTIVES = (
     "Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size", "Process Group Name",
     "Process Group Description", "Process Group Ranks", "Input Dims", "Input type", "Concrete Inputs", "Seq",
 )  # fmt: skip
+_DIGITS = 20
+"""Most letters of a whole number that is written as text."""
 _SHAPED = ("c10d::", "_c10d_functional::", "gloo:", "nccl:", "record_param_comms", "torch::autograd::AccumulateGrad",
            "torch.distributed.ddp.reducer::", "torch::distributed::reducer::", "xccl:", "hccl:")  # fmt: skip
 
@@ -111,15 +115,31 @@ def event_of(parsed: Mapping[str, Any], kind: str, base_us: float = 0.0) -> Even
     if kind == "host":
         more = args if name.startswith(_SHAPED) else _NOTHING
         return Event(category, name, ts - base_us, dur, tid, pid, None, _link(args, "External id"), args=more)
+    correlation = args.get("correlation")
+    if type(correlation) is not int and correlation is not None:
+        try:
+            correlation = whole(correlation)
+        except ValueError:
+            reason = f"{category} {name[:80]!r} has the correlation {shown(correlation)}, which is no whole number"
+            return Broken(category, reason, ts - base_us, None)
     more = _NOTHING
     if "Collective name" in args:
         more = {key: args[key] for key in _OF_COLLECTIVES if key in args}
     elif "wait_on_stream" in args:
         more = {key: args[key] for key in _WAITS if type(args.get(key)) in (int, str)}
     return Event(
-        category, name, ts - base_us, dur, tid, pid, _link(args, "correlation"), _link(args, "External id"),
+        category, name, ts - base_us, dur, tid, pid, correlation, _link(args, "External id"),
         _link(args, "stream"), _link(args, "device"), more,
     )  # fmt: skip
+
+
+def whole(given: Any) -> int:
+    """Return a whole number, or that of its text as older exports write it; ``ValueError`` for anything else."""
+    if type(given) is int or (type(given) is float and given.is_integer()):
+        return int(given)
+    if type(given) is str and len(given) <= _DIGITS:
+        return int(given)
+    raise ValueError("no whole number")
 
 
 def _link(args: Mapping[str, Any], key: str) -> int | str | None:

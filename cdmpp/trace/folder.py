@@ -112,8 +112,10 @@ def read_traces(folder: Path | str, mark: str | None = None, progress: bool = Fa
     found.sort(key=lambda trace: trace.rank)
     for one, other in zip(found, found[1:], strict=False):
         if one.rank == other.rank:
+            unsaid = [trace.source for trace in (one, other) if trace.is_alone]
             raise DataError(
                 f"two traces are of rank {one.rank}: {one.source} and {other.source}; keep the files of one run"
+                + f" ({' and '.join(unsaid)}: no distributedInfo with rank and world_size)" * bool(unsaid)
             )
     sizes = sorted({trace.world_size for trace in found if not trace.is_alone})
     if len(sizes) > 1:

@@ -13,9 +13,10 @@ import numpy as np
 
 from cdmpp.collectives.collective import MOST_RANKS
 from cdmpp.errors import DataError, some
+from cdmpp.platform.limits import shown
 from cdmpp.trace.device_steps import busy_us, device_steps, overlaps
 from cdmpp.trace.device_work import DeviceWork, Work, device_work, spans
-from cdmpp.trace.event import is_copy, kind_of_category
+from cdmpp.trace.event import is_copy, kind_of_category, whole
 from cdmpp.trace.exchange_events import Records, is_record, summary
 from cdmpp.trace.host_ops import host_steps
 from cdmpp.trace.inventory import Breakdown, CategoryCount, CollectiveCount, Inventory, StepLength, StreamUse
@@ -100,15 +101,22 @@ def _rank_trace(scanned: Scanned, mark: str | None) -> RankTrace:
 def _place(scanned: Scanned) -> tuple[int, int | None, str, list[str]]:
     """Rank, number of ranks where the file says it, back end and doubts."""
     info = scanned.keys.get("distributedInfo")
-    if not isinstance(info, dict) or "rank" not in info:
-        backend = str(info.get("backend", "")) if isinstance(info, dict) else ""
+    if info is None:
+        return 0, None, "", []
+    if not isinstance(info, dict):
+        raise DataError(
+            f"{scanned.path}: distributedInfo is {shown(info)}: expected an object with rank and world_size"
+        )
+    if "rank" not in info:
+        backend = str(info.get("backend", ""))
         doubts = [f"{scanned.path.name} names no rank: it is taken as rank 0 of 1"] if backend else []
         return 0, None, backend, doubts
     try:
-        rank, world = int(info["rank"]), int(info["world_size"]) if "world_size" in info else None
-    except (TypeError, ValueError, OverflowError):
+        rank, world = whole(info["rank"]), whole(info["world_size"]) if "world_size" in info else None
+    except ValueError:
         raise DataError(
-            f"{scanned.path}: distributedInfo {str(info)[:200]} has no rank that is a number: expected whole numbers"
+            f"{scanned.path}: distributedInfo {str(info)[:200]} has no rank that is a number, or a world_size that is "
+            "none: expected whole numbers"
         ) from None
     if not 0 <= rank < (MOST_RANKS if world is None else world) <= MOST_RANKS:
         raise DataError(

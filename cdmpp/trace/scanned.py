@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cdmpp.errors import DataError
 from cdmpp.trace.event import Broken, Event, event_of, is_unused, kind_of_category
 from cdmpp.trace.event_file import EventFile
 
@@ -114,6 +115,8 @@ def _scan(path: Path, progress: bool, base_us: float | None) -> Scanned:
                 base_us = _begin_us(parsed.get("ts"))
             _shared(parsed, same)
             found.add(event_of(parsed, kind, base_us), kind, parsed)
+    if found.others["no event"] and found.others["no event"] == found.events:
+        raise DataError(f"{path} is no trace: none of its {found.events:,} events is a JSON object")
     found.keys, found.base_us = file.keys, base_us or 0.0
     return found
 

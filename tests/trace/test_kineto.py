@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -11,7 +12,7 @@ from cdmpp.steps.replay import replay
 from cdmpp.trace import event_file
 from cdmpp.trace.diagnosis import short
 from cdmpp.trace.event_file import EventFile
-from cdmpp.trace.folder import read_job
+from cdmpp.trace.folder import read_job, read_traces
 from cdmpp.trace.kineto import read_kineto
 from cdmpp.trace.rank_trace import HOST
 from tests.trace.small_traces import ITEMS, cpu_step, event, gpu_step, write, write_job
@@ -101,6 +102,11 @@ def test_a_message_names_both_sides(tmp_path):
         ({"traceEvents": 3}, "no traceEvents"),
         ({"traceEvents": []}, "has no steps"),
         ({"traceEvents": [], "distributedInfo": {"rank": "x"}}, "no rank that is a number"),
+        ([1, 2], "none of its 2 events is a JSON object"),
+        ({"traceEvents": [], "distributedInfo": [1]}, r"distributedInfo is \[1\]: expected an object"),
+        ({"traceEvents": [], "distributedInfo": {"rank": 1.5}}, "no rank that is a number"),
+        ({"traceEvents": [], "distributedInfo": {"rank": 0, "world_size": 2.5}}, "a world_size that is none"),
+        ({"traceEvents": [], "distributedInfo": {"rank": 0, "world_size": True}}, "a world_size that is none"),
         ({"traceEvents": [1, {"ph": "X"}, {"ph": "X", "name": 4, "ts": 1, "dur": 1}, {"ph": "X", "name": "a",
           "ts": "soon", "dur": 1}], "distributedInfo": {"rank": 0}}, "has no steps"),
     ],
@@ -148,3 +154,26 @@ def test_events_are_the_same_in_pieces_of_any_size(tmp_path, monkeypatch, size):
     file.write_text('{"traceEvents": [' + one + ", " + one[:20])
     with pytest.raises(DataError, match="it ends early"):
         list(EventFile(file).batches())
+
+
+@pytest.mark.parametrize(("given", "told"), [("abc", "'abc'"), (104.5, "104.5"), ([1], r"\[1\]"), (True, "True")])
+def test_a_correlation_is_a_whole_number(tmp_path, given, told):
+    """As text of one it is read; anything else is a broken event, named, and its step is not whole."""
+    events = [*gpu_step(3), *gpu_step(4)]
+    kernel = next(one for one in gpu_step(4) if one["cat"] == "kernel")
+    place = events.index(kernel)
+    events[place] = {**kernel, "args": {**kernel["args"], "correlation": str(kernel["args"]["correlation"])}}
+    assert [step.number for step in read_kineto(write(tmp_path, 0, events, backend="nccl")).steps] == [3, 4]
+    events[place] = {**kernel, "args": {**kernel["args"], "correlation": given}}
+    trace = read_kineto(write(tmp_path, 0, events, backend="nccl"))
+    assert [step.number for step in trace.steps] == [3]
+    assert re.search(
+        f"1 broken events are lost: kernel .* has the correlation {told}", " ".join(trace.inventory.warnings)
+    )
+
+
+def test_two_files_of_a_rank_are_told_what_they_lack(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"traceEvents": gpu_step(3)}))
+    with pytest.raises(DataError, match="two traces are of rank 0: .*no distributedInfo with rank and world_size"):
+        read_traces(tmp_path)
