@@ -138,8 +138,9 @@ SECTIONS = {
     ),
     "trace_reading": Section(
         "Reading traces",
-        "A made-up trace of one GPU, written step after step: one pass over its events, then what becomes steps. "
-        "One process; memory is its peak. Rates are those of its processor time, since other work may share the cores.",
+        "A made-up trace of one GPU, written step after step: one pass over its events, then what becomes steps, "
+        "then their median. One process; memory is its peak. Rates are those of its processor time, since other work "
+        "may share the cores; where it does, it shares their cache too, and lowers the rates.",
         _sizes("trace_reading.py", "1000"),
         tables.trace_reading,
     ),

@@ -73,6 +73,8 @@ def trace_reading(rows: list[dict[str, float]]) -> list[str]:
         "peak memory (MB)",
         "with its steps (MB/s)",
         "peak memory (MB)",
+        "with their median (MB/s)",
+        "peak memory (MB)",
     ]
     return table(
         headings,
@@ -80,7 +82,9 @@ def trace_reading(rows: list[dict[str, float]]) -> list[str]:
             [
                 f"{row['megabytes']:,.0f}", f"{row['events']:,}", f"{row['steps']:,}",
                 f"{row['megabytes'] / row['read_cpu_s']:.0f}", f"{row['read_memory_mb']:,.0f}",
-                f"{row['megabytes'] / (row['read_cpu_s'] + row['steps_cpu_s']):.0f}", f"{row['memory_mb']:,.0f}",
+                f"{row['megabytes'] / (row['read_cpu_s'] + row['steps_cpu_s']):.0f}", f"{row['steps_memory_mb']:,.0f}",
+                f"{row['megabytes'] / (row['read_cpu_s'] + row['steps_cpu_s'] + row['median_cpu_s']):.0f}",
+                f"{row['memory_mb']:,.0f}",
             ]
             for row in rows
         ],

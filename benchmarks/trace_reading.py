@@ -1,4 +1,4 @@
-"""A trace of a gigabyte: one pass, seconds and memory, of reading its events and of all up to the traced steps.
+"""A trace of a gigabyte: seconds and memory of its events, of all up to the traced steps, and to their median.
 
 Called as ``python benchmarks/trace_reading.py RESULT.json MEGABYTES`` by ``run.py``. The trace is one step of a made-up
 GPU job, written again and again: operators with Python calls around them, launches, kernels, copies and collectives.
@@ -17,6 +17,7 @@ from typing import Any
 
 from timing import finish, peak_memory_mb
 
+from cdmpp.trace.folder import traced_job
 from cdmpp.trace.kineto import rank_trace
 from cdmpp.trace.scanned import scan
 
@@ -81,6 +82,10 @@ def read(file: Path) -> None:
     begun = [clock() for clock in clocks]
     trace = rank_trace(scanned)
     after = [clock() - start for clock, start in zip(clocks, begun, strict=True)]
+    steps_memory = peak_memory_mb()
+    begun = [clock() for clock in clocks]
+    traced_job(file.parent, [trace])
+    median = [clock() - start for clock, start in zip(clocks, begun, strict=True)]
     finish(
         {
             "megabytes": megabytes,
@@ -91,6 +96,9 @@ def read(file: Path) -> None:
             "read_memory_mb": memory,
             "steps_s": after[0],
             "steps_cpu_s": after[1],
+            "steps_memory_mb": steps_memory,
+            "median_s": median[0],
+            "median_cpu_s": median[1],
             "memory_mb": peak_memory_mb(),
         }
     )
