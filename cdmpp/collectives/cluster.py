@@ -17,6 +17,8 @@ from cdmpp.errors import CdmppError
 from cdmpp.platform.limits import Limits, check_fields
 
 _Sheet = TypeVar("_Sheet")
+_OF_CPUS = frozenset({"gloo", "oneccl"})
+"""The back ends between CPUs."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,16 @@ class Cluster:
 
     def __post_init__(self) -> None:
         check_fields(self, f"cluster {self.name!r:.60}: ")
-        devices.get(self.device)
+        if devices.get(self.device).kind == "cpu" and _OF_CPUS.isdisjoint(self.inside.backends):
+            raise CdmppError(
+                f"cluster {self.name}: field inside is {self.inside.name}, which joins no CPUs as {self.device}: "
+                f"name a link of {' or '.join(sorted(_OF_CPUS))}, such as loopback"
+            )
+        if self.inside.joins is not None and self.devices_per_node > self.inside.joins:
+            raise CdmppError(
+                f"cluster {self.name}: field devices_per_node is {self.devices_per_node}, and {self.inside.name} "
+                f"joins at most {self.inside.joins}: take fewer, or another link inside"
+            )
         if self.nodes > 1 and self.between is None:
             raise CdmppError(f"cluster {self.name} has {self.nodes} nodes: field between must name the link of them")
 

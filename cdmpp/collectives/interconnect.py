@@ -11,7 +11,7 @@ from typing import ClassVar
 from cdmpp.collectives.collective import BACKENDS, MOST_RANKS, check_backend
 from cdmpp.devices.sheet import read_quantity, read_sheet, sheet_file, sheet_files
 from cdmpp.errors import CdmppError
-from cdmpp.platform.limits import Limits, check_choice, check_fields, numbers
+from cdmpp.platform.limits import Limits, check_choice, check_fields, check_once, numbers
 
 TOPOLOGIES: Mapping[str, str] = {
     "switch": "every device reaches every other at its full rate",
@@ -75,6 +75,7 @@ class Interconnect:
             raise CdmppError(f"backends is empty: expected some of {', '.join(BACKENDS)}")
         for backend in self.backends:
             check_backend(backend)
+        check_once("backends", self.backends)
 
     def check(self, ranks: int, backend: str, measured: int = 0) -> None:
         """Raise ``CdmppError`` where ``backend`` does not send over it, or it joins fewer than ``ranks``.

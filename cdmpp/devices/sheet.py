@@ -82,7 +82,9 @@ def read_quantity(
     zero = may_be_zero and value == 0 and not isinstance(value, bool)
     if not zero and (len(bounds) != 2 or not all(map(_is_positive, bounds)) or bounds[0] > bounds[1]):
         expected = "a positive finite number, a range [low, high] of two, or null"
-        raise CdmppError(f"{where}.value is {value!r}, expected {expected}")
+        text = any(isinstance(one, str) for one in bounds)
+        hint = ". YAML takes it for a text: write numbers as 1.0e-6, with a dot and a sign" if text else ""
+        raise CdmppError(f"{where}.value is {value!r}, expected {expected}{hint}")
     if key.startswith("not "):
         raise CdmppError(f"{where} has a value but its source says {key!r}")
     cited = documents.get(key, key)

@@ -158,8 +158,9 @@ def check_keys(values: Mapping[str, Any], allowed: Collection[str], prefix: str 
     """Raise a ``CdmppError`` for the first key that nothing reads; ``prefix`` is put before it."""
     for key in values:
         if key not in allowed:
-            near = difflib.get_close_matches(key, allowed, n=2) or sorted(allowed)
-            raise CdmppError(f"unknown setting {prefix}{key}; did you mean {' or '.join(near)}?")
+            near = difflib.get_close_matches(str(key), allowed, n=2)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"allowed: {', '.join(sorted(allowed))}"
+            raise CdmppError(f"unknown setting {prefix}{key}; {hint}")
 
 
 def _check_ranges(config: ModelConfig) -> None:

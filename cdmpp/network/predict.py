@@ -25,17 +25,17 @@ from cdmpp.predict.predictor import Predictor
 
 @checked()
 def runtime_of(
-    name: str, model: str | Path | Predictor | None = None, schedule: str | None = None, fallback: bool | None = None
+    runtime: str, model: str | Path | Predictor | None = None, schedule: str | None = None, fallback: bool | None = None
 ) -> CompiledRuntime | EagerRuntime:
-    """Return the runtime that is called ``name``, with its settings; None: its default.
+    """Return the runtime that is called ``runtime``, with its settings; None: its default.
 
     Raises:
         UsageError: no such runtime, or one that does not have this setting.
     """
-    if name == "tvm":
+    if runtime == "tvm":
         return CompiledRuntime(model, schedule or DEFAULT, fallback is not False)  # type: ignore[arg-type]  # it refuses
-    if name != "torch":
-        raise UsageError(f"runtime {name!r}: one of {', '.join(RUNTIMES)}")
+    if runtime != "torch":
+        raise UsageError(f"runtime {runtime!r}: one of {', '.join(RUNTIMES)}")
     if schedule is not None:
         raise UsageError(f"schedule {schedule} is of runtime tvm: PyTorch's libraries choose their kernels themselves")
     if fallback is not None:

@@ -113,7 +113,11 @@ class EagerOperator:
         for name, value in self.sizes.items():
             low, high = (0, 1) if name in flags else (0 if name in ("padding", "weights") else 1, _MOST)
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-                raise UnsupportedProgramError(f"{self.name}: {name} is {value!r}; a whole number from {low} to {high}")
+                large = isinstance(value, int) and value > high and name not in flags
+                hint = ". In a network take a smaller batch or input" if large else ""
+                raise UnsupportedProgramError(
+                    f"{self.name}: {name} is {value!r}; a whole number from {low} to {high}{hint}"
+                )
         object.__setattr__(self, "sizes", {**kind.optional, **self.sizes})
         if self.name == "conv2d" and (self["in_channels"] % self["groups"] or self["out_channels"] % self["groups"]):
             raise UnsupportedProgramError(f"conv2d: {self['groups']} groups do not divide its channels")

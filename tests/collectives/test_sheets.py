@@ -51,6 +51,33 @@ def test_every_cluster_names_what_is_described(name):
     assert found.nodes_of(found.ranks) == found.nodes and found.nodes_of(1) == 1
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"device": "xeon-icelake"},
+            "field inside is nvlink3, which joins no CPUs as xeon-icelake: name a link of gloo",
+        ),
+        ({"devices_per_node": 17}, "field devices_per_node is 17, and nvlink3 joins at most 16"),
+    ],
+)
+def test_devices_that_a_link_does_not_join_are_refused(tmp_path, changes, said):
+    with pytest.raises(CdmppError, match=said):
+        cluster.read_cluster(changed(tmp_path, "cluster", "dgx-a100", **changes))
+
+
+def test_a_back_end_twice_and_a_number_that_is_text_are_told(tmp_path):
+    path = changed(tmp_path, "interconnect", "pcie3", backends=["nccl", "nccl"])
+    with pytest.raises(CdmppError, match="field backends says 'nccl' twice"):
+        interconnect.read_interconnect(path)
+    path = changed(tmp_path / "text", "interconnect", "pcie3")
+    written = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump({**written, "latency_s": {**written["latency_s"], "value": "1e-6"}}))
+    path.write_text(path.read_text().replace("'1e-6'", "1e-6"))
+    with pytest.raises(CdmppError, match="latency_s.value is '1e-6', .* write numbers as 1.0e-6"):
+        interconnect.read_interconnect(path)
+
+
 def test_wrong_names_and_numbers_are_told(tmp_path):
     with pytest.raises(CdmppError, match=r"unknown link 'nvlnk4'; nearest: nvlink4"):
         interconnect.get("nvlnk4")

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from cdmpp.errors import UsageError
+from cdmpp.network.predict import runtime_of
 from cdmpp.network.workload import Workload
 
 
@@ -13,6 +14,11 @@ def test_a_workload_knows_what_its_network_is():
     module, name = Workload(torch.nn.Linear(4, 4), torch.zeros(1, 4)), Workload("~/model.onnx")
     assert module.is_torch and module.path is None and not name.is_torch
     assert name.path == Path.home() / "model.onnx" and not module.is_relax
+
+
+def test_a_runtime_that_is_none_is_named_as_the_user_does():
+    with pytest.raises(UsageError, match="^runtime is None: expected a text"):
+        runtime_of(None)
 
 
 @pytest.mark.parametrize(
