@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from cdmpp import Workload
 
 _NETWORK = """torchvision:resnet50, hf:bert-base-uncased (its architecture; weights are random), model.onnx, the name of
-a network of the zoo, or my_file.py:make_model. The last RUNS that Python file and calls its function make_model: give
+a network of the zoo (gpt2 and bert_base have two layers there, hf:gpt2 has all), or my_file.py:make_model.
+The last RUNS that Python file and calls its function make_model: give
 only files that you trust"""
 
 

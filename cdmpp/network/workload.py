@@ -17,7 +17,8 @@ Mode = Literal["inference", "forward_backward", "training_step"]
 Dtype = Literal["float32", "float16"]
 KINDS = (
     "a zoo network (bert_tiny, resnet50@b4; gpt2 and bert_base have two layers there, hf:gpt2 has all), "
-    "torchvision:resnet50, hf:bert-base-uncased, hf:FOLDER with a config.json, model.onnx, file.py:FUNCTION; in Python also a torch.nn.Module with example inputs, or a Relax module"
+    "torchvision:resnet50, hf:bert-base-uncased, hf:FOLDER with a config.json, "
+    "model.onnx, file.py:FUNCTION; in Python also a torch.nn.Module with example inputs, or a Relax module"
 )
 
 
