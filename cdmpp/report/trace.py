@@ -16,14 +16,12 @@ from cdmpp.steps.replay import Replay
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.trace.diagnosis import Cause
 from cdmpp.trace.exchange_events import unknown
-from cdmpp.trace.folder import Recording
+from cdmpp.trace.folder import MOST_OFF, Recording
 from cdmpp.trace.inventory import Inventory
 from cdmpp.trace.rank_trace import HOST
 from cdmpp.trace.traced_step import TracedStep
 from cdmpp.units import SHARE, percent
 
-MOST_OFF = 0.03
-"""Share of the measured step by which a replay may differ without a warning."""
 _UNPROFILED = "no steps without the profiler were measured here: cdmpp.trace.record does"
 
 

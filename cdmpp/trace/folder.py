@@ -16,14 +16,17 @@ from cdmpp.steps.exchange import peers_of
 from cdmpp.steps.replay import replay
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.trace.kineto import rank_trace
-from cdmpp.trace.matching import common_steps, order_doubts, whole_steps
+from cdmpp.trace.matching import common_steps, median_length, order_doubts, whole_steps
 from cdmpp.trace.median_step import agreement, step_of
 from cdmpp.trace.process_groups import why_untold
 from cdmpp.trace.rank_trace import Exchange, RankTrace, StepTrace
 from cdmpp.trace.scanned import scan
+from cdmpp.units import percent
 
 STEPS_SUFFIX = ".steps.json"
 """End of the file next to each trace that ``cdmpp.trace.record`` made."""
+MOST_OFF = 0.03
+"""Share of the measured step by which a replay may differ without a warning."""
 PROBE = "probe.json"
 """File that ``cdmpp.trace.probe`` writes."""
 HOW = "record each rank with `cdmpp.trace.record(FOLDER)`, or export torch.profiler's Chrome trace of each rank there"
@@ -143,6 +146,10 @@ def traced_job(folder: Path | str, traces: Sequence[RankTrace]) -> TracedJob:
     event_s = float(np.median([one.event_s for one in recordings])) if recordings else 0.0
     common = common_steps(traces)
     graph, differ = step_of(common.steps, traces, event_s, common.usual), [*common.warnings]
+    if off := _median_off(graph, common.steps):
+        common = median_length(common.steps)
+        graph = step_of(common.steps, traces, event_s, common.usual)
+        differ += [f"{off}; {common.warnings[0]}"]
     if recordings and not any(step.events for trace in traces for step in trace.steps):
         graph = _launched_without_profiler(graph, float(np.median([one.added_s for one in recordings])))
     unprofiled = [one.unprofiled_s for one in recordings if one.unprofiled_s is not None]
@@ -157,6 +164,15 @@ def traced_job(folder: Path | str, traces: Sequence[RankTrace]) -> TracedJob:
     if doubt := agreement(common.steps, traces).doubt:
         differ.append(doubt)
     return TracedJob(graph, tuple(traces), numbers, tuple(whole_steps(traces)), (*warnings, *differ))
+
+
+def _median_off(graph: StepGraph, steps: Sequence[Mapping[int, StepTrace]]) -> str:
+    """Say that the medians of several steps of devices do not make a step; empty where they do."""
+    if len(steps) < 2 or any(one.host_s is None for one in steps[0].values()):
+        return ""
+    measured_s = graph.measured.step_s
+    off = replay(graph).step_s / measured_s - 1 if measured_s else 0.0
+    return f"medians of the steps' work replay {percent(off, signed=True)} off" if abs(off) > MOST_OFF else ""
 
 
 def _missing(traces: Sequence[RankTrace]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cdmpp.errors import DataError
 from cdmpp.steps.exchange import peers_of
@@ -187,7 +187,7 @@ def common_steps(traces: Sequence[RankTrace]) -> CommonSteps:
         if len(steps) < whole:
             doubts.append(f"{whole - len(steps)} of {whole} steps did other work and are left out")
         return CommonSteps(steps, _usual(steps), doubts)
-    found, each = _usual(steps), ", ".join(f"{_number(step)}: {1e3 * length_s(step):.4g}" for step in steps)
+    found, each = _usual(steps), _lengths(steps)
     unlike, count, left_s, lacking = set[int](), 0, 0.0, 0
     for work in found.values():
         keys = [[_key(one) for one in step.exchanges] for step in work.steps]
@@ -206,18 +206,26 @@ def common_steps(traces: Sequence[RankTrace]) -> CommonSteps:
     share = left_s / total_s if total_s else 1.0
     said = f"steps differ in their work: {len(unlike)} of {whole} have other operators than the usual step"
     if share > _MOST_LEFT_OUT:
-        chosen = steps[reference_step(steps)]
-        doubts = [
-            f"{said}, and {percent(share)} of their time is in fewer than half of them: step {_number(chosen)}, of "
-            f"median length, is answered from (ms of each: {each})"
-        ]
-        return CommonSteps([chosen], _usual([chosen]), doubts)
+        chosen = median_length(steps)
+        doubt = f"{said}, and {percent(share)} of their time is in fewer than half of them: {chosen.warnings[0]}"
+        return replace(chosen, warnings=[doubt])
     doubts = [
         f"{said}, which is the median of work that at least half have; {count:,} operators and exchanges, "
         f"{percent(share)} of the operators' time of all steps, are in fewer and left out; {lacking:,} of the usual "
         f"ones are missing in some (ms of each: {each})"
     ]
     return CommonSteps(steps, found, doubts)
+
+
+def median_length(steps: Sequence[Mapping[int, StepTrace]]) -> CommonSteps:
+    """Return the step of median length alone, with a warning that says so."""
+    chosen = steps[reference_step(steps)]
+    doubt = f"step {_number(chosen)}, of median length, is answered from (ms of each: {_lengths(steps)})"
+    return CommonSteps([chosen], _usual([chosen]), [doubt])
+
+
+def _lengths(steps: Sequence[Mapping[int, StepTrace]]) -> str:
+    return ", ".join(f"{_number(step)}: {1e3 * length_s(step):.4g}" for step in steps)
 
 
 def _usual(steps: Sequence[Mapping[int, StepTrace]]) -> dict[int, UsualWork]:

@@ -125,3 +125,19 @@ def test_two_steps_share_their_longest_common_subsequence(seed):
     assert all(other[column[1]] == one[column[0]] for column in columns if column[1] is not None)
     there = [column[1] for column in columns if column[1] is not None]
     assert there == sorted(there)
+
+
+def test_medians_that_make_no_step_are_not_answered(tmp_path):
+    """Two streams at once, 20 and 2 ms, 2 and 20, 6 and 6: medians of 6 and 6 make 6 ms, and two steps took 20."""
+    trace = Trace()
+    for number, lengths in enumerate(((20, 2), (2, 20), (6, 6))):
+        begin = 20000.0 * number
+        trace.mark(number, begin, MS * max(lengths))
+        for place, ms in enumerate(lengths):
+            trace.device(f"mix_{place}", begin + 2 * place, begin + 100, MS * ms - 100, stream=7 + place)
+    job = read(trace.save(tmp_path))
+    assert replay(job.graph).step_s == pytest.approx(0.02, rel=1e-3) and job.graph.measured.step_s == pytest.approx(
+        0.02
+    )
+    (warning,) = [one for one in job.warnings if "medians" in one]
+    assert "of median length, is answered from" in warning and "20, 1: 20, 2: 6" in warning
