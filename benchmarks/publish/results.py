@@ -105,6 +105,7 @@ OTHER_PAGES = {
     "new-devices": "what labels of a new device bring",
     "saved-activations": "bytes that autograd keeps of each operator, predicted and counted",
     "searches": "searches of MetaSchedule with and without this cost model",
+    "sheets": "numbers of the described devices, checked against each other",
     "traces": "public traces of three projects, read and counted",
     "training-jobs": "real jobs on several ranks, replayed and predicted",
     "training-steps": "training steps compared with autograd and with measured steps",

@@ -52,10 +52,21 @@ def check_range(kind: str, name: str, value: float) -> None:
         raise CdmppError(fault)
 
 
-def _contradictions(kind: str, numbers: Mapping[str, Quantity]) -> Iterator[str]:
+def peak_tflops(kind: str, spec: Mapping[str, float | None]) -> float:
+    """Return clock x cores x lanes x 2 in TFLOP/s; 0 where a sheet lacks one of them."""
+    factors, scale, _ = _factors(kind)
+    return scale * math.prod(spec[name] or 0 for name in factors)
+
+
+def _factors(kind: str) -> tuple[list[str], float, str]:
+    """Names of the factors of the peak, what else it is multiplied by, and that in words."""
     factors = ["clock_mhz", "core_count", "fma_units_per_core", *(["simd_bits"] if kind == "cpu" else [])]
     # MHz x FLOP = 1e-6 TFLOP/s, two FLOP of a fused multiply-add; the units of a CPU are vectors of 32-bit floats
-    scale, formula = (2e-6 / 32, " / 32 x 2") if kind == "cpu" else (2e-6, " x 2")
+    return (factors, 2e-6 / 32, " / 32 x 2") if kind == "cpu" else (factors, 2e-6, " x 2")
+
+
+def _contradictions(kind: str, numbers: Mapping[str, Quantity]) -> Iterator[str]:
+    factors, scale, formula = _factors(kind)
     low = scale * math.prod(numbers[name].low or 0 for name in factors)
     high = scale * math.prod(numbers[name].high or 0 for name in factors)
     peak, peak_low, peak_high = (getattr(numbers["fp32_tflops"], end) for end in ("value", "low", "high"))
