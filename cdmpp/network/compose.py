@@ -15,6 +15,9 @@ from cdmpp.predict.flags import FLAGS, NO_MACHINE_CODE
 def compose(priced: PricedNetwork, launched: LaunchedNetwork) -> NetworkPrediction:
     """Make the prediction; its first warning says where the network does not fit into the device's memory."""
     read, graph, timeline, overhead_s = priced.read, priced.read.graph, launched.timeline, launched.overhead_s
+    alive = read.alive_bytes
+    if alive is None:
+        alive = peak_activation_bytes(graph, range(len(graph.calls)))
     intervals: Bounds = {}
     source = f"none: {priced.no_intervals}"
     if not priced.no_intervals:
@@ -34,7 +37,7 @@ def compose(priced: PricedNetwork, launched: LaunchedNetwork) -> NetworkPredicti
         overhead_s=overhead_s,
         weight_bytes=graph.weight_bytes,
         input_bytes=graph.input_bytes,
-        activation_bytes=peak_activation_bytes(graph, range(len(graph.calls))),
+        activation_bytes=alive,
         folded=graph.folded,
         by_datasheet=priced.by_datasheet,
         warnings=(*read.warnings, *priced.warnings, *launched.warnings, *_flag_warnings(priced.kernels)),

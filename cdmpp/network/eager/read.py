@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cdmpp.network.eager.backward import with_backward
-from cdmpp.network.eager.graph import StandIns, eager_graph_of
+from cdmpp.network.eager.backward import ForwardBackward, with_backward
+from cdmpp.network.eager.graph import EagerGraph, StandIns, eager_graph_of
 from cdmpp.network.graph import check_runs
 from cdmpp.network.runtime import ReadNetwork
 from cdmpp.network.source.half import in_half
 from cdmpp.network.source.torch_network import read_torch
 from cdmpp.network.source.trained_model import batch_of
+from cdmpp.network.training_phases import live_bytes
 from cdmpp.network.workload import Workload
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.programs.compiled import EAGER, compiled_flag, compiled_modules, compiled_noted
@@ -49,7 +50,12 @@ def read_run(workload: Workload, kind: str = "gpu") -> EagerNetwork:
         exported = export(model.train(trains), example, eager=True, trains=trains, kind=kind)
     forward = eager_graph_of(exported, network.name, kind, trains)
     check_runs(forward.graph)
-    whole = with_backward(forward) if trains else forward
+    whole: EagerGraph | ForwardBackward = forward
+    alive = None
+    if trains:
+        whole = with_backward(forward)
+        phases = ["forward" if place < whole.forward else "backward" for place in range(len(whole.graph.calls))]
+        alive = live_bytes(whole.graph, phases, whole.graph.results, whole.recomputed)
     return EagerNetwork(
         graph=whole.graph,
         batch=batch_of(network.example),
@@ -57,4 +63,5 @@ def read_run(workload: Workload, kind: str = "gpu") -> EagerNetwork:
         operators=whole.operators,
         stand_ins=forward.stand_ins,
         trains=trains,
+        alive_bytes=alive,
     )

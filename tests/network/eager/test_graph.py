@@ -74,3 +74,21 @@ def test_large_batches_are_read_without_memory_for_their_inputs():
     assert large.weight_bytes == small.weight_bytes and len(large.calls) == len(small.calls)
     with pytest.raises(CdmppError, match="a whole number from 1 to 1099511627776"):
         read_run(Workload("torchvision:resnet18", batch=10**9))
+
+
+def test_results_of_a_run_with_its_backward_pass_live_as_long_as_autograd_keeps_them():
+    """What a batch norm returns is read by nothing behind its ReLU: it does not live into the backward pass."""
+    network = nn.Sequential(*(one for _ in range(4) for one in (nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU())))
+    x, held = torch.randn(2, 8, 24, 24), dict[int, torch.UntypedStorage]()
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        held[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        network(x)
+    given = {one.untyped_storage()._cdata for one in (x, *network.parameters())}
+    saved = sum(storage.nbytes() for number, storage in held.items() if number not in given)
+    gradients = sum(one.nbytes for one in network.parameters())
+    alive = read_run(Workload(network, x, mode="forward_backward")).alive_bytes
+    assert alive is not None and saved <= alive <= saved + gradients + 2 * 2 * 8 * 22 * 22 * 4
