@@ -1,4 +1,4 @@
-"""What the gradient of a call's result goes to, and what autograd keeps for it."""
+"""Learning: where the gradient of a call's result goes, and what autograd keeps for it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Part(NamedTuple):
     part: EagerOperator
     """Copies that of the part, out of the copy or back into it."""
     bytes: int
-    """Of the part."""
+    """Bytes of the part."""
     sources: frozenset[int]
     """Places, as in ``Learning``, that the gradient of the tensor before it was written into is passed on to."""
     written: frozenset[int]
@@ -56,7 +56,7 @@ class Learning(NamedTuple):
     made: tuple[Buffer, ...] = ()
     """Its results."""
     kept: tuple[Buffer, ...] = ()
-    """What the backward pass of the operator reads that the call is of; parameters and inputs are left out."""
+    """Buffers that the backward pass of the call's operator reads; parameters and inputs are left out."""
     last: str = ""
     """``BEFORE`` or ``AFTER`` the call autograd was handed the last that it keeps of the operator; else empty."""
     part: Part | None = None

@@ -1,4 +1,4 @@
-"""What autograd keeps of each node of an exported graph. It is asked: nodes run on tensors that have no values."""
+"""Autograd is asked what it keeps of each node of an exported graph: nodes run on tensors that have no values."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _kernels() -> Any:
 
 
 def _on_gpus(node: Any) -> Callable[..., Any] | None:
-    """What keeps for its backward pass what a GPU's kernel of the node keeps; None: it keeps what that of CPUs does."""
+    """Return what keeps the same as a GPU's kernel of the node; None where it keeps what that of CPUs does."""
     import torch
 
     aten, name = torch.ops.aten, getattr(node.target, "_opname", "")
