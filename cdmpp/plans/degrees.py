@@ -17,6 +17,9 @@ TITLES = {
     "pp": "pipeline parallelism",
     "cp": "context parallelism",
     "ep": "expert parallelism",
+    "spatial": "spatial parallelism",
+    "filter": "filter parallelism",
+    "channel": "channel parallelism",
 }
 
 
@@ -24,7 +27,8 @@ TITLES = {
 class ParallelDegrees:
     """Each dimension has so many ranks; their product is the number of ranks of the job.
 
-    The names are those of torchtitan. ``CdmppError`` for a degree below 1, or too many ranks.
+    The names are those of torchtitan, the last three those of ParaDL (HPDC'21). ``CdmppError`` for a degree below 1, or
+    too many ranks.
     """
 
     LIMITS = dict.fromkeys(TITLES, _RANKS)
@@ -41,6 +45,12 @@ class ParallelDegrees:
     """Ranks that divide a sequence."""
     ep: int = 1
     """Ranks over which the experts of a layer are divided."""
+    spatial: int = 1
+    """Ranks that divide the images of a convolutional network."""
+    filter: int = 1
+    """Ranks that divide the output channels of convolutions."""
+    channel: int = 1
+    """Ranks that divide the input channels of convolutions."""
 
     def __post_init__(self) -> None:
         check_fields(self, "degrees.")
@@ -51,6 +61,10 @@ class ParallelDegrees:
     def ranks(self) -> int:
         """The job has so many ranks."""
         return math.prod(astuple(self))
+
+    def size(self, *names: str) -> int:
+        """Return the product of some degrees."""
+        return math.prod(getattr(self, name) for name in names)
 
     def beyond_one(self) -> tuple[str, ...]:
         """Return the names of the degrees that exceed 1."""

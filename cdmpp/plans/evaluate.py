@@ -102,6 +102,8 @@ def evaluate(
 
 def changed(graph: StepGraph, plan: Plan) -> StepGraph:
     """Change the step to what ranks compute under a plan; ``CdmppError`` for modules that cannot be recomputed."""
+    if plan.model_parallel:
+        raise CdmppError(f"{plan.model_parallel[0].title} divides the model, and this step was made of a whole one")
     known = [module.name for module in can_recompute(graph.ranks[0])]
     if unknown := [name for name in plan.recompute if name not in known]:
         raise CdmppError(f"plan.recompute names {unknown[0]!r}, no module of this step; {nearest(unknown[0], known)}")

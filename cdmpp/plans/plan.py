@@ -31,7 +31,7 @@ class Plan:
     LIMITS: ClassVar[dict[str, Limits]] = {"gradient_accumulation_steps": ACCUMULATION}
 
     strategy: Strategy = field(default_factory=lambda: STRATEGIES[DEFAULT_STRATEGY]())
-    """The way ranks share the step, with the settings of that strategy and of no other."""
+    """The way replicas keep their parameters alike, with the settings of that strategy and of no other."""
     degrees: ParallelDegrees = ParallelDegrees()
     """The ranks of the job."""
     gradient_accumulation_steps: int = 1
@@ -42,6 +42,8 @@ class Plan:
     """One of ``UPDATES``."""
     synchrony: Synchrony = Synchronous()
     """The rule that decides which exchanges an update waits for."""
+    model_parallel: tuple[Strategy, ...] = ()
+    """Strategies that divide the model, such as a pipeline: one for each of their degrees."""
 
     def __post_init__(self) -> None:
         for name, kind in (("strategy", Strategy), ("degrees", ParallelDegrees), ("synchrony", Synchrony)):
@@ -51,15 +53,41 @@ class Plan:
         object.__setattr__(self, "recompute", fitting("plan.recompute", self.recompute, tuple[str, ...]))
         check_once("plan.recompute", self.recompute)
         check_choice("plan.update", self.update, UPDATES)
+        self._check_strategies()
+        owners = [degree for one in self.strategies for degree in one.degrees]
+        if twice := [degree for place, degree in enumerate(owners) if degree in owners[:place]]:
+            raise CdmppError(f"plan.model_parallel has two strategies for degrees.{twice[0]}: give one")
         for degree in self.degrees.beyond_one():
-            if degree not in self.strategy.degrees:
+            if degree not in owners:
+                given, counted = (" and ".join(names) for names in ([one.name for one in self.strategies], owners))
                 raise CdmppError(
                     f"degrees.{degree} is {getattr(self.degrees, degree)}: {TITLES[degree]} is not supported with "
-                    f"{self.strategy.name}, whose ranks are counted by {' and '.join(self.strategy.degrees)}"
+                    f"{given}, whose ranks are counted by {counted}"
                 )
         if self.gradient_accumulation_steps > 1 and not self.strategy.can_accumulate:
             raise CdmppError(f"plan.gradient_accumulation_steps above 1 is not supported with {self.strategy.name}")
-        self.strategy.check(self.ranks)
+        for one in self.strategies:
+            one.check(self.degrees.size(*(one.degrees if one.divides_model else self.replicating)))
+
+    def _check_strategies(self) -> None:
+        if not isinstance(self.model_parallel, tuple):
+            raise CdmppError(f"plan.model_parallel is {self.model_parallel!r}: expected a list of strategies")
+        for one in self.model_parallel:
+            if not isinstance(one, Strategy) or not one.divides_model:
+                raise CdmppError(f"plan.model_parallel names {getattr(one, 'name', one)!r}, which divides no model")
+        if self.strategy.divides_model:
+            name = self.strategy.name
+            raise CdmppError(f"plan.strategy is {name}, which divides the model: it belongs into plan.model_parallel")
+
+    @property
+    def strategies(self) -> tuple[Strategy, ...]:
+        """All its strategies, that of the replicas first."""
+        return (self.strategy, *self.model_parallel)
+
+    @property
+    def replicating(self) -> tuple[str, ...]:
+        """Degrees along which ranks share parameters: their gradients are averaged."""
+        return tuple(degree for one in self.strategies if one.replicates for degree in one.degrees)
 
     @property
     def ranks(self) -> int:
@@ -74,6 +102,7 @@ class Plan:
             "update": f"{self.update} update",
             "synchrony": self.synchrony.title,
             "degrees": f"{self.ranks} ranks",
+            "model_parallel": " and ".join(one.title for one in self.model_parallel) or "no model parallelism",
         }
         differ = [one.name for one in fields(self) if getattr(self, one.name) != getattr(default, one.name)]
         own = self.strategy.changes(default.strategy) if "strategy" in differ else ()
@@ -88,6 +117,7 @@ class Plan:
             "recompute": list(self.recompute),
             "update": self.update,
             "synchrony": to_dict(self.synchrony),
+            "model_parallel": [to_dict(one) for one in self.model_parallel],
         }
 
 
@@ -95,4 +125,7 @@ def plan_on(ranks: int, strategy: str | Strategy = DEFAULT_STRATEGY, **settings:
     """Make the default plan of a strategy on so many ranks; ``settings`` are other fields of ``Plan``."""
     check_ranks(ranks)
     strategy = STRATEGIES[strategy]() if isinstance(strategy, str) else strategy
-    return Plan(strategy, ParallelDegrees(**{strategy.degrees[0]: ranks}), **settings)
+    degrees = ParallelDegrees(**{strategy.degrees[0]: ranks})
+    if strategy.divides_model:
+        return Plan(degrees=degrees, model_parallel=(strategy,), **settings)
+    return Plan(strategy, degrees, **settings)

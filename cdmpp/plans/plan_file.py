@@ -5,7 +5,8 @@
       bucket_bytes: [1048576, 26214400]
       gradient_as_bucket_view: false
       overlap: true
-    degrees: {dp_replicate: 8}       # dp_replicate, dp_shard, tp, pp, cp, ep; what is left out is 1
+    degrees: {dp_replicate: 8}       # dp_replicate, dp_shard, tp, pp, cp, ep, spatial, filter, channel; else 1
+    model_parallel: []               # strategies that divide the model, by name or with settings
     gradient_accumulation_steps: 1   # 1 to 1024 batches
     recompute: [h.0, h.1]            # names of modules
     update: separate                 # or fused
@@ -50,6 +51,10 @@ def plan_from_dict(values: Mapping[str, Any], ranks: int | None = None) -> Plan:
         values["strategy"] = STRATEGIES.from_dict(values["strategy"], "strategy")
     if "synchrony" in values:
         values["synchrony"] = SYNCHRONIES.from_dict(values["synchrony"], "synchrony")
+    if "model_parallel" in values:
+        given = fitting("model_parallel", values["model_parallel"], list)
+        made = (STRATEGIES.from_dict(one, f"model_parallel.{place}") for place, one in enumerate(given))
+        values["model_parallel"] = tuple(made)
     if "recompute" in values:
         values["recompute"] = fitting("plan.recompute", values["recompute"], tuple[str, ...])
     if "degrees" not in values:

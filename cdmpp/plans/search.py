@@ -158,7 +158,11 @@ class _Search:
             f"found needs {quantity(needed, 'B')}, {quantity(needed - limit, 'B')} too much "
             f"(the default {quantity(default, 'B')})"
         )
-        others = (plan_on(self.plan.ranks, kind(), recompute=self.plan.recompute) for kind in STRATEGIES)
+        others = (
+            plan_on(self.plan.ranks, kind(), recompute=self.plan.recompute)
+            for kind in STRATEGIES
+            if not kind.divides_model
+        )
         needs = {plan.strategy.name: self._bytes(plan) for plan in others}
         name = min(needs, key=lambda one: needs[one])
         if name != self.plan.strategy.name and needs[name] <= limit:

@@ -43,6 +43,11 @@ class Exchange:
     blocks: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Rank -> places of ops that start late because this message must first leave for a buffer: their delay changes
     in proportion to ``wire_s``."""
+    along: tuple[str, ...] = ()
+    """Parallel degrees along which ranks take part; empty: all ranks that share parameters."""
+    members: tuple[int, ...] = ()
+    """Ranks of the job that take part, where the graph holds only some of those that are alike. Empty: those of
+    ``after``."""
 
     def __post_init__(self) -> None:
         for name in ("kind", "name", "group"):

@@ -6,6 +6,7 @@ command line ask it, and know none by name.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -55,7 +56,8 @@ class Strategy(ABC):
     """Each setting of a parallel strategy is a field; a value that cannot be is refused at once.
 
     A subclass is a frozen dataclass that states ``name``, ``title`` and ``LIMITS`` and writes ``exchanges``. The other
-    methods have defaults that suit a strategy under which every rank holds the whole model.
+    methods have defaults that suit a strategy under which every rank holds the whole model. A plan has one strategy for
+    its replicas, and any number of those that divide the model.
     """
 
     LIMITS: ClassVar[Mapping[str, Limits]] = {}
@@ -66,6 +68,11 @@ class Strategy(ABC):
     """A few words for a reader."""
     degrees: ClassVar[tuple[str, ...]] = ("dp_replicate",)
     """Parallel degrees that may exceed 1; the first one takes all ranks where nothing else is said."""
+    divides_model: ClassVar[bool] = False
+    """True if ranks along its degrees divide the model, as a pipeline does; False if each has replicas or shards of the
+    parameters, and a batch of its own."""
+    replicates: ClassVar[bool] = True
+    """True if ranks along its degrees must average the gradients of the parameters that they share."""
     can_accumulate: ClassVar[bool] = True
     """True if gradients of several batches can be added up before they are exchanged."""
 
@@ -76,12 +83,29 @@ class Strategy(ABC):
         check_fields(self, f"{self.name}.")
 
     @abstractmethod
-    def exchanges(self, graph: StepGraph) -> tuple[Exchange, ...]:
+    def exchanges(self, graph: StepGraph, sizes: Mapping[str, int] | None = None) -> tuple[Exchange, ...]:
         """List exchanges of the ranks of ``graph`` in one step, in the order of the launches.
+
+        Args:
+            graph: ranks that share the work in this way, all of them or some that do what the others do. They are on
+                one stage of a pipeline.
+            sizes: degree -> its ranks, of this strategy and of others that replicate the model; None: those of the
+                graph stand along the first degree. See ``ranks_of``.
+
+        Returns:
+            Exchanges of all ranks of the graph. Where ``Exchange.along`` names degrees, each group of ranks that
+            differ only along these has one of its own.
 
         Raises:
             CdmppError: ranks whose gradients or modules differ, or a step that the strategy cannot share.
         """
+
+    @classmethod
+    def ranks_of(cls, graph: StepGraph, sizes: Mapping[str, int] | None, *degrees: str) -> int:
+        """Count the ranks along ``degrees``, or all where none is named; those of the graph where sizes are None."""
+        if sizes is None:
+            return len(graph.ranks) if not degrees or cls.degrees[0] in degrees else 1
+        return math.prod(sizes.get(name, 1) for name in degrees or sizes)
 
     def apply(self, graph: StepGraph) -> StepGraph:
         """Change the step to what ranks run under the strategy, with its exchanges.

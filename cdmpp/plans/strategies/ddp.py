@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -69,7 +69,7 @@ class DDP(Strategy):
         """
         return buckets_of(rank, self.bucket_bytes, not self.find_unused_parameters)
 
-    def exchanges(self, graph: StepGraph) -> tuple[Exchange, ...]:
+    def exchanges(self, graph: StepGraph, sizes: Mapping[str, int] | None = None) -> tuple[Exchange, ...]:
         """List broadcasts of buffers, an all-reduce a bucket and that of the map of used parameters.
 
         ``CdmppError`` where gradients differ.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -41,7 +41,7 @@ class FSDP(Strategy):
         """Compute nothing during exchanges on gloo, as PyTorch does."""
         return replace(self, overlap=self.overlap and backend != "gloo")
 
-    def exchanges(self, graph: StepGraph) -> tuple[Exchange, ...]:
+    def exchanges(self, graph: StepGraph, sizes: Mapping[str, int] | None = None) -> tuple[Exchange, ...]:
         """List all-gathers and reduce-scatters of modules, in the order in which ranks launch them.
 
         As in FSDP2, frozen parameters are gathered as others are. A module through which no gradient goes is gathered
@@ -51,7 +51,7 @@ class FSDP(Strategy):
         has no dimension to divide.
         """
         graph.check_alike()
-        modules = graph.ranks[0].modules
+        modules, ranks = graph.ranks[0].modules, self.ranks_of(graph, sizes)
         if not modules and graph.ranks[0].gradients:
             raise CdmppError("fsdp needs modules, and this step has none: take ddp or ps")
         if odd := [one.name for one in modules if any(not rows and size for rows, size in one.rows)]:
@@ -67,11 +67,11 @@ class FSDP(Strategy):
             i for i in backward
             if self.reshard_after_forward and not modules[i].is_kept and (modules[i].in_backward or i in ahead)
         ]  # fmt: skip
-        scattered = [i for i in backward if modules[i].scattered_bytes(len(graph.ranks))]
+        scattered = [i for i in backward if modules[i].scattered_bytes(ranks)]
         launched = [
-            *self._scatters(graph, sorted(scattered, key=lambda i: modules[i].backward[1])),
-            *self._gathers(graph, forward, "forward"),
-            *self._gathers(graph, again, "backward"),
+            *self._scatters(graph, sorted(scattered, key=lambda i: modules[i].backward[1]), ranks),
+            *self._gathers(graph, forward, "forward", ranks),
+            *self._gathers(graph, again, "backward", ranks),
         ]
         return tuple(sorted(launched, key=lambda exchange: exchange.after[0]))  # stable: scatters go first
 
@@ -113,7 +113,7 @@ class FSDP(Strategy):
         again = "" if self.reshard_after_forward else ", reshard_after_forward=False"
         return (f"for block in blocks: fully_shard(block{again})", f"fully_shard(model{again})")
 
-    def _gathers(self, graph: StepGraph, order: Sequence[int], phase: str) -> list[Exchange]:
+    def _gathers(self, graph: StepGraph, order: Sequence[int], phase: str, ranks: int) -> list[Exchange]:
         """All-gathers of modules by number. With overlap one may leave where the module before begins.
 
         Without it the backward pass gathers one ahead too, and stands still for it there.
@@ -125,12 +125,11 @@ class FSDP(Strategy):
             after = {rank: max(begin - 1, START) for rank, begin in _places(graph, ahead, phase, 0).items()}
             needed = number if self.overlap else ahead
             before = {rank: (begin,) for rank, begin in _places(graph, needed, phase, 0).items()}
-            found.append(
-                Exchange("all_gather", module.padded_bytes(len(graph.ranks)), after, before, f"{module.name} {phase}")
-            )
+            size = module.padded_bytes(ranks)
+            found.append(Exchange("all_gather", size, after, before, f"{module.name} {phase}"))
         return found
 
-    def _scatters(self, graph: StepGraph, order: Sequence[int]) -> list[Exchange]:
+    def _scatters(self, graph: StepGraph, order: Sequence[int], ranks: int) -> list[Exchange]:
         """The exchanges that scatter gradients, one a module.
 
         With overlap, what follows the backward pass of the next module waits: one buffer holds what is scattered.
@@ -140,7 +139,7 @@ class FSDP(Strategy):
             module, after = graph.ranks[0].modules[number], _places(graph, number, "backward", 1)
             blocks = order[min(place + 1, len(order) - 1)] if self.overlap else number
             before = {rank: (end + 1,) for rank, end in _places(graph, blocks, "backward", 1).items()}
-            size = module.scattered_bytes(len(graph.ranks))
+            size = module.scattered_bytes(ranks)
             found.append(Exchange("reduce_scatter", size, after, before, f"{module.name} gradients"))
         return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -58,10 +58,11 @@ class ParameterServer(Strategy):
         """Raise ``CdmppError`` for more servers than ranks."""
         self.servers_on(ranks)
 
-    def exchanges(self, graph: StepGraph) -> tuple[Exchange, ...]:
+    def exchanges(self, graph: StepGraph, sizes: Mapping[str, int] | None = None) -> tuple[Exchange, ...]:
         """List one push and pull a part; ``CdmppError``: gradients differ, or more servers than ranks."""
         graph.check_alike()
-        ranks, servers = len(graph.ranks), self.servers_on(len(graph.ranks))
+        ranks = self.ranks_of(graph, sizes)
+        servers = self.servers_on(ranks)
         ready = [{one.name: one.ready_after for one in rank.gradients} for rank in graph.ranks]
         last = [max(own.values(), default=0) for own in ready]
         found: list[Exchange] = []

@@ -1,0 +1,44 @@
+"""Mesh: the ranks of a job, numbered along its parallel degrees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from cdmpp.plans.degrees import ParallelDegrees
+
+ORDER = ("pp", "dp_replicate", "dp_shard", "ep", "cp", "tp", "spatial", "filter", "channel")
+"""Degrees from the outermost to the innermost: neighbours along the last ones stand in one node. As in torchtitan."""
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Every rank has one place along each degree."""
+
+    degrees: ParallelDegrees
+
+    @cached_property
+    def _numbers(self) -> np.ndarray:
+        """Numbers of the ranks; an axis a degree."""
+        shape = [getattr(self.degrees, name) for name in ORDER]
+        return np.arange(self.degrees.ranks).reshape(shape)
+
+    def place(self, rank: int, degree: str) -> int:
+        """Return the place of a rank along a degree, such as its stage along ``pp``."""
+        return int(np.unravel_index(rank, self._numbers.shape)[ORDER.index(degree)])
+
+    def groups(self, *degrees: str) -> tuple[tuple[int, ...], ...]:
+        """List groups of ranks that differ only along ``degrees``, each in rising order; by their first ranks."""
+        axes = [ORDER.index(name) for name in sorted(degrees, key=ORDER.index)]
+        last = np.moveaxis(self._numbers, axes, range(-len(axes), 0)) if axes else self._numbers
+        rows = last.reshape(-1, self.degrees.size(*degrees))
+        return tuple(tuple(map(int, row)) for row in rows)
+
+    def group_of(self, rank: int, degrees: Sequence[str]) -> tuple[int, ...]:
+        """Return the group of ``groups`` that has a rank."""
+        place = np.unravel_index(rank, self._numbers.shape)
+        chosen = tuple(slice(None) if name in degrees else place[axis] for axis, name in enumerate(ORDER))
+        return tuple(map(int, self._numbers[chosen].reshape(-1)))
