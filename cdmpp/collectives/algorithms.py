@@ -59,6 +59,20 @@ def hierarchical(collective: Collective, nodes: int, inside: AlphaBeta, between:
     )
 
 
+def around_nodes(inside: AlphaBeta, between: AlphaBeta, ranks: int, nodes: int) -> AlphaBeta:
+    """Return what each message takes of one ring through all ranks, node after node, as NCCL's.
+
+    Every piece passes all hops of the ring, so that start-ups add up hop by hop: two kinds of them, in proportion. All
+    pieces pass the slowest hop, whose bandwidth counts. ``CdmppError`` where nodes do not hold equally many ranks.
+    """
+    if nodes < 1 or ranks % nodes:
+        raise CdmppError(f"{ranks} ranks do not fill {nodes} nodes evenly: take a divisor")
+    if nodes == 1:
+        return inside
+    far = nodes / ranks
+    return AlphaBeta(far * between.alpha_s + (1.0 - far) * inside.alpha_s, max(inside.beta_s, between.beta_s))
+
+
 def parts(collective: Collective, nodes: int) -> list[tuple[Collective, bool]]:
     """List the collectives that make up a hierarchical one, one after the other, and whether each is between nodes.
 

@@ -1,0 +1,156 @@
+"""Calibration: what measured runs of some plans say about all others, a factor of computing and a share of the link."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from cdmpp.collectives.collective import Collective
+from cdmpp.collectives.collective_model import CollectiveEstimate
+from cdmpp.collectives.topology import Cost, Topology
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.plans.plan import Plan
+from cdmpp.plans.plan_file import read_plan
+from cdmpp.platform.limits import check_fields, numbers
+
+_FACTOR = numbers(1e-3, 1e3, "times")
+_SHARE = (1e-3, 4.0)
+"""Between a thousandth of the link's rate, and several links where the sheet counts one."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One plan was measured."""
+
+    plan: Plan
+    iteration_s: float
+    """Seconds of a whole step."""
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.iteration_s, int | float) and math.isfinite(self.iteration_s) and self.iteration_s > 0):
+            raise CdmppError(f"a run takes {self.iteration_s!r} s: expected a positive number of seconds")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Two numbers that carry over from measured plans to others of the same job on the same cluster."""
+
+    LIMITS: ClassVar = {"compute": _FACTOR, "bandwidth": _FACTOR}
+
+    compute: float = 1.0
+    """Measured seconds of computing by predicted ones."""
+    bandwidth: float = 1.0
+    """The share of the links' bandwidth that exchanges reach; start-ups stay as they are."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "calibration.")
+
+    def topology(self, nominal: Topology) -> Topology:
+        """Return the links as the runs found them."""
+        return at_bandwidth(nominal, self.bandwidth)
+
+
+def calibrate(runs: Sequence[Run], iteration_s: Callable[[Plan, Calibration], float]) -> Calibration:
+    """Fit the two numbers to measured runs, in order: computing from runs on one rank, then links from the others.
+
+    The link's share is the one under which predicted and measured steps agree in the geometric mean. What no run tells
+    stays 1.
+
+    Args:
+        runs: measured plans.
+        iteration_s: the predicted seconds of a plan's step under a calibration; never more where bandwidth grows.
+
+    Raises:
+        CdmppError: no run at all, or runs that no share between 0.001 and 4 explains: what they take is not exchanging.
+    """
+    if not runs:
+        raise CdmppError("no runs to calibrate on: measure one rank, and one job on several")
+    alone = [run for run in runs if run.plan.ranks == 1]
+    found, several = Calibration(), [run for run in runs if run.plan.ranks > 1]
+    if alone:
+        found = Calibration(math.exp(-_log_ratio(alone, iteration_s, found)))
+    if not several:
+        return found
+    low, high = (_log_ratio(several, iteration_s, replace(found, bandwidth=share)) for share in _SHARE)
+    if not high <= 0.0 <= low:
+        worst = "more than with a thousandth" if low < 0 else "less than with four times"
+        raise CdmppError(
+            f"{len(several)} runs on several ranks take {worst} of the links' bandwidth: they wait for something else, "
+            "or the calibration of computing does not hold for them"
+        )
+    from scipy.optimize import brentq  # answers without a calibration need none of it
+
+    share = brentq(
+        lambda log: _log_ratio(several, iteration_s, replace(found, bandwidth=math.exp(log))), *np.log(_SHARE)
+    )
+    return replace(found, bandwidth=math.exp(share))
+
+
+def read_runs(path: Path) -> tuple[Run, ...]:
+    """Read a CSV file with the columns ``plan``, the path of a plan file beside it, and ``seconds`` of a whole step.
+
+    ``DataError`` names the file and the line that cannot be read.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    if not rows or not {"plan", "seconds"} <= rows[0].keys():
+        raise DataError(f"{path} has no runs: expected a line plan,seconds and one line a run")
+    runs = []
+    for number, row in enumerate(rows, 2):
+        try:
+            runs.append(Run(read_plan(path.parent / row["plan"]), float(row["seconds"])))
+        except (CdmppError, TypeError, ValueError) as error:
+            raise DataError(f"{path}, line {number}: {error}") from error
+    return tuple(runs)
+
+
+def at_bandwidth(topology: Topology, share: float) -> Topology:
+    """Return a topology whose links carry ``share`` of its bandwidth, with the same start-ups.
+
+    What a collective of one byte takes is its start-up; the rest of its time follows its bytes.
+    """
+
+    def slower(cost: Cost) -> Cost:
+        def cost_at(collective: Collective) -> CollectiveEstimate:
+            whole, least = cost(collective), cost(replace(collective, bytes=1))
+
+            def seconds(all_s: float, start_s: float) -> float:
+                return min(start_s, all_s) + max(all_s - start_s, 0.0) / share
+
+            return replace(
+                whole,
+                latency_s=seconds(whole.latency_s, least.latency_s),
+                low_s=seconds(whole.low_s, least.low_s),
+                high_s=seconds(whole.high_s, least.high_s),
+                source=f"{whole.source}, at {share:.3g} of its bandwidth",
+            )
+
+        return cost_at
+
+    if share == 1.0:
+        return topology
+    far = None if topology.far is None else slower(topology.far)
+    return replace(
+        topology,
+        whole=slower(topology.whole),
+        near=slower(topology.near),
+        far=far,
+        near_rate=share * topology.near_rate,
+        far_rate=share * topology.far_rate,
+    )
+
+
+def _log_ratio(
+    runs: Sequence[Run], iteration_s: Callable[[Plan, Calibration], float], calibration: Calibration
+) -> float:
+    """Mean logarithm of predicted by measured seconds."""
+    return float(np.mean([math.log(iteration_s(run.plan, calibration) / run.iteration_s) for run in runs]))

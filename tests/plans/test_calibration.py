@@ -1,0 +1,87 @@
+"""Calibration on measured runs: what carries over to other plans."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdmpp.collectives.algorithms import around_nodes, ring
+from cdmpp.collectives.collective import Collective
+from cdmpp.collectives.interconnect import AlphaBeta
+from cdmpp.collectives.topology import fitted, topology_of
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.plans import plan_on, save_plan
+from cdmpp.plans.calibration import Calibration, Run, at_bandwidth, calibrate, read_runs
+
+WIRE = AlphaBeta(10e-6, 1e-10)
+GRADIENTS = 10**8
+
+
+def iteration_s(plan, calibration):
+    """0.2 s of computing, and an all-reduce of 100 MB."""
+    links = calibration.topology(fitted(WIRE, plan.ranks, "nccl"))
+    return 0.2 * calibration.compute + links.whole(Collective("all_reduce", GRADIENTS, plan.ranks)).latency_s
+
+
+def test_the_two_numbers_that_made_the_runs_are_found():
+    truth = Calibration(1.3, 0.4)
+    found = calibrate([Run(plan_on(gpus), iteration_s(plan_on(gpus), truth)) for gpus in (1, 4, 8)], iteration_s)
+    assert found.compute == pytest.approx(1.3) and found.bandwidth == pytest.approx(0.4)
+
+
+def test_one_rank_says_nothing_of_links():
+    found = calibrate([Run(plan_on(1), 0.1)], iteration_s)
+    assert found.compute == pytest.approx(0.5) and found.bandwidth == 1.0
+
+
+def test_start_ups_stay_and_bytes_take_longer():
+    slow = at_bandwidth(fitted(WIRE, 4, "nccl"), 0.5)
+    asked = Collective("all_reduce", GRADIENTS, 4)
+    # 6 steps of 10 us, and 1.5 times 100 MB at 10 GB/s, twice as long
+    assert slow.whole(asked).latency_s == pytest.approx(60e-6 + 2 * 15e-3, rel=1e-6)
+    assert slow.near_rate == pytest.approx(0.5e10)
+    assert at_bandwidth(slow, 1.0) is slow
+
+
+def test_links_between_nodes_slow_down_too():
+    nominal = topology_of(16, "v100", "dgx1-v100")
+    slow, message = at_bandwidth(nominal, 0.25), Collective("send_recv", 10**8, 2)
+    least = nominal.far(Collective("send_recv", 1, 2)).latency_s
+    assert slow.far(message).latency_s - least == pytest.approx(4 * (nominal.far(message).latency_s - least))
+    assert slow.rates["node 0 adapter 0 out"] == pytest.approx(nominal.rates["node 0 adapter 0 out"] / 4)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.1, "less than with four times"), (1e4, "more than with a thousandth")]
+)
+def test_runs_that_no_bandwidth_explains_are_refused(seconds, said):
+    with pytest.raises(CdmppError, match=said):
+        calibrate([Run(plan_on(8), seconds)], iteration_s)
+
+
+def test_no_runs_and_no_seconds_are_refused():
+    with pytest.raises(CdmppError, match="no runs"):
+        calibrate([], iteration_s)
+    with pytest.raises(CdmppError, match="positive number"):
+        Run(plan_on(2), float("nan"))
+
+
+def test_runs_are_read_from_a_file(tmp_path):
+    save_plan(plan_on(8), tmp_path / "eight.yaml")
+    (tmp_path / "runs.csv").write_text("plan,seconds\neight.yaml,0.25\n")
+    assert read_runs(tmp_path / "runs.csv") == (Run(plan_on(8), 0.25),)
+    (tmp_path / "runs.csv").write_text("plan,seconds\neight.yaml,fast\n")
+    with pytest.raises(DataError, match="line 2"):
+        read_runs(tmp_path / "runs.csv")
+    (tmp_path / "runs.csv").write_text("plan\neight.yaml\n")
+    with pytest.raises(DataError, match="plan,seconds"):
+        read_runs(tmp_path / "runs.csv")
+
+
+def test_a_ring_around_nodes_adds_up_both_start_ups():
+    inside, between = AlphaBeta(1e-6, 1e-11), AlphaBeta(9e-6, 1e-10)
+    hop = around_nodes(inside, between, 8, 2)
+    assert hop == AlphaBeta(pytest.approx(3e-6), 1e-10)  # 2 of 8 hops leave a node
+    assert around_nodes(inside, between, 4, 1) == inside
+    assert ring(Collective("all_reduce", 800, 8), hop) == pytest.approx(14 * (3e-6 + 100 * 1e-10))
+    with pytest.raises(CdmppError, match="evenly"):
+        around_nodes(inside, between, 8, 3)
