@@ -42,7 +42,7 @@ def _data_parallel(folder: Path) -> dict[str, Any]:
     return {
         "title": "ParaDL: data parallel training",
         "note": (
-            "Seconds an iteration, predicted (measured), ChainerMN on V100: gradients of all layers are reduced at once "
+            "Seconds an iteration, predicted (measured), ChainerMN on V100: all gradients are reduced at once "
             "after the backward pass, around one NCCL ring. Computing is the 1-GPU run; the share of the link's "
             "bandwidth is fitted to the 8-GPU run alone; start-ups are those of the authors' link table. Accuracy is "
             "1 - |predicted - measured| / measured; the authors' best case is 0.976."

@@ -1,7 +1,7 @@
 """Public figures of ParaDL (HPDC'21): layer tables, measured epochs and iterations, printed projections.
 
-Repositories TruongThaoNguyen/paraDL-analysis, commit ce36803, and ankahira/paraDL, commit cc23ef0; the machine is ABCI,
-four V100 with 16 GB a node, InfiniBand EDR. ``projections.csv`` and the rest lie in the folder ``paradl`` of ``--data``.
+Repositories TruongThaoNguyen/paraDL-analysis, commit ce36803, and ankahira/paraDL, commit cc23ef0; the machine is
+ABCI, four V100 with 16 GB a node, InfiniBand EDR. The files lie in the folder ``paradl`` of ``--data``.
 """
 
 from __future__ import annotations
@@ -52,10 +52,16 @@ def weights(folder: Path, model: str) -> int:
 def trained(folder: Path) -> list[Trained]:
     """Read the median iterations of jobs whose number of GPUs is known."""
     return [
-        Trained(row["model"], row["strategy"], int(row["gpus"]), int(row["global_batch_derived"]), float(row["median_s_per_iter"]))
+        Trained(
+            row["model"],
+            row["strategy"],
+            int(row["gpus"]),
+            int(row["global_batch_derived"]),
+            float(row["median_s_per_iter"]),
+        )
         for row in rows(folder / "training_logs.csv")
         if row["gpus"]
-    ]  # fmt: skip
+    ]
 
 
 def rows(path: Path) -> list[dict[str, str]]:
