@@ -25,8 +25,10 @@ class Written(Protocol):
         """The backward pass reads so many of them; None: all, if it reads any."""
 
 
-def peak_of(calls: Sequence[Written], runs: Sequence[tuple[int, bool]], to_end: Collection[int] = ()) -> int:
-    """Return the most bytes alive at a time: each result lives until its last reader has run.
+def alive_of(
+    calls: Sequence[Written], runs: Sequence[tuple[int, bool]], to_end: Collection[int] = ()
+) -> list[tuple[int, int]]:
+    """Return the bytes alive while each run writes its result, and after it: a result lives until its last reader ran.
 
     Args:
         calls: all calls.
@@ -51,12 +53,17 @@ def peak_of(calls: Sequence[Written], runs: Sequence[tuple[int, bool]], to_end: 
         saved = size if saved is None else saved
         freed[ends[False][run]] += size - saved
         freed[max(ends[False][run], ends[True][run])] += saved
-    alive = most = 0
+    alive, found = 0, list[tuple[int, int]]()
     for run, (place, _) in enumerate(runs):
         alive += calls[place].output_bytes
-        most = max(most, alive)
+        found.append((alive, alive - freed[run]))
         alive -= freed[run]
-    return most
+    return found
+
+
+def peak_of(calls: Sequence[Written], runs: Sequence[tuple[int, bool]], to_end: Collection[int] = ()) -> int:
+    """Return the most bytes alive at a time, of what ``alive_of`` returns."""
+    return max((during for during, _ in alive_of(calls, runs, to_end)), default=0)
 
 
 def peak_activation_bytes(graph: NetworkGraph, order: Sequence[int]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from cdmpp import devices
 from cdmpp.collectives import cluster as clusters
 from cdmpp.collectives.collective import RANKS
 from cdmpp.collectives.topology import topology_of
@@ -106,7 +107,7 @@ def optimize_step(
     plan = plan_for(ranks, strategy, plan)
     topology = topology_of(plan.ranks, step.prediction.device, cluster, link, backend)
     graph = graph_of(step)
-    memory = Memory(step.step.memory, graph.ranks[0])
+    memory = Memory(step.step.memory, graph.ranks[0], devices.get(step.prediction.device).kind == "gpu")
     evaluator = Evaluator(scale_ranks(graph, plan.ranks), topology, plan, memory, method)
     result = search(evaluator, memory_limit_bytes, most_accumulation_steps, step.step.optimizer)
     return replace(result, warnings=(*step.prediction.warnings, *result.warnings))

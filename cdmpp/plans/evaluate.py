@@ -57,7 +57,7 @@ class Evaluator:
             return (f"the cost of a plan is known by {by} of the traced step with other settings; memory is unknown",)
         found = [f"the cost of a plan is known by {by} of predicted kernels: no step under it was run"]
         if self.memory is not None:
-            found.append("memory is an estimate: the buffers of the back end and of the allocator are unknown")
+            found.append("memory is an estimate: the buffers of the back end and gaps of the allocator are unknown")
         return tuple(found)
 
     def evaluate(self, plan: Plan) -> Cost:

@@ -2,13 +2,111 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any
 
-from cdmpp.network.liveness import peak_of
+import numpy as np
+
+from cdmpp.network.liveness import alive_of
 from cdmpp.network.training_step import StepMemory
+from cdmpp.plans.allocator import CONTEXT, PARTLY_FILLED, taken_bytes
 from cdmpp.plans.plan import Plan
-from cdmpp.steps.step_graph import RankGraph
+from cdmpp.steps.step_graph import Op, RankGraph
+from cdmpp.steps.strategy import RankBytes
 from cdmpp.steps.transforms.recompute import run_order
+
+Bytes = Any
+"""A number of bytes, or an array with one for each plan."""
+
+
+@dataclass(frozen=True)
+class LiveBytes:
+    """Results that live while one rank runs the forward and the backward pass of one micro-batch."""
+
+    saved: Bytes
+    """They live from the forward into the backward pass."""
+    passes: Bytes
+    """Most bytes alive at a time, where each gradient goes to a place of its own at once."""
+    with_gradients: Bytes
+    """The same where gradients live to the end of the backward pass."""
+    gradients: Bytes
+    """Bytes of gradients among ``with_gradients``."""
+
+
+@dataclass(frozen=True)
+class MemoryParts:
+    """These bytes a rank holds at the moment at which it holds most; their sum is the peak."""
+
+    parameters: Bytes = 0
+    gradients: Bytes = 0
+    optimizer: Bytes = 0
+    """States that the optimizer keeps."""
+    buffers: Bytes = 0
+    """Buffers of the model, as of batch norms."""
+    inputs: Bytes = 0
+    activations: Bytes = 0
+    """Results of the passes: saved ones of all micro-batches in flight, workspace of the one that runs, logits."""
+    communication: Bytes = 0
+    """Buckets, gathered parameters, gradients under way, and what neighbours in a pipeline send."""
+    workspace: Bytes = 0
+    """Of the update."""
+    rounding: Bytes = 0
+    """What the allocator takes on top."""
+    context: Bytes = 0
+    """What the framework holds before the first tensor."""
+
+    @property
+    def peak_bytes(self) -> Bytes:
+        """Sum all parts."""
+        return sum(getattr(self, one.name) for one in fields(self))
+
+    @property
+    def largest(self) -> str:
+        """Name the part with most bytes, of one plan."""
+        return max((one.name for one in fields(self)), key=lambda name: getattr(self, name))
+
+
+def peak_parts(
+    held: StepMemory,
+    own: RankBytes,
+    live: LiveBytes,
+    micro_batches: Bytes = 1,
+    in_flight: Bytes = 1,
+    batches: Bytes = 1,
+    received: Bytes = 0,
+) -> MemoryParts:
+    """Return what a rank holds at its peak, by closed form; every number may be an array over plans.
+
+    The peak is in the passes or in the update. In the passes all but one of the micro-batches in flight hold what they
+    saved. That is the peak of the timeline where some micro-batch ends its backward pass before as many are in flight
+    for the last time, as under 1F1B with more micro-batches than stages; else the sum counts all gradients of a first
+    micro-batch that are not there yet, and is above the timeline by at most the rank's gradients.
+
+    Args:
+        held: what the rank would hold if it were the only one of its stage.
+        own: what it holds of that under its strategy.
+        live: results of one micro-batch.
+        micro_batches: micro-batches of a pipeline, whose inputs are all there.
+        in_flight: micro-batches that have begun their forward pass and not ended their backward pass: as many as there
+            are for GPipe, ``min(micro_batches, stages - stage)`` for 1F1B with stages from 0 up.
+        batches: gradient accumulation steps.
+        received: bytes that neighbours in a pipeline send for one micro-batch; PyTorch has buffers for each.
+    """
+    adds_up = np.logical_or(own.holds_gradients, np.multiply(micro_batches, batches) > 1)
+    gradients = np.where(adds_up, own.gradient_bytes, live.gradients)
+    alive = np.subtract(in_flight, 1) * live.saved + np.where(adds_up, live.passes, live.with_gradients - gradients)
+    in_passes = gradients + alive + own.gathered_bytes >= own.gradient_bytes + own.update_bytes
+    return MemoryParts(
+        own.parameter_bytes,
+        np.where(in_passes, gradients, own.gradient_bytes),
+        own.state_bytes,
+        held.buffer_bytes,
+        np.multiply(held.input_bytes, micro_batches),
+        np.where(in_passes, alive, 0),
+        own.bucket_bytes + np.multiply(received, micro_batches) + np.where(in_passes, own.gathered_bytes, 0),
+        np.where(in_passes, 0, own.update_bytes),
+    )
 
 
 @dataclass(frozen=True)
@@ -17,41 +115,78 @@ class Memory:
 
     held: StepMemory
     rank: RankGraph
-    """The rank's ops with the bytes they write and read, its gradients and modules."""
+    """The rank's ops of one micro-batch with the bytes they write and read, its gradients and modules."""
+    is_gpu: bool = False
+    """True if PyTorch's caching allocator and the context of a GPU count."""
+    _live: dict[tuple[tuple[str, ...], bool], LiveBytes] = field(default_factory=dict, compare=False, repr=False)
 
-    def live_bytes(self, recomputed: tuple[str, ...] = (), with_gradients: bool = True) -> int:
-        """Return the most bytes of results alive at a time, without those of the update, which writes in place.
+    def live(self, recomputed: tuple[str, ...] = (), is_taken: bool = False) -> LiveBytes:
+        """Return the results alive in the passes, without those of the update, which writes in place.
 
         A result lives until its last reader has run. Inside a module that is recomputed it lives twice: until its last
         reader in the forward pass, and from the second run on.
 
         Args:
             recomputed: names of modules.
-            with_gradients: whether gradients live to the end; else each goes to a place of its own at once.
+            is_taken: whether bytes are those that the allocator takes.
         """
-        ops = self.rank.ops
-        runs = [
-            (place, ops[place].phase == "backward" and not (ops[place].is_recomputed or is_again))
-            for place, is_again in run_order(self.rank, recomputed)
-            if ops[place].phase != "update"
-        ]
-        gradients = {one.ready_after for one in self.rank.gradients if one.is_used}
-        return peak_of(ops, runs, gradients if with_gradients else ())
+        if (key := (recomputed, is_taken)) not in self._live:
+            found, unmade = _live(self.rank, recomputed, is_taken), self._unmade_bytes
+            made = replace(found, with_gradients=found.with_gradients + unmade, gradients=found.gradients + unmade)
+            self._live[key] = made
+        return self._live[key]
+
+    def parts(self, plan: Plan, micro_batches: int = 1, in_flight: int = 1, received_bytes: int = 0) -> MemoryParts:
+        """Return what the rank holds at its peak under a plan, as ``peak_parts`` does. Buffers of NCCL are unknown."""
+        batches, modules = plan.gradient_accumulation_steps, self.rank.modules
+        own = plan.strategy.rank_bytes(self.held, modules, plan.ranks)
+        schedule = micro_batches, in_flight, batches, received_bytes
+        found = peak_parts(self.held, own, self.live(plan.recompute), *schedule)
+        if self.is_gpu:
+            taken = peak_parts(self.held, own, self.live(plan.recompute, is_taken=True), *schedule)
+            rounding = taken.peak_bytes - found.peak_bytes + self._rounded(own) + PARTLY_FILLED
+            found = replace(found, rounding=rounding, context=CONTEXT)
+        return MemoryParts(*(int(getattr(found, one.name)) for one in fields(found)))
 
     def peak_bytes(self, plan: Plan) -> int:
-        """Sum parameters, states, gradients, results and what the strategy adds; buffers of NCCL are unknown."""
-        held, recompute = self.held, plan.recompute
-        own = plan.strategy.rank_bytes(held, self.rank.modules, plan.ranks)
-        kept = held.buffer_bytes + held.input_bytes + own.kept_bytes
-        if own.holds_gradients:
-            return kept + max(own.gathered_bytes + self.live_bytes(recompute, False), own.update_bytes)
-        if plan.gradient_accumulation_steps > 1:
-            alive = own.gathered_bytes + self.live_bytes(recompute, False)
-            return kept + held.gradient_bytes + max(alive, own.update_bytes)
-        alive = own.gathered_bytes + self.live_bytes(recompute) + self._unmade_bytes
-        return kept + max(alive, held.gradient_bytes + own.update_bytes)
+        """Return the sum of the parts at the peak."""
+        return self.parts(plan).peak_bytes
 
-    @property
+    @cached_property
     def _unmade_bytes(self) -> int:
         """Bytes of gradients that no call writes, where the backward pass is a ratio of the forward pass."""
-        return max(0, self.held.live_bytes - self.live_bytes())
+        return max(0, self.held.live_bytes - _live(self.rank, (), False).with_gradients)
+
+    def _rounded(self, own: RankBytes) -> int:
+        """Bytes that the allocator takes on top for parameters, states and gradients with a place of their own."""
+        held = self.held
+        share = own.parameter_bytes / (held.parameter_bytes or 1)
+        copies = 1 + own.holds_gradients + round(held.state_bytes / (held.gradient_bytes or 1))
+        sizes = [round(one.bytes * share) for one in self.rank.gradients]
+        return copies * sum(taken_bytes(size) - size for size in sizes)
+
+
+def _live(rank: RankGraph, recomputed: tuple[str, ...], is_taken: bool) -> LiveBytes:
+    ops = [_taken(op) for op in rank.ops] if is_taken else rank.ops
+    order = [(place, again) for place, again in run_order(rank, recomputed) if ops[place].phase != "update"]
+    runs = [
+        (place, ops[place].phase == "backward" and not (ops[place].is_recomputed or again)) for place, again in order
+    ]
+    passes = alive_of(ops, runs)
+    forward = [run for run, (place, again) in enumerate(order) if ops[place].phase == "forward" and not again]
+    made = {one.ready_after for one in rank.gradients if one.is_used}
+    kept = alive_of(ops, runs, made)
+    peak = max(range(len(runs)), key=lambda run: kept[run][0], default=0)
+    return LiveBytes(
+        passes[forward[-1]][1] if forward else 0,
+        max((during for during, _ in passes), default=0),
+        kept[peak][0] if kept else 0,
+        sum(ops[place].output_bytes for place, _ in order[: peak + 1] if place in made),
+    )
+
+
+def _taken(op: Op) -> Op:
+    """The op with the bytes that the allocator takes for its results; what is saved and what is not lie apart."""
+    saved = op.saved_bytes if op.saved_bytes is None else taken_bytes(op.saved_bytes)
+    rest = taken_bytes(op.output_bytes - (op.saved_bytes or 0))
+    return replace(op, output_bytes=rest + (saved or 0), saved_bytes=saved)

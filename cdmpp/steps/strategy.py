@@ -41,14 +41,26 @@ def flag(option: str, type: Callable[[str], Any], help: str) -> dict[str, Flag]:
 class RankBytes:
     """One rank holds so much under a strategy, next to the model's buffers, its inputs and activations; in bytes."""
 
-    kept_bytes: int
-    """Parameters, optimizer states and communication buffers that stay from step to step."""
+    parameter_bytes: int
+    """Its parameters; of sharded ones its own part."""
+    state_bytes: int
+    """What the optimizer keeps from step to step."""
+    gradient_bytes: int
+    """Its gradients once the backward pass is over."""
     update_bytes: int
     """Workspace of the update."""
+    bucket_bytes: int = 0
+    """Communication buffers that stay from step to step."""
     gathered_bytes: int = 0
-    """Parameters and gradients that are there only while the passes run."""
+    """Parameters, gradients and buffers of exchanges that are there only while the passes run."""
     holds_gradients: bool = False
-    """True if ``kept_bytes`` contains the gradients; otherwise they live among the results of the backward pass."""
+    """True if gradients have a place of their own; otherwise they live among the results of the backward pass."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """All that stays from step to step."""
+        held = self.gradient_bytes if self.holds_gradients else 0
+        return self.parameter_bytes + self.state_bytes + self.bucket_bytes + held
 
 
 @dataclass(frozen=True)
@@ -146,7 +158,7 @@ class Strategy(ABC):
             modules: the modules of the model, which are groups of parameters.
             ranks: number of ranks.
         """
-        return RankBytes(held.parameter_bytes + held.state_bytes, held.update_bytes)
+        return RankBytes(held.parameter_bytes, held.state_bytes, held.gradient_bytes, held.update_bytes)
 
     def proposals(self, graph: StepGraph) -> Iterator[tuple[str, str, Iterable[Self]]]:
         """Yield other settings that may make the step ``graph`` of two ranks or more shorter.

@@ -107,8 +107,9 @@ class DDP(Strategy):
         if ranks == 1:
             return own
         packed = max(held.gradient_bytes, sum(one.bytes for one in modules))  # those without a gradient too
-        kept = own.kept_bytes + packed
-        return replace(own, kept_bytes=kept, holds_gradients=self.gradient_as_bucket_view)
+        if self.gradient_as_bucket_view:
+            return replace(own, gradient_bytes=packed, holds_gradients=True)
+        return replace(own, bucket_bytes=packed)
 
     def apply(self, graph: StepGraph) -> StepGraph:
         """Give the step its exchanges; in a traced step its gradients are packed into other buckets."""

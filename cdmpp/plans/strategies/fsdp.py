@@ -83,11 +83,12 @@ class FSDP(Strategy):
         root = sum(one.padded_bytes(ranks) for one in modules if one.is_kept)
         padding = (sum(sizes) + root) / (sum(one.bytes for one in modules) or 1) if modules else 1.0
         gathered = sum(sizes[:2]) + root if self.reshard_after_forward else padding * held.parameter_bytes
-        kept = held.parameter_bytes + held.state_bytes + held.gradient_bytes
         return RankBytes(
-            math.ceil(padding * kept / ranks),
+            math.ceil(padding * held.parameter_bytes / ranks),
+            math.ceil(padding * held.state_bytes / ranks),
+            math.ceil(padding * held.gradient_bytes / ranks),
             math.ceil(padding * held.update_bytes / ranks),
-            math.ceil(gathered) + max((one.scattered_bytes(ranks) for one in modules), default=0),
+            gathered_bytes=math.ceil(gathered) + max((one.scattered_bytes(ranks) for one in modules), default=0),
             holds_gradients=True,
         )
 

@@ -79,7 +79,7 @@ class ParameterServer(Strategy):
         """Count a whole model, and on several ranks the sums of a server."""
         own = super().rank_bytes(held, modules, ranks)
         sums = -(-held.gradient_bytes // self.servers_on(ranks)) if ranks > 1 else 0
-        return replace(own, kept_bytes=own.kept_bytes + sums)
+        return replace(own, bucket_bytes=sums)
 
     def proposals(self, graph: StepGraph) -> Iterator[tuple[str, str, Iterable[Self]]]:
         """Propose sizes of parts, and numbers of servers."""

@@ -41,7 +41,7 @@ class Quantized(Strategy):
 
     def rank_bytes(self, held, modules, ranks):
         own = super().rank_bytes(held, modules, ranks)
-        return replace(own, kept_bytes=own.kept_bytes + held.gradient_bytes * self.bits // 32)
+        return replace(own, bucket_bytes=held.gradient_bytes * self.bits // 32)
 
     def memory_savers(self, ranks):
         if self.bits > 8:
