@@ -32,6 +32,10 @@ class Call:
     """Weights and inputs of the network that it reads: (number, bytes). One number is one buffer."""
     saved_bytes: int | None = None
     """Bytes of what it writes that the backward pass reads; None: all, if it reads any."""
+    result_bytes: int | None = None
+    """Bytes of its result, without what it writes for its backward pass; None: all that it writes."""
+    forward: int | None = None
+    """Place of the call of the forward pass whose gradients it makes, or that it runs again; None: unknown."""
 
 
 @dataclass(frozen=True)

@@ -90,12 +90,13 @@ def graph_of_layers(layers: Sequence[Layer], ranks: int = 1, update_s: float = 0
             layers[place].backward_s,
             output_bytes=layers[place - 1].output_bytes if place else 0,
             inputs=tuple(dict.fromkeys((place, last[place] - 1))),
+            forward=place,
         )
         for place in reversed(range(count))
     ]
     update = [Op("update", "update", update_s)] if update_s else []
     trained = [(place, one) for place, one in enumerate(layers) if one.parameter_bytes]
-    gradients = tuple(Gradient(one.name, one.parameter_bytes, last[place]) for place, one in trained)
+    gradients = tuple(Gradient(one.name, one.parameter_bytes, last[place], readers=(place,)) for place, one in trained)
     modules = tuple(
         ModuleSpan(one.name, one.parameter_bytes, (place, place), (last[place], last[place])) for place, one in trained
     )

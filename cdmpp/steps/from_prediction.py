@@ -34,17 +34,32 @@ def graph_of(prediction: StepPrediction) -> StepGraph:
             output_bytes=call.call.output_bytes,
             inputs=call.call.inputs,
             saved_bytes=call.call.saved_bytes,
+            result_bytes=call.call.result_bytes,
+            forward=call.call.forward,
         )
         for place, call in enumerate(step.calls)
     )
     backward = [place for place, call in enumerate(step.calls) if call.phase == "backward"]
+    first, readers = backward[0] if backward else 0, _readers(step)
     gradients = tuple(
-        Gradient(one.name, one.bytes, max(one.ready, backward[0] if backward else 0), is_used=one.is_used)
+        Gradient(
+            one.name, one.bytes, max(one.ready, first), is_used=one.is_used,
+            readers=tuple(readers.get(one.number, ())),
+        )
         for one in step.parameters
-    )
+    )  # fmt: skip
     start_s = spans[START].end_s - spans[START].start_s if START in spans else spans[names[0]].start_s
     modules = modules_of(step) if backward else ()
     return StepGraph((RankGraph(0, ops, gradients, modules, start_s, buffers=step.buffers),))
+
+
+def _readers(step: TrainingStep) -> dict[int | None, list[int]]:
+    """Number of a parameter -> places of the calls of the forward pass that read it."""
+    found: dict[int | None, list[int]] = {}
+    for place, call in enumerate(step.calls):
+        for number, _ in call.call.resident if call.phase == "forward" else ():
+            found.setdefault(number, []).append(place)
+    return found
 
 
 def _gaps_s(timeline: Timeline, names: Sequence[str], queues: Sequence[str]) -> list[float]:

@@ -54,6 +54,10 @@ class Op:
     """Places of the ops whose results it reads. A result of the forward pass that the backward pass reads is saved."""
     saved_bytes: int | None = None
     """Bytes of what it writes that the backward pass reads; None: all, if it reads any."""
+    result_bytes: int | None = None
+    """Bytes of its result, without what it writes for its backward pass; None: all that it writes."""
+    forward: int | None = None
+    """Place of the op of the forward pass whose gradients it makes, or that it runs again; None: unknown."""
 
     def is_sound_at(self, place: int) -> bool:
         """Return True if it may be op ``place`` of a rank; quick, since graphs have many."""
@@ -66,7 +70,8 @@ class Op:
                 and isinstance(self.is_recomputed, bool)
                 and isinstance(self.output_bytes, int)
                 and self.output_bytes >= 0
-                and (self.saved_bytes is None or (type(self.saved_bytes) is int and self.saved_bytes >= 0))
+                and all(n is None or (type(n) is int and n >= 0) for n in (self.saved_bytes, self.result_bytes))
+                and (self.forward is None or (type(self.forward) is int and 0 <= self.forward < place))
                 and self.phase in PHASES
             )
         except TypeError:
@@ -87,6 +92,8 @@ class Gradient:
     """Its data type; gradients of different types share no bucket."""
     is_used: bool = True
     """False if there is none in this step, since the loss does not depend on the parameter."""
+    readers: tuple[int, ...] = ()
+    """Places of the ops of the forward pass that read the parameter; empty: unknown."""
 
 
 @dataclass(frozen=True)

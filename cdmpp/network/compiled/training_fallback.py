@@ -105,7 +105,7 @@ def _joined(forward: NetworkGraph, update: NetworkGraph) -> _Joined:
         tasks.setdefault(key, _renamed(forward.tasks[call.task_id], key))
         scaled[key] = call.task_id, BACKWARD_RATIOS.get(tasks[key].op_class, 1.0)
         before = tuple(dict.fromkeys((len(calls) - 1, place, *call.inputs)))
-        calls.append(Call(f"{call.name} backward", key, before, call.output_bytes, call.resident))
+        calls.append(Call(f"{call.name} backward", key, before, call.output_bytes, call.resident, forward=place))
     first, numbers = len(calls), 1 + max((n for call in calls for n, _ in call.resident), default=0)
     for call in update.calls:
         resident = tuple((numbers + number, size) for number, size in call.resident)

@@ -88,6 +88,8 @@ class _Backward:
                 self._call(place)
         for place, buffers in self.saved.items():
             self.calls[place] = replace(self.calls[place], saved_bytes=sum(buffers.values()))
+        for place in range(len(self.graph.calls)):
+            self.calls[place] = replace(self.calls[place], result_bytes=self._result_bytes(place))
         results = tuple(dict.fromkeys((*self.graph.results, *self.ready.values())))
         return ForwardBackward(
             replace(self.graph, calls=tuple(self.calls), tasks=self.grown.tasks, results=results),
@@ -180,7 +182,8 @@ class _Backward:
         for source in inputs:
             for one in self.learning[source].made if source < len(self.learning) else ():
                 self.saved.setdefault(source, {})[one.number] = one.bytes
-        self.calls.append(replace(call, name=f"{call.name} recomputed#{len(self.calls)}", inputs=inputs))
+        name = f"{call.name} recomputed#{len(self.calls)}"
+        self.calls.append(replace(call, name=name, inputs=inputs, forward=place))
         self.copies.append(len(self.calls) - 1)
         self.again.done(place, self.copies[-1])
 
@@ -210,7 +213,7 @@ class _Backward:
         call = self.graph.calls[place]
         name = f"{call.name} backward#{len(self.calls)}"
         read = tuple(dict.fromkeys(inputs))
-        self.calls.append(Call(name, self.grown.task(operator), read, written, call.resident))
+        self.calls.append(Call(name, self.grown.task(operator), read, written, call.resident, forward=place))
         return len(self.calls) - 1
 
 

@@ -53,7 +53,7 @@ def moved(exchange: Exchange, edits: Mapping[int, Edit]) -> Exchange:
 def moved_op(op: Op, places: Mapping[int, int]) -> Op:
     """Give the op new places of the ops that it waits for and reads; those that have none are left out."""
     waits, inputs = (tuple(places[one] for one in old if one in places) for old in (op.waits, op.inputs))
-    return replace(op, waits=waits, inputs=inputs)
+    return replace(op, waits=waits, inputs=inputs, forward=None if op.forward is None else places.get(op.forward))
 
 
 def each_op(graph: StepGraph, change: Callable[[Op], Op]) -> StepGraph:
@@ -66,7 +66,10 @@ def _begins(places: Mapping[int, Sequence[int]], edits: Mapping[int, Edit]) -> d
 
 
 def _rank(rank: RankGraph, edit: Edit) -> RankGraph:
-    gradients = tuple(replace(one, ready_after=edit.end(one.ready_after)) for one in rank.gradients)
+    gradients = tuple(
+        replace(one, ready_after=edit.end(one.ready_after), readers=tuple(map(edit.begin, one.readers)))
+        for one in rank.gradients
+    )
     modules = tuple(
         replace(
             one,

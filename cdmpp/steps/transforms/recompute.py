@@ -58,9 +58,10 @@ def _edit(rank: RankGraph, modules: Collection[str]) -> Edit:
         op = rank.ops[place]
         latest = {**places, **copies}
         waits = tuple((latest if is_again else places)[other] for other in op.waits)
-        ops.append(replace(op, waits=waits, inputs=tuple(latest[other] for other in op.inputs)))
+        forward = None if op.forward is None else places[op.forward]
+        ops.append(replace(op, waits=waits, inputs=tuple(latest[other] for other in op.inputs), forward=forward))
         if is_again:
-            ops[-1] = replace(ops[-1], phase="backward")
+            ops[-1] = replace(ops[-1], phase="backward", forward=places[place])
             copies[place] = number
     kept = [places[place] for place in range(len(rank.ops))]
     again = {one.name: again_places(rank, one) for one in rank.modules if one.name in modules}

@@ -257,3 +257,18 @@ def test_half_precision_and_options_of_the_other_runtime_are_refused(capsys):
         assert told in capsys.readouterr().err
     with pytest.raises(CdmppError, match="float32 only"):
         read_step(Workload(nn.Linear(4, 4).half(), torch.randn(2, 4).half(), mode="training_step"))
+
+
+def test_calls_of_the_backward_pass_name_theirs_of_the_forward_pass_and_results_leave_out_what_is_only_kept():
+    """By hand: a max pool of 2 x 2 writes a quarter of its input, and indices of 8 bytes for its backward pass."""
+    module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.MaxPool2d(2), nn.Flatten())
+    step = read_step(Workload(module, torch.randn(2, 3, 8, 8), loss="mse", mode="training_step")).step
+    named = {call.call.name: call.call for call in step.calls}
+    pool = next(call for name, call in named.items() if "pool" in name and "backward" not in name)
+    assert pool.result_bytes == 4 * 2 * 4 * 4 * 4
+    assert pool.output_bytes == 3 * pool.result_bytes
+    for call in step.calls:
+        if call.phase == "backward":
+            assert call.call.name.startswith(step.calls[call.call.forward].call.name)
+        else:
+            assert call.call.forward is None

@@ -1,0 +1,59 @@
+"""Schedule: in which order the stages of a pipeline run their micro-batches. The protocol that every schedule follows.
+
+A schedule is one file of ``cdmpp/plans/schedules``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from cdmpp.platform.limits import Limits, check_fields
+
+FORWARD, BACKWARD = "forward", "backward"
+"""Kinds of actions. A schedule that divides the backward pass gets two more: of the inputs and of the weights."""
+
+
+class Action(NamedTuple):
+    """One stage runs one pass of one micro-batch."""
+
+    stage: int
+    kind: str
+    """``FORWARD`` or ``BACKWARD``."""
+    micro_batch: int
+
+
+@dataclass(frozen=True)
+class Schedule(ABC):
+    """It orders the actions of each rank. A rank has one stage; one that has several names each in its actions."""
+
+    LIMITS: ClassVar[Mapping[str, Limits]] = {}
+    """Name of a field that holds numbers -> what they may be."""
+    name: ClassVar[str]
+    """The name in files and on the command line."""
+    title: ClassVar[str]
+    """A few words for a reader."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, f"{self.name}.")
+
+    @abstractmethod
+    def actions(self, rank: int, ranks: int, micro_batches: int) -> tuple[Action, ...]:
+        """List what one of the ``ranks`` of a pipeline runs in one step, in order."""
+
+    def live_micro_batches(self, rank: int, ranks: int, micro_batches: int) -> int:
+        """Count the micro-batches whose activations a rank holds at a time, at most.
+
+        Each begins with its forward pass and ends with its backward pass, of each stage of the rank.
+        """
+        alive = most = 0
+        for action in self.actions(rank, ranks, micro_batches):
+            alive += 1 if action.kind == FORWARD else -1
+            most = max(most, alive)
+        return most
+
+    def warnings(self, ranks: int, micro_batches: int) -> tuple[str, ...]:
+        """Say where frameworks refuse what is asked, a sentence each."""
+        return ()
