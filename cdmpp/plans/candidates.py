@@ -1,0 +1,169 @@
+"""Candidates: every plan that a question allows, a column a setting. One that cannot be keeps the reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.plans.combinations import Combination
+from cdmpp.plans.degrees import TITLES, ParallelDegrees
+from cdmpp.plans.plan import ACCUMULATION
+
+IntArray = NDArray[np.int64]
+DEGREES = tuple(one.name for one in fields(ParallelDegrees))
+REPLICAS = ("dp_replicate", "dp_shard")
+"""Degrees along which each rank has a batch of its own."""
+VALID, FACTORS, LIMIT, BATCH = range(4)
+"""Reasons by number."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """All arrays have one number for each plan, in an order that only the question decides."""
+
+    combinations: tuple[Combination, ...]
+    ranks: int
+    global_batch: int
+    limits: Mapping[str, int]
+    """Degree -> the largest one that the network allows."""
+    schedules: tuple[str, ...]
+    combination: IntArray
+    """Place in ``combinations``."""
+    degrees: IntArray
+    """A row a plan, a column for each of ``DEGREES``."""
+    micro_batch: IntArray
+    """Examples of one forward pass of one rank; 0 where the batch cannot be divided."""
+    micro_batches: IntArray
+    """Forward passes of one rank in one step: micro-batches of a pipeline, else gradient accumulation steps."""
+    schedule: IntArray
+    """Place in ``schedules``; 0 without a pipeline."""
+    recompute: IntArray
+    """1 where every module runs its forward pass again in the backward pass."""
+    reason: IntArray
+    """``VALID``, or why the plan cannot be."""
+
+    def __len__(self) -> int:
+        return len(self.reason)
+
+    def degree(self, *names: str) -> IntArray:
+        """Return the product of some degrees of each plan."""
+        return np.prod(self.degrees[:, [DEGREES.index(name) for name in names]], axis=1, dtype=np.int64)
+
+    def taken(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Candidates:
+        """Keep some plans, in the order of ``rows``."""
+        kept = {name: getattr(self, name)[rows] for name in _COLUMNS}
+        return replace(self, **kept)
+
+    def degrees_of(self, row: int) -> ParallelDegrees:
+        """Return the degrees of one plan."""
+        return ParallelDegrees(**dict(zip(DEGREES, map(int, self.degrees[row]), strict=True)))
+
+    def why_not(self, row: int) -> str:
+        """Say why a plan cannot be, with its numbers; empty where it can."""
+        reason, combination = int(self.reason[row]), self.combinations[int(self.combination[row])]
+        if reason == FACTORS:
+            many = len(combination.degrees)
+            return f"{self.ranks} devices are no product of {many} degree{'s' * (many > 1)} above 1"
+        if reason == LIMIT:
+            degrees = self.degrees_of(row)
+            name = next(name for name, most in self.limits.items() if getattr(degrees, name) > most)
+            return f"{TITLES[name]} over {getattr(degrees, name)} ranks: this network allows {self.limits[name]}"
+        if reason == BATCH:
+            replicas = int(self.degree(*REPLICAS)[row])
+            return f"{self.global_batch} examples cannot be divided evenly among {replicas} replicas"
+        return ""
+
+
+_COLUMNS = tuple(one.name for one in fields(Candidates) if one.type == "IntArray")
+
+
+def candidates(
+    combinations: Sequence[Combination],
+    ranks: int,
+    global_batch: int,
+    limits: Mapping[str, int],
+    schedules: Sequence[str] = ("gpipe", "1f1b"),
+    can_recompute: bool = True,
+) -> Candidates:
+    """List every plan for ``ranks`` devices: degrees, micro-batches, schedules, with and without recomputing.
+
+    Args:
+        combinations: strategies that are tried.
+        ranks: number of devices; all degrees of a plan multiply to it.
+        global_batch: examples of one step of all ranks.
+        limits: degree -> the largest one that the network allows; degrees that are not named have no limit.
+        schedules: names of the schedules of a pipeline.
+        can_recompute: whether the network has modules that can be recomputed.
+    """
+    blocks = [
+        _block(place, one, degrees, global_batch, limits, len(schedules), can_recompute)
+        for place, one in enumerate(combinations)
+        for degrees in _degrees(one, ranks)
+    ]
+    columns = np.concatenate(blocks) if blocks else np.zeros((0, 6 + len(DEGREES)), np.int64)
+    combination, micro_batch, micro_batches, schedule, recompute, reason = columns[:, :6].T
+    return Candidates(
+        tuple(combinations), ranks, global_batch, dict(limits), tuple(schedules), combination, columns[:, 6:],
+        micro_batch, micro_batches, schedule, recompute, reason,
+    )  # fmt: skip
+
+
+def divisors(number: int) -> list[int]:
+    """List all divisors, rising."""
+    low = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
+    return sorted({*low, *(number // one for one in low)})
+
+
+def _degrees(one: Combination, ranks: int) -> Iterator[dict[str, int] | None]:
+    """Degrees of a combination that multiply to ``ranks``, each above 1; None where there are none."""
+    if ranks == 1:
+        if not one.model_parallel and len(one.degrees) == 1:
+            yield {}
+        return
+    found = [dict(zip(one.degrees, values, strict=True)) for values in factors(ranks, len(one.degrees))]
+    yield from found or [None]
+
+
+def factors(number: int, count: int) -> Iterator[tuple[int, ...]]:
+    """List ordered tuples of ``count`` numbers above 1 whose product is ``number``."""
+    if count == 1:
+        if number > 1:
+            yield (number,)
+        return
+    for first in divisors(number)[1:]:
+        for rest in factors(number // first, count - 1):
+            yield (first, *rest)
+
+
+def _block(
+    place: int, one: Combination, degrees: Mapping[str, int] | None, batch: int, limits: Mapping[str, int],
+    schedules: int, can_recompute: bool,
+) -> IntArray:  # fmt: skip
+    """Rows of one combination with these degrees: micro-batches x schedules x recomputing."""
+    own = degrees or {}
+    replicas, stages = math.prod(own.get(name, 1) for name in REPLICAS), own.get("pp", 1)
+    reason = VALID
+    if degrees is None:
+        reason = FACTORS
+    elif any(value > limits.get(name, value) for name, value in own.items()):
+        reason = LIMIT
+    elif batch % replicas:
+        reason = BATCH
+    counts, variants, again = [0], 1, 1
+    if reason == VALID:
+        each = batch // replicas
+        can_divide = stages > 1 or one.strategy.can_accumulate
+        counts = [count for count in divisors(each) if count in ACCUMULATION] if can_divide else [1]
+        variants, again = (schedules if stages > 1 else 1), 1 + can_recompute
+    micro = np.array([batch // replicas // count if count else 0 for count in counts])
+    grid = np.array(np.meshgrid(np.arange(len(counts)), np.arange(variants), np.arange(again), indexing="ij"))
+    number, schedule, recompute = grid.reshape(3, -1)
+    rows = np.empty((len(number), 6 + len(DEGREES)), np.int64)
+    rows[:, 0], rows[:, 1], rows[:, 2] = place, micro[number], np.array(counts)[number]
+    rows[:, 3], rows[:, 4], rows[:, 5] = schedule, recompute, reason
+    rows[:, 6:] = [own.get(name, 1) for name in DEGREES]
+    return rows

@@ -1,0 +1,87 @@
+"""Combinations: which strategies a plan has at the same time, by the words of a command line such as ``data+filter``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from cdmpp.devices.sheet import nearest
+from cdmpp.errors import UsageError
+from cdmpp.plans.strategies import DEFAULT_STRATEGY, STRATEGIES
+from cdmpp.steps.strategy import Strategy
+
+_WORDS: Mapping[str, tuple[str, Mapping[str, int]]] = {
+    "data": ("ddp", {}),
+    "zero1": ("zero", {"stage": 1}),
+    "zero2": ("zero", {"stage": 2}),
+    "zero3": ("fsdp", {}),
+}
+"""Word -> strategy and settings, next to the names of the strategies themselves."""
+_REPLICAS = ("data", "zero1", "zero2", "fsdp", "hsdp")
+_OF_CONVOLUTIONS = ("spatial", "filter", "channel")
+
+
+@dataclass(frozen=True)
+class Combination:
+    """Strategies that share one job. Each of their degrees exceeds 1."""
+
+    name: str
+    """Words joined by ``+``."""
+    strategy: Strategy
+    """How replicas keep their parameters alike."""
+    model_parallel: tuple[Strategy, ...] = ()
+    """Strategies that divide the model."""
+    degrees: tuple[str, ...] = ("dp_replicate",)
+    """Degrees that exceed 1."""
+
+
+def combination(name: str) -> Combination:
+    """Read ``data+filter``; ``UsageError`` for an unknown word, with the nearest ones, or words that do not go together."""
+    made = [_strategy(word, name) for word in name.split("+")]
+    replicas = [one for one in made if not one.divides_model]
+    dividing = tuple(one for one in made if one.divides_model)
+    if len(replicas) > 1:
+        raise UsageError(
+            f"--strategies {name}: {' and '.join(one.name for one in replicas)} both say how replicas keep parameters "
+            "alike: name one of them (hsdp shards in groups and replicates the groups)"
+        )
+    owners = [degree for one in made for degree in one.degrees]
+    if len(set(owners)) < len(owners):
+        raise UsageError(f"--strategies {name} names a strategy twice: each once")
+    return Combination(name, replicas[0] if replicas else STRATEGIES[DEFAULT_STRATEGY](), dividing, tuple(owners))
+
+
+def combinations(names: Sequence[str]) -> tuple[Combination, ...]:
+    """Read several; one that is named twice is kept once."""
+    return tuple(combination(name) for name in dict.fromkeys(names))
+
+
+def usual(limits: Mapping[str, int]) -> tuple[str, ...]:
+    """List what suits a network: splits of convolutions where it has some, a pipeline where it can be cut.
+
+    ``limits``: degree -> the largest one that the network allows, as ``StepSource.limits`` says.
+    """
+    can = {*words()}
+    divided = [name for name in _OF_CONVOLUTIONS if name in can and limits.get(name, 1) > 1]
+    piped = ["pipeline"] if "pipeline" in can and limits.get("pp", 1) > 1 else []
+    replicas = [name for name in _REPLICAS if name in can]
+    return tuple(
+        [*replicas, *piped, *(f"{one}+{pipe}" for one in replicas for pipe in piped)]
+        + [*divided, *(f"data+{one}" for one in divided)]
+    )
+
+
+def words() -> Iterator[str]:
+    """List all words that a combination may have."""
+    names = {kind.name for kind in STRATEGIES}
+    yield from (word for word, (name, _) in _WORDS.items() if name in names)
+    yield from (kind.name for kind in STRATEGIES)
+
+
+def _strategy(word: str, asked: str) -> Strategy:
+    known: Collection[str] = tuple(words())
+    if word not in known:
+        where = "" if word == asked else f" in {asked}"
+        raise UsageError(f"unknown strategy {word!r}{where}; {nearest(word, known)}")
+    name, settings = _WORDS.get(word, (word, {}))
+    return STRATEGIES[name](**settings)
