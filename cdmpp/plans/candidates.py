@@ -125,7 +125,9 @@ def _degrees(one: Combination, ranks: int) -> Iterator[dict[str, int] | None]:
             yield {}
         return
     found = [dict(zip(one.degrees, values, strict=True)) for values in factors(ranks, len(one.degrees))]
-    yield from found or [None]
+    yield from found
+    if not found:
+        yield None
 
 
 def factors(number: int, count: int) -> Iterator[tuple[int, ...]]:

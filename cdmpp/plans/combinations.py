@@ -1,16 +1,17 @@
-"""Combinations: which strategies a plan has at the same time, by the words of a command line such as ``data+filter``."""
+"""Combinations: the strategies that a plan has at the same time, by words such as ``data+filter``."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from cdmpp.devices.sheet import nearest
 from cdmpp.errors import UsageError
 from cdmpp.plans.strategies import DEFAULT_STRATEGY, STRATEGIES
 from cdmpp.steps.strategy import Strategy
 
-_WORDS: Mapping[str, tuple[str, Mapping[str, int]]] = {
+_WORDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "data": ("ddp", {}),
     "zero1": ("zero", {"stage": 1}),
     "zero2": ("zero", {"stage": 2}),
@@ -36,7 +37,7 @@ class Combination:
 
 
 def combination(name: str) -> Combination:
-    """Read ``data+filter``; ``UsageError`` for an unknown word, with the nearest ones, or words that do not go together."""
+    """Read ``data+filter``; ``UsageError`` for an unknown word, or words that exclude each other."""
     made = [_strategy(word, name) for word in name.split("+")]
     replicas = [one for one in made if not one.divides_model]
     dividing = tuple(one for one in made if one.divides_model)

@@ -1,0 +1,61 @@
+"""Enumeration of plans: degrees, micro-batches, and the reason why a plan cannot be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cdmpp.errors import UsageError
+from cdmpp.plans.candidates import VALID, candidates, divisors, factors
+from cdmpp.plans.combinations import combination, combinations, usual
+
+
+def test_divisors_and_factors():
+    assert divisors(12) == [1, 2, 3, 4, 6, 12]
+    assert divisors(1) == [1]
+    assert sorted(factors(12, 2)) == [(2, 6), (3, 4), (4, 3), (6, 2)]
+    assert list(factors(7, 2)) == []
+    assert list(factors(8, 3)) == [(2, 2, 2)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 12, 30])
+def test_degrees_multiply_to_the_ranks_and_batches_to_the_global_one(ranks):
+    plans = candidates(combinations(["data", "fsdp"]), ranks, 120, {})
+    assert (plans.reason == VALID).all() and (plans.degree("dp_replicate", "dp_shard") == ranks).all()
+    assert (plans.micro_batch * plans.micro_batches * ranks == 120).all()
+    rows = np.column_stack([plans.combination, plans.degrees, plans.micro_batches, plans.recompute])
+    assert len(np.unique(rows, axis=0)) == len(plans)
+
+
+def test_counts():
+    plans = candidates(combinations(["data"]), 4, 64, {}, can_recompute=False)
+    assert sorted(plans.micro_batches) == [1, 2, 4, 8, 16]
+    assert len(candidates(combinations(["data"]), 4, 64, {})) == 10  # with and without recomputing
+    assert set(candidates(combinations(["fsdp"]), 4, 64, {}).micro_batches) == {1}  # it adds up no gradients
+
+
+def test_reasons_have_their_numbers():
+    few = candidates(combinations(["data"]), 128, 64, {})
+    assert [few.why_not(row) for row in range(len(few))] == ["64 examples cannot be divided evenly among 128 replicas"]
+    limited = candidates(combinations(["data"]), 8, 64, {"dp_replicate": 4})
+    assert limited.why_not(0) == "data parallelism over replicas over 8 ranks: this network allows 4"
+    assert candidates(combinations(["data"]), 8, 64, {}).why_not(0) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("dta", "unknown strategy 'dta'; nearest: data"),
+        ("data+spatail", "unknown strategy 'spatail' in data+spatail"),
+        ("data+fsdp", "ddp and fsdp both say how replicas keep parameters alike"),
+        ("", "unknown strategy ''"),
+    ],
+)
+def test_words_that_cannot_be(name, told):
+    with pytest.raises(UsageError) as error:
+        combination(name)
+    assert told in str(error.value)
+
+
+def test_the_usual_strategies_suit_the_network():
+    assert "data" in usual({}) and not any("spatial" in name or "pipeline" in name for name in usual({}))
