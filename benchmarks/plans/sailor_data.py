@@ -1,0 +1,134 @@
+"""Public figures of Sailor (SOSP'25): measured layers, fits of links, and what whole plans took and held.
+
+Repository eth-easl/sailor, commits cf2c8e3 and 16eebd4. The files lie in the folder ``sailor`` of ``--data``.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+GPU = "GH-96"
+GPUS_PER_NODE = 4
+ITEM_BYTES = 4
+"""Everything is float32: no run names another type."""
+PROFILED_BLOCKS = 2
+"""Blocks of the network whose layers were profiled, next to its first and its last layer."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One measured plan."""
+
+    cluster: str
+    model: str
+    name: str
+    nodes: int
+    replicas: int
+    stages: int
+    tensor: int
+    micro_batch: int
+    global_batch: int
+    layers: tuple[int, ...]
+    """Layers of each stage."""
+    iteration_s: float
+    peak_bytes: float
+    again_s: float
+    """The same plan on another day; NaN: it was not run again."""
+    again_bytes: float
+
+    @property
+    def micro_batches(self) -> int:
+        return self.global_batch // (self.replicas * self.micro_batch)
+
+    @property
+    def is_kept(self) -> bool:
+        """True if the row is of the final test, which no published table here has."""
+        return self.nodes >= 32 or (self.cluster, self.nodes) == ("mit", 6)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One layer of one of four ranks that divide it, in seconds of one micro-batch, and in floats."""
+
+    forward_s: float
+    backward_s: float
+    update_s: float
+    """Of all parameters of the profiled network, which has ``PROFILED_BLOCKS`` blocks: the source repeats it."""
+    parameters: int
+    output: int
+    saved: int
+    """For one example; as ``output``."""
+
+
+def trained(folder: Path, cluster: str = "clariden") -> list[Trained]:
+    """Read the plans of a cluster whose figures the source does not doubt."""
+
+    def number(text: str) -> float:
+        return float(text) if text else float("nan")
+
+    return [
+        Trained(
+            row["cluster"],
+            row["model"],
+            row["plan"].split("/", 1)[1],
+            int(row["nodes"]),
+            int(row["dp"]),
+            int(row["pp"]),
+            int(row["tp"]),
+            int(row["mbs"]),
+            int(row["global_batch"]),
+            tuple(map(int, row["layers_per_stage"].split())),
+            float(row["iteration_s"]),
+            float(row["max_mem_bytes"]),
+            number(row["iteration_s_second_visit"]),
+            number(row["max_mem_bytes_second_visit"]),
+        )
+        for row in rows(folder / "plans.csv")
+        if row["cluster"] == cluster and not row["fault"]
+    ]
+
+
+def profiles(folder: Path) -> dict[tuple[str, int, int], tuple[Measured, ...]]:
+    """Read the layers of the cluster's GPU: model, tensor-parallel ranks, examples -> layers in order."""
+    sizes = {(row["model"], int(row["tp"]), int(row["layer"])): row for row in rows(folder / "layer_info.csv")}
+    found: dict[tuple[str, int, int], list[Measured]] = {}
+    timed = pq.read_table(folder / "layer_profiles.parquet", filters=[("gpu", "=", GPU)]).to_pylist()
+    for row in sorted(timed, key=lambda one: one["layer"]):
+        if (size := sizes.get((row["model"], row["tp"], row["layer"]))) is None:
+            continue
+        counts = (int(size[name]) for name in ("params_floats", "act_output_floats", "act_mem_floats"))
+        layer = Measured(row["fwd_s"], row["bwd_s"], row["update_s"], *counts)
+        found.setdefault((row["model"], row["tp"], row["mbs"]), []).append(layer)
+    return {key: tuple(layers) for key, layers in found.items()}
+
+
+def links(folder: Path) -> Mapping[str, np.ndarray]:
+    """Read the authors' fits: GB/s of a message as a polynomial of log2 of its megabytes.
+
+    ``inside`` is between two GPUs of a node, ``between`` between one GPU of a node and one of another node.
+    """
+    fits = {
+        (row["table"], row["gpu_a"], row["count_a"], row["gpu_b"], row["count_b"]): json.loads(row["poly_coeffs"])
+        for row in rows(folder / "network_fits.csv")
+    }
+    near, far = ("intra", GPU, "2", GPU, "2"), ("multizone_bandwidths", GPU, "1", GPU, "1")
+    return {"inside": np.array(fits[near]), "between": np.array(fits[far])}
+
+
+def seconds(fit: np.ndarray, n_bytes: np.ndarray) -> np.ndarray:
+    """Return what messages take by a fit; below 256 KiB, where the parabola turns, as long as 256 KiB."""
+    megabytes = np.maximum(n_bytes, 2**18) / 1e6
+    return megabytes / 1e3 / np.polyval(fit, np.log2(megabytes))
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    """Read a CSV file."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
