@@ -40,7 +40,7 @@ def compose(priced: PricedNetwork, launched: LaunchedNetwork) -> NetworkPredicti
         activation_bytes=alive,
         folded=graph.folded,
         by_datasheet=priced.by_datasheet,
-        warnings=(*read.warnings, *priced.warnings, *launched.warnings, *_flag_warnings(priced.kernels)),
+        warnings=(*read.warnings, *priced.warnings, *launched.warnings, *flag_warnings(priced.kernels)),
     )
     return with_memory_warning(prediction, priced.device, None if read.step is None else read.step.peak_bytes)
 
@@ -69,7 +69,8 @@ def summed(kernels: Sequence[KernelPrediction], overhead_s: float) -> Mapping[fl
     }
 
 
-def _flag_warnings(kernels: Sequence[KernelPrediction]) -> list[str]:
+def flag_warnings(kernels: Sequence[KernelPrediction]) -> list[str]:
+    """Say what share of the time of all kernels has which flags, a sentence a flag."""
     total = sum(kernel.total_s for kernel in kernels) or 1.0
     found = []
     for flag, meaning in FLAGS.items():

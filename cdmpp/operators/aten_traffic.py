@@ -60,7 +60,7 @@ def moves(operator: EagerOperator, real: Traffic) -> bool:
 def moved(real: Traffic, dtype: str) -> EagerOperator:
     """Make the copy that moves as many bytes: it stands for a call that nobody measured and that computes little."""
     one = EagerOperator("copy", {"rows": 1, "cols": 1}, dtype)
-    return EagerOperator.flat("copy", math.ceil(real.bytes / one.io_bytes), dtype)
+    return EagerOperator.flat("copy", real.bytes / one.io_bytes, dtype)
 
 
 def copy_like(node: Any, real: Traffic | None = None) -> EagerOperator:

@@ -91,6 +91,8 @@ class EagerOperator:
     sizes: Mapping[str, int] = field(default_factory=dict)
     """All that its kind names; of the optional ones those that are not as usual may be left out."""
     dtype: str = "float32"
+    elements: float = field(default=0, compare=False)
+    """Of a call that ``flat`` made, its elements before the last row was filled up; else 0."""
 
     def __post_init__(self) -> None:
         for given, type_ in ((self.name, str), (self.sizes, Mapping), (self.dtype, str)):
@@ -125,16 +127,16 @@ class EagerOperator:
             raise UnsupportedProgramError(f"{self.name}: a kernel of {self['kernel']} is larger than its padded input")
 
     @staticmethod
-    def flat(name: str, elements: int, dtype: str = "float32") -> EagerOperator:
-        """Make an elementwise call on ``elements`` in a row, for which the shape says nothing.
+    def flat(name: str, elements: float, dtype: str = "float32") -> EagerOperator:
+        """Make an elementwise call on ``elements`` in a row, rounded up, for which the shape says nothing.
 
         Long ones become matrices as those that were measured, the last row filled up: at most 0.4 % more.
         """
-        if elements < 1:
+        if (whole := math.ceil(elements)) < 1:
             raise UnsupportedProgramError(f"{name} of {elements} elements: an operator has at least one")
-        widest = next((cols for below, cols in _FLAT if elements < below), _WIDEST)
-        cols = min(elements, widest)
-        return EagerOperator(name, {"rows": -(-elements // cols), "cols": cols}, dtype)
+        widest = next((cols for below, cols in _FLAT if whole < below), _WIDEST)
+        cols = min(whole, widest)
+        return EagerOperator(name, {"rows": -(-whole // cols), "cols": cols}, dtype, elements)
 
     def on_more_rows(self, least_bytes: float) -> tuple[EagerOperator, int]:
         """Multiply the rows, or images, until it moves ``least_bytes``; also return the factor. Not for products."""

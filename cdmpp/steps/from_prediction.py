@@ -39,18 +39,21 @@ def graph_of(prediction: StepPrediction) -> StepGraph:
         )
         for place, call in enumerate(step.calls)
     )
-    backward = [place for place, call in enumerate(step.calls) if call.phase == "backward"]
-    first, readers = backward[0] if backward else 0, _readers(step)
-    gradients = tuple(
+    start_s = spans[START].end_s - spans[START].start_s if START in spans else spans[names[0]].start_s
+    return StepGraph((RankGraph(0, ops, gradients_of(step), modules_of(step), start_s, buffers=step.buffers),))
+
+
+def gradients_of(step: TrainingStep) -> tuple[Gradient, ...]:
+    """List the gradients, in the order of the model; an unused one counts as made by the first backward call."""
+    first = next((place for place, call in enumerate(step.calls) if call.phase == "backward"), 0)
+    readers = _readers(step)
+    return tuple(
         Gradient(
             one.name, one.bytes, max(one.ready, first), is_used=one.is_used,
             readers=tuple(readers.get(one.number, ())),
         )
         for one in step.parameters
     )  # fmt: skip
-    start_s = spans[START].end_s - spans[START].start_s if START in spans else spans[names[0]].start_s
-    modules = modules_of(step) if backward else ()
-    return StepGraph((RankGraph(0, ops, gradients, modules, start_s, buffers=step.buffers),))
 
 
 def _readers(step: TrainingStep) -> dict[int | None, list[int]]:
@@ -75,7 +78,12 @@ def _gaps_s(timeline: Timeline, names: Sequence[str], queues: Sequence[str]) -> 
 
 
 def modules_of(step: TrainingStep) -> tuple[ModuleSpan, ...]:
-    """List FSDP modules: parameters of one block, up to the first number in a name, as in ``h.0``; then the root."""
+    """List FSDP modules: parameters of one block, up to the first number in a name, as in ``h.0``; then the root.
+
+    There are none in a step without a backward pass.
+    """
+    if not step.counts["backward"]:
+        return ()
     blocks: dict[str, list[StepParameter]] = {}
     for one in (*step.parameters, *step.frozen):
         blocks.setdefault(_block(one.name), []).append(one)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from cdmpp.network.eager.graph import EagerGraph
+from cdmpp.network.eager.graph import EagerGraph, GrownTasks
 from cdmpp.network.eager.learning import Factor, Part
 from cdmpp.network.eager.recomputation import Recomputation
 from cdmpp.network.graph import Call, NetworkGraph
 from cdmpp.operators.backward import Gradient, accumulation_of, backward_of, table_gradient
 from cdmpp.operators.operator import EagerOperator
-from cdmpp.operators.operator_task import operator_task
 
 
 class ForwardBackward(NamedTuple):
@@ -27,6 +26,8 @@ class ForwardBackward(NamedTuple):
     """Number of a parameter, as in ``Call.resident`` -> place of the call that makes its gradient."""
     recomputed: frozenset[int]
     """Places of the calls of the backward pass that run one of the forward pass again."""
+    elements: Mapping[int, float]
+    """Place of a call that ``EagerOperator.flat`` made -> its elements."""
 
 
 def with_backward(made: EagerGraph, accumulates: bool = True) -> ForwardBackward:
@@ -43,29 +44,12 @@ def with_backward(made: EagerGraph, accumulates: bool = True) -> ForwardBackward
     return _Backward(made, accumulates).run()
 
 
-class GrownTasks:
-    """This table has each task of an operator once."""
-
-    def __init__(self, network: str) -> None:
-        self.network = network
-        self.tasks: dict[str, Any] = {}
-        self.operators: dict[str, EagerOperator] = {}
-
-    def task(self, operator: EagerOperator) -> str:
-        """Return the id of the operator's task."""
-        made = operator_task(operator, self.network)
-        self.tasks.setdefault(made.task_id, made)
-        self.operators.setdefault(made.task_id, operator)
-        return made.task_id
-
-
 class _Backward:
     def __init__(self, made: EagerGraph, accumulates: bool) -> None:
         self.graph, self.operators, self.learning = made.graph, made.operators, made.learning
         self.accumulates = accumulates
-        self.grown = GrownTasks(self.graph.name)
-        for operator in self.operators.values():
-            self.grown.task(operator)
+        self.grown = GrownTasks(self.graph.name, self.operators.values())
+        self.elements = dict(made.elements)
         self.calls = list(self.graph.calls)
         self.saved = dict[int, dict[int, int]]()
         """Call of the forward pass, or that runs one again -> buffers of it that gradients are made from: bytes."""
@@ -94,6 +78,7 @@ class _Backward:
         return ForwardBackward(
             replace(self.graph, calls=tuple(self.calls), tasks=self.grown.tasks, results=results),
             self.grown.operators, len(self.graph.calls), self.ready, frozenset(self.copies),
+            self.elements,
         )  # fmt: skip
 
     def _call(self, place: int) -> None:
@@ -182,6 +167,8 @@ class _Backward:
         for source in inputs:
             for one in self.learning[source].made if source < len(self.learning) else ():
                 self.saved.setdefault(source, {})[one.number] = one.bytes
+        if place in self.elements:
+            self.elements[len(self.calls)] = self.elements[place]
         name = f"{call.name} recomputed#{len(self.calls)}"
         self.calls.append(replace(call, name=name, inputs=inputs, forward=place))
         self.copies.append(len(self.calls) - 1)
@@ -213,6 +200,9 @@ class _Backward:
         call = self.graph.calls[place]
         name = f"{call.name} backward#{len(self.calls)}"
         read = tuple(dict.fromkeys(inputs))
+        is_same = operator is self.operators[call.task_id]
+        if elements := self.elements.get(place, 0) if is_same else operator.elements:
+            self.elements[len(self.calls)] = elements
         self.calls.append(Call(name, self.grown.task(operator), read, written, call.resident, forward=place))
         return len(self.calls) - 1
 

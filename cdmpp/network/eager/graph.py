@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from cdmpp.network.eager.learning import Buffer, Factor, Learning, Part, together
@@ -12,7 +14,7 @@ from cdmpp.operators.aten import calls_of
 from cdmpp.operators.aten_layout import matrix, tensors_in
 from cdmpp.operators.aten_operands import operands_of
 from cdmpp.operators.operator import PRODUCTS, EagerOperator
-from cdmpp.operators.operator_task import operator_task
+from cdmpp.operators.operator_task import operator_task, task_id
 from cdmpp.programs.regions import gradients_on, has_gradient, recomputed_in
 from cdmpp.programs.task import Task
 
@@ -37,6 +39,8 @@ class EagerGraph(NamedTuple):
     """Kind of the device, ``cpu`` or ``gpu``: it decides what is written."""
     learning: tuple[Learning, ...] = ()
     """One a call, of a network that was exported to be trained."""
+    elements: Mapping[int, float] = MappingProxyType({})
+    """Place of a call that ``EagerOperator.flat`` made -> its elements."""
 
 
 def eager_graph_of(exported: Any, name: str, kind: str = "gpu", trains: bool = False) -> EagerGraph:
@@ -62,8 +66,26 @@ def eager_graph_of(exported: Any, name: str, kind: str = "gpu", trains: bool = F
     frozen = {number: named[name] for number, name in every.items() if name not in trained}
     held = frozenset(number for node, (number, _) in made.resident.items() if node.name in weights)
     return EagerGraph(
-        made.graph(), made.operators, made.stand_ins, parameters, frozen, held, kind, tuple(made.learning)
+        made.graph(), made.grown.operators, made.stand_ins, parameters, frozen, held, kind, tuple(made.learning),
+        made.elements,
     )  # fmt: skip
+
+
+class GrownTasks:
+    """This table has each task of an operator once."""
+
+    def __init__(self, network: str, operators: Iterable[EagerOperator] = ()) -> None:
+        self.network = network
+        self.tasks: dict[str, Task] = {}
+        self.operators: dict[str, EagerOperator] = {}
+        for operator in operators:
+            self.task(operator)
+
+    def task(self, operator: EagerOperator) -> str:
+        """Return the id of the operator's task, which is made the first time."""
+        if (key := task_id(operator)) not in self.tasks:
+            self.tasks[key], self.operators[key] = operator_task(operator, self.network), operator
+        return key
 
 
 class _Made:
@@ -83,8 +105,8 @@ class _Made:
         """Identity of a tensor that was written into, maybe through a view -> what its gradient goes to."""
         self.learning: list[Learning] = []
         self.calls: list[Call] = []
-        self.tasks: dict[str, Task] = {}
-        self.operators: dict[str, EagerOperator] = {}
+        self.grown = GrownTasks(network)
+        self.elements: dict[int, float] = {}
         self.stand_ins: StandIns = {}
         self.bytes = {True: 0, False: 0}
         self.views = 0
@@ -127,9 +149,8 @@ class _Made:
         results, kept, extra_bytes = self._buffers(saved, len(self.calls) + len(found.operators) - 1)
         factors = tuple(self._factor(one) for one in operands_of(node))
         for operator in found.operators:
-            task = operator_task(operator, self.network)
-            self.tasks.setdefault(task.task_id, task)
-            self.operators[task.task_id] = operator
+            if operator.elements:
+                self.elements[len(self.calls)] = operator.elements
             if found.stands_for:
                 self.stand_ins[len(self.calls)] = found.stands_for
             written = int(operator.written_elements * operator.element_bytes)
@@ -138,7 +159,7 @@ class _Made:
                 written = extra_bytes if inside else sum(map(_bytes, tensors_in(node.meta["val"]))) + extra_bytes
             elif is_one:
                 written = 0
-            self.calls.append(Call(f"{node.name}#{len(self.calls)}", task.task_id, before, written, reads))
+            self.calls.append(Call(f"{node.name}#{len(self.calls)}", self.grown.task(operator), before, written, reads))
             place = len(self.calls) - 1
             is_product = operator.kind.family in PRODUCTS and operator is found.operators[0]
             own = factors if is_product and (learning.sources or learning.weights) else ()
@@ -207,7 +228,7 @@ class _Made:
         return together([self._learned(one) for one in node.all_input_nodes])
 
     def graph(self) -> NetworkGraph:
-        tasks, weights, inputs = self.tasks, self.bytes[True], self.bytes[False]
+        tasks, weights, inputs = self.grown.tasks, self.bytes[True], self.bytes[False]
         return NetworkGraph(self.network, tuple(self.calls), tasks, 0, weights, inputs, self.results, self.views)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cdmpp.network.runtime import LaunchedNetwork, PricedNetwork
 from cdmpp.simulate.engine import simulate
 from cdmpp.simulate.task import Task
@@ -22,6 +24,20 @@ def launched(priced: PricedNetwork) -> LaunchedNetwork:
         tasks.append(Task(call.name, seconds, (_DEVICE,), before, priority=place, label=label))
     timeline = simulate(tasks)
     busy_s = timeline.busy_s.get(_DEVICE, 0.0)
-    decides = timeline.makespan_s > 1.1 * busy_s
+    return LaunchedNetwork(timeline, timeline.makespan_s - busy_s, host_warnings(timeline.makespan_s, busy_s))
+
+
+def started_s(call_s: Sequence[float], dispatch_s: Sequence[float]) -> list[float]:
+    """Return when each call starts in such a run, in seconds: it was dispatched, and the one before has ended."""
+    found, dispatched_s, free_s = list[float](), 0.0, 0.0
+    for seconds, host_s in zip(call_s, dispatch_s, strict=True):
+        dispatched_s += host_s
+        found.append(max(dispatched_s, free_s))
+        free_s = found[-1] + seconds
+    return found
+
+
+def host_warnings(whole_s: float, busy_s: float) -> tuple[str, ...]:
+    """Say whether the host decides how long a run takes, of which the device is busy for ``busy_s``."""
     warning = "the host decides: it dispatches calls slower than the device runs them, and hosts differ"
-    return LaunchedNetwork(timeline, timeline.makespan_s - busy_s, (warning,) if decides else ())
+    return (warning,) if whole_s > 1.1 * busy_s else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,40 +21,63 @@ _CACHED_BYTES, _FAR = 1 << 20, 8
 """Calls that move more than the first, and less than so many times a second-level cache, may find their data there."""
 
 
-def priced_by(predictor: Predictor, model: str, read: EagerNetwork, device: Device) -> PricedNetwork:
-    """Price the calls of a network as ``predictor``, called ``model``, says.
+class Price(NamedTuple):
+    """One call of an operator costs this in a network."""
+
+    latency_s: float
+    """Seconds on the device."""
+    dispatch_s: float
+    """Seconds in which the host dispatches it."""
+    intervals: Mapping[float, tuple[float, float]]
+    """Level -> ends of the interval of ``latency_s``."""
+    flags: tuple[str, ...]
+
+
+def prices_of(predictor: Predictor, operators: Sequence[EagerOperator], device: Device) -> list[Price]:
+    """Price each operator as a call in a network, in one batched prediction.
 
     Of each operator the host's dispatch is taken off, since in a network the host runs ahead. A call that is repeated,
     as those that were measured, finds its data in the caches of a GPU. In a network others ran in between: it takes no
     less than its part of the same call on more rows than a cache holds.
     """
-    graph, operators = read.graph, list(read.operators.values())
     answer = predictor.predict(operators, device=device)
     share = predictor.device_share(operators, device)
     busy = np.maximum(answer.latency_s * share, _from_memory_s(predictor, operators, device)) + KERNEL_S
     if device.kind == "cpu":  # host and device are one: a call ends before the next is dispatched
         share, busy = np.ones_like(share), answer.latency_s
-    dispatch = dict(zip(read.operators, (answer.latency_s * (1 - share)).tolist(), strict=True))
+    scale, dispatch = busy / answer.latency_s, answer.latency_s * (1 - share)
+    ends = {level: (low * scale, high * scale) for level, (low, high) in answer.intervals.items()}
+    return [
+        Price(
+            float(busy[i]),
+            float(dispatch[i]),
+            {level: (float(low[i]), float(high[i])) for level, (low, high) in ends.items()},
+            (*answer.flags[i],),
+        )
+        for i in range(len(operators))
+    ]
+
+
+def priced_by(predictor: Predictor, model: str, read: EagerNetwork, device: Device) -> PricedNetwork:
+    """Price the calls of a network as ``predictor``, called ``model``, says; see ``prices_of``."""
+    graph = read.graph
+    prices = dict(zip(read.operators, prices_of(predictor, list(read.operators.values()), device), strict=True))
     kernels = {
         key: KernelPrediction(
             task_id=key,
             name=f"{operator}",
             op_class=operator.kind.op_class,
             count=graph.counts[key],
-            latency_s=float(busy[i]),
+            latency_s=prices[key].latency_s,
             cold_s=0.0,
-            intervals={
-                level: (float(low[i] * scale), float(high[i] * scale))
-                for scale in (busy[i] / answer.latency_s[i],)
-                for level, (low, high) in answer.intervals.items()
-            },
+            intervals=prices[key].intervals,
             flops=operator.flops,
             io_bytes=operator.io_bytes,
             bound=bound_of(operator.flops, operator.io_bytes, device),
             candidates=1,
-            flags=(*answer.flags[i],),
+            flags=prices[key].flags,
         )
-        for i, (key, operator) in enumerate(read.operators.items())
+        for key, operator in read.operators.items()
     }
     return PricedNetwork(
         read=read,
@@ -62,7 +86,7 @@ def priced_by(predictor: Predictor, model: str, read: EagerNetwork, device: Devi
         schedule=f"of PyTorch's libraries, {'training' if read.trains else 'inference'}",
         kernels=tuple(kernels[key] for key in graph.counts),
         call_s=[kernels[call.task_id].latency_s for call in graph.calls],
-        dispatch_s=[dispatch[call.task_id] for call in graph.calls],
+        dispatch_s=[prices[call.task_id].dispatch_s for call in graph.calls],
         by_datasheet=device.name not in predictor.trained_on,
         warnings=_warnings(read, kernels, device, predictor),
     )

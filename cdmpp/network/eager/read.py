@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cdmpp.network.eager.backward import ForwardBackward, with_backward
 from cdmpp.network.eager.graph import EagerGraph, StandIns, eager_graph_of
@@ -29,6 +29,8 @@ class EagerNetwork(ReadNetwork):
     stand_ins: StandIns
     trains: bool = False
     """True if a backward pass is among the calls."""
+    elements: Mapping[int, float] = field(default_factory=dict)
+    """Place of a call that ``EagerOperator.flat`` made -> its elements; of a training step."""
 
 
 def read_run(workload: Workload, kind: str = "gpu") -> EagerNetwork:

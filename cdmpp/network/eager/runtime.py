@@ -44,10 +44,14 @@ class EagerRuntime:
 
     def price(self, read: EagerNetwork, device: Device, progress: bool = True) -> PricedNetwork:  # noqa: ARG002
         """Price each call; no bar is shown, since nothing is sampled or compiled."""
+        return priced_by(*self.predictor(device), read, device)
+
+    def predictor(self, device: Device) -> tuple[Predictor, str]:
+        """Return the model that answers for a device, and its name."""
         if not isinstance(self.model, str | Path | None):
-            return priced_by(self.model, "given", read, device)
+            return self.model, "given"
         name = str(self.model) if self.model is not None else model_for(device, models(), EAGER_FEATURES).name
-        return priced_by(load(name), name, read, device)
+        return load(name), name
 
     def launch(self, priced: PricedNetwork) -> LaunchedNetwork:
         """Launch the host's dispatches and the device's calls, each in the order of the program."""

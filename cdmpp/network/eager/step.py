@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from cdmpp.errors import CdmppError
-from cdmpp.network.eager.backward import GrownTasks, with_backward
-from cdmpp.network.eager.graph import eager_graph_of
+from cdmpp.network.eager.backward import with_backward
+from cdmpp.network.eager.graph import GrownTasks, eager_graph_of
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.graph import Call
 from cdmpp.network.source.trained_model import batch_of, buffers_of, frozen_of, modes_kept, rows_of, trained_model
@@ -52,13 +52,11 @@ def read_step(workload: Workload, kind: str = "gpu") -> EagerNetwork:
             "(torch.no_grad, detach), or torch.utils.checkpoint(use_reentrant=True) has inputs that need none"
         )
     sizes = {number: size for call in made.graph.calls for number, size in call.resident if number in whole.ready}
-    grown = GrownTasks(network.name)
-    for operator in whole.operators.values():
-        grown.task(operator)
-    calls = list(whole.graph.calls)
+    grown, calls, flat = GrownTasks(network.name, whole.operators.values()), list(whole.graph.calls), {**whole.elements}
     elements = [size // _BYTES for size in sizes.values()]
     for one in update_of(update, elements, "float32", together):
         written = int(one.written_elements * one.element_bytes)
+        flat[len(calls)] = one.elements
         calls.append(Call(f"update#{len(calls)}", grown.task(one), (len(calls) - 1,), written))
     ends = whole.forward, len(whole.graph.calls), len(calls)
     phases = tuple(next(p for p, end in zip(PHASES, ends, strict=True) if i < end) for i in range(len(calls)))
@@ -93,6 +91,7 @@ def read_step(workload: Workload, kind: str = "gpu") -> EagerNetwork:
             frozen=frozen_of(module, names, {names(name): number for number, name in made.frozen.items()}),
         ),  # fmt: skip
         operators=grown.operators,
+        elements=flat,
         stand_ins=made.stand_ins,
         trains=True,
     )

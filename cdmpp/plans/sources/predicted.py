@@ -1,0 +1,160 @@
+"""Predicted kernels as a source: any network of PyTorch, on any device, at any micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cdmpp.devices import Device
+from cdmpp.network.compose import flag_warnings
+from cdmpp.network.eager.batches import SizedStep, at_batch, sized
+from cdmpp.network.eager.launch import host_warnings, started_s
+from cdmpp.network.eager.price import Price, priced_by, prices_of
+from cdmpp.network.eager.read import EagerNetwork
+from cdmpp.network.eager.runtime import EagerRuntime
+from cdmpp.network.eager.step import read_step
+from cdmpp.network.prediction import LEVEL
+from cdmpp.network.workload import Workload
+from cdmpp.operators.operator import EagerOperator
+from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.sources.source import RankWork, StepSource, split_of
+from cdmpp.steps.from_prediction import gradients_of, modules_of
+from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph
+
+_LOW = 2
+"""The smaller batch that is read. At one example tensors may have other layouts."""
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A step was read at two batches, which say those between and above."""
+
+    low: EagerNetwork
+    high: EagerNetwork
+    gradients: tuple[Gradient, ...]
+    modules: tuple[ModuleSpan, ...]
+
+
+class PredictedSource(StepSource):
+    """Kernels of PyTorch's own runtime, priced by a learned model.
+
+    The step is read at two batches, and sizes of operators follow for all others; a step that is no such thing is read
+    at each batch. What a work says is what ``predict_step`` says of the same batch.
+    """
+
+    def __init__(self, workload: Workload, device: Device, runtime: EagerRuntime | None = None) -> None:
+        """Read nothing yet.
+
+        Args:
+            workload: network, loss and optimizer; its batch plays no part.
+            device: of each rank.
+            runtime: with the model that prices kernels; None: the default one of the device.
+        """
+        self.workload, self.device = replace(workload, mode="training_step"), device
+        self.predictor, self.model = (runtime or EagerRuntime()).predictor(device)
+        self._read = dict[int, EagerNetwork]()
+        self._steps = dict[int, SizedStep]()
+        self._prices = dict[EagerOperator, Price]()
+        self._works = dict[tuple[int, str, int], RankWork]()
+        self._warnings: tuple[str, ...] | None = None
+
+    def prepare(self, batches: Iterable[int], degrees: Iterable[ParallelDegrees]) -> None:
+        """Price the operators of all combinations in one prediction."""
+        batches = tuple(batches)
+        for one in degrees:
+            split_of(one)
+        steps = [self._step(batch) for batch in batches]
+        wanted = dict.fromkeys(operator for step in steps for operator in step.operators)
+        if new := [operator for operator in wanted if operator not in self._prices]:
+            self._prices.update(zip(new, prices_of(self.predictor, new, self.device), strict=True))
+
+    def work(self, batch: int, degrees: ParallelDegrees) -> RankWork:
+        """Return the work of one rank; the first one of a batch reads and prices it, if ``prepare`` did not."""
+        key = (batch, *split_of(degrees))
+        if key not in self._works:
+            self.prepare((batch,), (degrees,))
+            self._works[key] = self._work(self._steps[batch])
+        return self._works[key]
+
+    def limits(self) -> Mapping[str, int]:
+        """Return the most stages: forward calls that read parameters."""
+        step = self._step(_LOW).step
+        numbers = {one.number for one in (*step.parameters, *step.frozen)}
+        layers = [c for c in step.calls if c.phase == "forward" and numbers & {number for number, _ in c.call.resident}]
+        return {"pp": max(1, len(layers))}
+
+    def _step(self, batch: int) -> SizedStep:
+        if batch not in self._steps:
+            low = self._at(_LOW)
+            found = sized(low) if batch == _LOW else at_batch(low, self._at(_LOW + 1), batch) if batch > 1 else None
+            self._steps[batch] = found or sized(self._at(batch))
+        return self._steps[batch]
+
+    def _at(self, batch: int) -> EagerNetwork:
+        if batch not in self._read:
+            self._read[batch] = read_step(at(self.workload, batch), self.device.kind)
+        return self._read[batch]
+
+    def _work(self, sized: SizedStep) -> RankWork:
+        prices = [self._prices[operator] for operator in sized.operators]
+        starts = started_s([one.latency_s for one in prices], [one.dispatch_s for one in prices])
+        ends = [start + price.latency_s for start, price in zip(starts, prices, strict=True)]
+        ops = tuple(
+            Op(
+                call.name,
+                told.phase,
+                prices[place].latency_s,
+                starts[place + 1] - ends[place] if place + 1 < len(ends) else 0.0,
+                sized.operators[place].kind.op_class,
+                is_recomputed=told.is_recomputed,
+                output_bytes=call.output_bytes,
+                inputs=call.inputs,
+                saved_bytes=call.saved_bytes,
+                forward=call.forward,
+            )
+            for place, (call, told) in enumerate(zip(sized.calls, sized.step.calls, strict=True))
+        )
+        step = sized.step
+        rank = RankGraph(0, ops, gradients_of(step), modules_of(step), starts[0], buffers=step.buffers)
+        whole_s, busy_s = ends[-1], sum(one.latency_s for one in prices)
+        low, high = 1.0, 1.0
+        if all(LEVEL in one.intervals for one in prices):
+            low, high = (
+                (whole_s - busy_s + sum(p.intervals[LEVEL][side] for p in prices)) / whole_s for side in (0, 1)
+            )
+        warnings = (*self._told(), *host_warnings(whole_s, busy_s))
+        return RankWork(rank, (), sized.memory, min(low, 1.0), max(high, 1.0), warnings)
+
+    def _told(self) -> tuple[str, ...]:
+        """Warnings about the network and its kernels, at the smaller batch."""
+        if self._warnings is None:
+            read = self._at(_LOW)
+            priced = priced_by(self.predictor, self.model, read, self.device)
+            self._warnings = (*read.warnings, *priced.warnings, *flag_warnings(priced.kernels))
+        return self._warnings
+
+
+def at(workload: Workload, batch: int) -> Workload:
+    """Return a workload at another batch: the first axis of its inputs is as long.
+
+    Example inputs of a module are repeated or cut along their first axis, where it is that of the first of them.
+    """
+    if workload.inputs:
+        inputs = {name: (batch, *tuple(shape)[1:]) for name, shape in workload.inputs.items()}
+        return replace(workload, inputs=inputs, batch=None)
+    if workload.example_inputs is None:
+        return replace(workload, batch=batch)
+    import torch
+    from torch.utils import _pytree
+
+    flat = [one for one in _pytree.tree_leaves(workload.example_inputs) if isinstance(one, torch.Tensor) and one.dim()]
+    own = flat[0].shape[0] if flat else 0
+
+    def resized(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.dim() or value.shape[0] != own:
+            return value
+        return value.index_select(0, torch.arange(batch, device=value.device) % own)
+
+    inputs, target = _pytree.tree_map(resized, (workload.example_inputs, workload.target))
+    return replace(workload, example_inputs=inputs, target=target, batch=None)

@@ -1,0 +1,93 @@
+"""The work of one rank is the step of ``predict_step`` at the same batch, whichever batches were read."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from network import training_networks
+from plans.sources.toy_source import T4, ByBytes, EagerRuntime, Scores, Skips, Workload, source_of
+
+from cdmpp.errors import CdmppError, UsageError
+from cdmpp.network.predict import predict_step
+from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.sources.predicted import PredictedSource, at
+from cdmpp.steps.from_prediction import graph_of
+
+ONE = ParallelDegrees()
+
+
+def check_same(source: PredictedSource, batch: int) -> None:
+    found = source.work(batch, ONE)
+    step = predict_step(at(source.workload, batch), T4, EagerRuntime(source.predictor))
+    (rank,) = graph_of(step).ranks
+    for got, expected in zip(found.rank.ops, rank.ops, strict=True):
+        assert got.duration_s == pytest.approx(expected.duration_s, rel=1e-6)
+        assert got.gap_s == pytest.approx(expected.gap_s, rel=1e-6, abs=1e-12)
+        for name in (
+            "name",
+            "phase",
+            "kind",
+            "stream",
+            "inputs",
+            "output_bytes",
+            "saved_bytes",
+            "is_recomputed",
+            "forward",
+        ):
+            assert getattr(got, name) == getattr(expected, name), (name, got, expected)
+    for name in ("gradients", "modules", "buffers"):
+        assert getattr(found.rank, name) == getattr(rank, name)
+    assert found.rank.start_s == pytest.approx(rank.start_s)
+    assert found.memory == step.step.memory
+    low, high = step.prediction.intervals[0.8]
+    assert (found.low, found.high) == pytest.approx((low / step.latency_s, high / step.latency_s))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 7, 300])
+@pytest.mark.parametrize("network", [Skips, training_networks.Residual, training_networks.Depthwise])
+def test_work_is_the_predicted_step_at_any_batch(network, batch):
+    channels, size = (4, 8) if network is training_networks.Depthwise else (3, 16)
+    source = source_of(network(), torch.randn(4, channels, size, size))
+    check_same(source, batch)
+    assert batch in (1, 2) or set(source._read) == {2, 3}
+
+
+@pytest.mark.parametrize("batch", [2, 5])
+def test_a_step_that_two_readings_do_not_say_is_read_at_each_batch(batch):
+    source = source_of(Scores(), torch.randn(4, 8))
+    check_same(source, batch)
+    assert batch in source._read
+
+
+def test_all_batches_are_priced_in_one_prediction():
+    source = source_of(training_networks.Perceptron(), torch.randn(4, 8))
+    source.prepare([2, 4, 8, 16], [ONE])
+    asked = len(source.predictor.asked)
+    for batch in (2, 4, 8, 16):
+        source.work(batch, ONE)
+    assert source.predictor.asked[:asked] == source.predictor.asked[:1]
+    assert len(source.predictor.asked) == asked + 1, "and once for the warnings"
+
+
+NETWORKS = (
+    "torchvision:resnet50", "torchvision:vgg16", "torchvision:alexnet", "torchvision:mobilenet_v2",
+    "torchvision:vit_b_16", "hf:gpt2", "hf:bert-base-uncased", "hf:TinyLlama-1.1B-Chat-v1.0",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_third_batch_of_full_networks_is_what_two_say(name):
+    source = PredictedSource(Workload(name), T4, EagerRuntime(ByBytes()))
+    check_same(source, 48)
+    assert set(source._read) == {2, 3}
+
+
+def test_degrees_that_no_source_divides_by_are_refused():
+    source = source_of(training_networks.Perceptron(), torch.randn(4, 8))
+    with pytest.raises(CdmppError, match="tensor parallelism of operators is not supported"):
+        source.work(4, ParallelDegrees(tp=2))
+    with pytest.raises(CdmppError, match="spatial=2 and filter=2: operators can be divided along one"):
+        source.work(4, ParallelDegrees(spatial=2, filter=2))
+    with pytest.raises(UsageError, match="batch"):
+        source_of("torchvision:alexnet").work(0, ONE)
