@@ -35,13 +35,14 @@ def run(options: argparse.Namespace) -> None:
     from cdmpp.collectives import cluster
     from cdmpp.collectives.collective import Collective, kind_named
     from cdmpp.collectives.collective_model import shipped
+    from cdmpp.collectives.topology import on_cluster
     from cdmpp.report.collective import collective_report
 
     asked = Collective(kind_named(options.kind), read_bytes(options.size), options.ranks, options.backend)
     if options.cluster:
         if options.system:
             raise UsageError(f"--system {options.system} goes with --link: a cluster names its own links")
-        found = shipped().predict_on(asked, cluster.get(options.cluster))
+        found = on_cluster(cluster.get(options.cluster), asked.ranks, asked.backend).whole(asked)
     else:
         found = shipped().predict(asked, options.link, options.system)
     show({"": collective_report(asked, found)}, options)

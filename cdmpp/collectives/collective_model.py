@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 
 from cdmpp.collectives import interconnect
-from cdmpp.collectives.algorithms import parts
-from cdmpp.collectives.cluster import Cluster
 from cdmpp.collectives.collective import BACKENDS, KINDS, Collective
 from cdmpp.collectives.collective_spread import spreads
 from cdmpp.collectives.curve import Curve
@@ -41,6 +39,17 @@ class CollectiveEstimate:
     """The table or datasheet that the answer is made from."""
     flags: tuple[str, ...] = ()
     """Reasons to doubt the answer."""
+
+    @classmethod
+    def total(cls, parts: Sequence[CollectiveEstimate], flags: Iterable[str] = ()) -> CollectiveEstimate:
+        """Add up parts that run one after the other; ``flags`` are further reasons to doubt them."""
+        return cls(
+            sum(one.latency_s for one in parts),
+            sum(one.low_s for one in parts),
+            sum(one.high_s for one in parts),
+            " + ".join(one.source for one in parts),
+            tuple(dict.fromkeys([*(flag for one in parts for flag in one.flags), *flags])),
+        )
 
 
 @dataclass(frozen=True)
@@ -101,26 +110,6 @@ class CollectiveModel:
             seconds = self.sheet.seconds(asked, on, shared_by)
             return self._answer(seconds, self._spread("link", on), f"datasheet of {on.name}", flags)
         return self._from_curves(asked, on, system or measured[0], flags)
-
-    def predict_on(self, collective: Collective, cluster: Cluster) -> CollectiveEstimate:
-        """Predict the time on a cluster whose nodes are filled one after the other: inside and between them."""
-        nodes, asked = cluster.nodes_of(collective.ranks), collective.runs_as
-        cut = [(asked, nodes > 1)] if asked.backend == "gloo" else parts(asked, nodes)  # gloo's ring knows no nodes
-        flows = 1.0 if asked.backend == "gloo" else asked.ranks / nodes / cluster.adapters_per_node
-        found = [
-            self.predict(part, cluster.between, shared_by=flows)
-            if far and cluster.between is not None
-            else self.predict(part, cluster.inside)
-            for part, far in cut
-        ]
-        flags = [*_renamed(collective), *(flag for one in found for flag in one.flags)]
-        return CollectiveEstimate(
-            sum(one.latency_s for one in found),
-            sum(one.low_s for one in found),
-            sum(one.high_s for one in found),
-            " + ".join(one.source for one in found),
-            tuple(dict.fromkeys(flags)),
-        )
 
     def _from_curves(self, asked: Collective, on: Interconnect, system: str, flags: list[str]) -> CollectiveEstimate:
         key = (system, asked.backend, asked.kind, on.name, 1)

@@ -1,4 +1,8 @@
-"""Topology: the ranks of one job, the links between them, and what an exchange takes there when nothing disturbs it."""
+"""Topology: the ranks of one job, the links between them, and what an exchange takes there when nothing disturbs it.
+
+A group of ranks is priced by its shape. All equal groups of a job act at the same time, so that ranks of one node whose
+groups reach into other nodes share its adapters.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,13 @@ import numpy as np
 from cdmpp import devices
 from cdmpp.collectives import cluster as clusters
 from cdmpp.collectives import interconnect
-from cdmpp.collectives.algorithms import parts, ring
+from cdmpp.collectives.algorithms import ring
 from cdmpp.collectives.cluster import Cluster
 from cdmpp.collectives.collective import RANKS, Collective, check_backend
 from cdmpp.collectives.collective_model import CollectiveEstimate, shipped
+from cdmpp.collectives.cost_curve import cost_curve
 from cdmpp.collectives.curve import Curve
+from cdmpp.collectives.group_shape import GroupShape, check_members
 from cdmpp.collectives.interconnect import AlphaBeta, Interconnect
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
@@ -24,6 +30,8 @@ from cdmpp.platform.limits import check_fields, numbers
 from cdmpp.simulate.flow import Flow
 
 Cost = Callable[[Collective], CollectiveEstimate]
+FarCost = Callable[[Collective, float], CollectiveEstimate]
+"""Cost of a collective, and of how many flows share each adapter."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +58,13 @@ class Topology:
     ranks: int
     backend: str
     """A key of ``collective.BACKENDS``."""
-    whole: Cost
-    """Cost of a collective of all ranks."""
     near: Cost
     """Cost of a collective, or of a message between two ranks, inside a node."""
     near_rate: float
     """Bytes a second that one rank sends inside a node; it receives as many."""
     nodes: int = 1
-    far: Cost | None = None
-    """The same between nodes, for a rank that has an adapter to itself. None: there is one node."""
+    far: FarCost | None = None
+    """The same between nodes. None: there is one node."""
     far_rate: float = 0.0
     """Bytes a second of one adapter."""
     adapters: int = 1
@@ -90,17 +96,84 @@ class Topology:
         per_node = self.ranks // self.nodes
         return f"node {rank // per_node} adapter {rank % per_node * self.adapters // per_node}"
 
-    def stages(self, collective: Collective) -> list[Stage]:
-        """List the stages of a collective of all ranks, one after the other. gloo has one ring, whatever the nodes."""
-        ranks, runs_as = range(self.ranks), collective.runs_as
-        if self.ranks == 1:
+    def cost(self, collective: Collective, members: Sequence[int]) -> CollectiveEstimate:
+        """Estimate a collective of a group of ranks while all equal groups of the job act too.
+
+        Nodes first act inside, then with each other. gloo has one ring, whatever the nodes, and so has a group that
+        spans nodes unevenly.
+
+        Args:
+            collective: what they exchange; its ranks are as many as ``members``.
+            members: numbers of the ranks; of a message the sender, then the receiver.
+
+        Raises:
+            CdmppError: members that are no ranks of the job, or not as many as the collective says.
+        """
+        shape = self.shape(members)
+        if collective.ranks != shape.ranks:
+            raise CdmppError(f"{collective.kind} of {collective.ranks} ranks among {shape.ranks}: give as many")
+        if shape.nodes == 1 or self.far is None:
+            return self.near(collective)
+        flows = shape.flows(self.backend, collective.kind)
+        found = [
+            self.far(part, flows) if is_far else self.near(part)
+            for part, is_far in shape.parts(collective, self.backend)
+        ]
+        flags = () if shape.is_even else ("nodes hold unequal numbers of a group's ranks: it is priced as one ring",)
+        return CollectiveEstimate.total(found, flags)
+
+    def whole(self, collective: Collective) -> CollectiveEstimate:
+        """Estimate a collective of all ranks."""
+        return self.cost(collective, range(self.ranks))
+
+    def latency_s(self, kind: str, sizes: np.ndarray, members: Sequence[int]) -> np.ndarray:
+        """Return the seconds of collectives of one group, of many sizes at once: ``cost`` to one part in a thousand.
+
+        Args:
+            kind: a key of ``collective.KINDS``.
+            sizes: bytes as ``KINDS`` counts them, of any shape; 0 takes no time.
+            members: as of ``cost``.
+        """
+        key = kind, self.shape(members)
+        if key not in self._curves:
+            group, backend = tuple(members), self.backend
+            self._curves[key] = cost_curve(
+                lambda size: self.cost(Collective(kind, size, len(group), backend), group).latency_s
+            )
+        knots, seconds = self._curves[key]
+        asked = np.asarray(sizes, np.float64)
+        slope = (seconds[-1] - seconds[-2]) / (knots[-1] - knots[-2])
+        found = np.interp(asked, knots, seconds) + np.maximum(asked - knots[-1], 0.0) * slope
+        return np.where(asked > 0, found, 0.0)
+
+    @cached_property
+    def _curves(self) -> dict[tuple[str, GroupShape], tuple[np.ndarray, np.ndarray]]:
+        return {}
+
+    @cached_property
+    def _shapes(self) -> dict[tuple[int, ...], GroupShape]:
+        return {}
+
+    def shape(self, members: Sequence[int]) -> GroupShape:
+        """Return how a group lies in the nodes; ``CdmppError`` where a member is no rank of the job, or twice there."""
+        group = tuple(members)
+        if group not in self._shapes:
+            check_members(group, self.ranks)
+            self._shapes[group] = GroupShape.of(group, self.ranks, self.nodes, self.adapters)
+        return self._shapes[group]
+
+    def stages(self, collective: Collective, members: Sequence[int] | None = None) -> list[Stage]:
+        """List the stages of a collective of a group, or of all ranks, one after the other."""
+        ranks = tuple(range(self.ranks) if members is None else members)
+        if len(ranks) == 1:
             return []
-        if self.backend == "gloo":
-            return [Stage(runs_as, (tuple(ranks),), self.nodes > 1)]
-        per_node = self.ranks // self.nodes
-        inside = tuple(tuple(ranks[node * per_node : (node + 1) * per_node]) for node in range(self.nodes))
-        across = tuple(tuple(ranks[i::per_node]) for i in range(per_node))
-        return [Stage(part, across if far else inside, far) for part, far in parts(runs_as, self.nodes)]
+        shape, by_node = self.shape(ranks), dict[int, list[int]]()
+        for rank in ranks:
+            by_node.setdefault(self.node_of(rank), []).append(rank)
+        if shape.is_ring(self.backend):
+            return [Stage(collective.runs_as, (ranks,), shape.nodes > 1)]
+        inside, across = tuple(map(tuple, by_node.values())), tuple(zip(*by_node.values(), strict=True))
+        return [Stage(part, across if far else inside, far) for part, far in shape.parts(collective, self.backend)]
 
     def message(self, source: int, target: int, n_bytes: int) -> tuple[float, Flow]:
         """Return the seconds before the first byte, and the bytes on their way."""
@@ -116,9 +189,12 @@ class Topology:
         """
         ways = [self.way(*pair) for pair in pairs]
         far = any(self.node_of(a) != self.node_of(b) for a, b in pairs) if is_far is None else is_far
-        cost = self.far if far and self.far is not None else self.near
-        whole_s = cost(collective).latency_s
-        latency_s = min(cost(_least(collective)).latency_s, whole_s) / steps
+        costs = [
+            self.far(one, 1.0) if far and self.far is not None else self.near(one)
+            for one in (collective, replace(collective, bytes=1))
+        ]
+        whole_s = costs[0].latency_s
+        latency_s = min(costs[1].latency_s, whole_s) / steps
         rate = min(self.rates[link] for way in ways for link in way)
         return latency_s, Flow(rate * (whole_s / steps - latency_s), ways[0])
 
@@ -160,7 +236,7 @@ def on_link(link: str | Interconnect, ranks: int, backend: str = "nccl") -> Topo
     on = interconnect.get(link) if isinstance(link, str) else link
     shipped().check(on, ranks, backend)
     cost = cache(lambda collective: shipped().predict(collective, on))
-    return Topology(on.name, ranks, backend, cost, cost, 1e9 * on.bandwidth_gbps)
+    return Topology(on.name, ranks, backend, cost, 1e9 * on.bandwidth_gbps)
 
 
 def on_cluster(cluster: Cluster, ranks: int, backend: str = "nccl") -> Topology:
@@ -171,20 +247,19 @@ def on_cluster(cluster: Cluster, ranks: int, backend: str = "nccl") -> Topology:
     if nodes > 1 and between is not None:
         model.check(between, nodes, backend)
     near = cache(lambda collective: model.predict(collective, cluster.inside))
-    whole = cache(lambda collective: model.predict_on(collective, cluster))
     near_rate = 1e9 * cluster.inside.bandwidth_gbps
     if nodes == 1 or between is None:
-        return Topology(cluster.name, ranks, backend, near, near, near_rate)
+        return Topology(cluster.name, ranks, backend, near, near_rate)
     adapters = min(cluster.adapters_per_node, ranks // nodes)
-    far = cache(lambda collective: model.predict(collective, between))
+    far = cache(lambda collective, flows: model.predict(collective, between, shared_by=flows))
     far_rate = 1e9 * between.bandwidth_gbps
-    return Topology(cluster.name, ranks, backend, whole, near, near_rate, nodes, far, far_rate, adapters)
+    return Topology(cluster.name, ranks, backend, near, near_rate, nodes, far, far_rate, adapters)
 
 
 def fitted(wire: AlphaBeta, ranks: int, backend: str = "gloo") -> Topology:
     """Join ranks in rings of which each message takes ``wire``: two numbers fitted to one set-up."""
     cost = cache(lambda collective: _estimate(ring(collective, wire), "two fitted numbers"))
-    return Topology("fitted", ranks, backend, cost, cost, 1.0 / wire.beta_s)
+    return Topology("fitted", ranks, backend, cost, 1.0 / wire.beta_s)
 
 
 def probed(
@@ -212,14 +287,19 @@ def probed(
             return _estimate(0.0, "one rank")
         if runs_as.kind not in curves:
             raise CdmppError(f"no {runs_as.kind} was timed here, only {', '.join(curves)}: time it too")
-        return _estimate(float(curves[runs_as.kind].at(runs_as.bytes)), "timed")
+        curve = curves[runs_as.kind]
+        timed_s = float(curve.at(runs_as.bytes))
+        if runs_as.ranks == ranks or runs_as.kind == "send_recv":
+            return _estimate(timed_s, "timed")
+        timed, latency_s = replace(runs_as, ranks=ranks), min(float(curve.latency_s[0]), timed_s)
+        found_s = latency_s * runs_as.steps / timed.steps
+        found_s += (timed_s - latency_s) * runs_as.traffic_bytes / timed.traffic_bytes
+        return _estimate(
+            found_s, "timed", f"{runs_as.kind} of {runs_as.ranks} ranks was not timed: from {ranks}, as a ring grows"
+        )
 
-    return Topology("probed", ranks, backend, cost, cost, bytes_per_s)
+    return Topology("probed", ranks, backend, cost, bytes_per_s)
 
 
-def _estimate(seconds: float, source: str) -> CollectiveEstimate:
-    return CollectiveEstimate(seconds, seconds, seconds, source)
-
-
-def _least(collective: Collective) -> Collective:
-    return Collective(collective.kind, 1, collective.ranks, collective.backend)
+def _estimate(seconds: float, source: str, *flags: str) -> CollectiveEstimate:
+    return CollectiveEstimate(seconds, seconds, seconds, source, flags)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from cdmpp.collectives.topology import Topology
 from cdmpp.devices.sheet import nearest
@@ -17,6 +17,7 @@ from cdmpp.steps.replay import contention_free, replay
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.strategy import Strategy
 from cdmpp.steps.transforms.accumulate import accumulate
+from cdmpp.steps.transforms.fold import fold
 from cdmpp.steps.transforms.fuse_update import can_fuse_update, fuse_update
 from cdmpp.steps.transforms.recompute import can_recompute, recompute
 
@@ -92,7 +93,7 @@ def evaluate(
     strategy = plan.strategy if topology is None else plan.strategy.on_backend(topology.backend)
     planned = changed(graph, plan)
     if method == "replay":
-        replayed = replay(*_few_ranks(strategy.apply(planned), topology), synchrony=plan.synchrony)
+        replayed = replay(fold(strategy.apply(planned)), topology, synchrony=plan.synchrony)
         iteration_s, critical_s = replayed.step_s, by_cause(replayed.critical_s)
     else:
         iteration_s, critical_s = _closed_form(planned, strategy, topology)
@@ -119,27 +120,3 @@ def _closed_form(graph: StepGraph, strategy: Strategy, topology: Topology | None
     computed_s, (least_s, most_s) = compute_s(graph, strategy), communication_s(graph, strategy, topology)
     exposed_s = max(0.0, least_s - computed_s) if strategy.overlap else most_s
     return computed_s + exposed_s, {"communication": exposed_s, "compute": computed_s}
-
-
-def _few_ranks(graph: StepGraph, topology: Topology | None) -> tuple[StepGraph, Topology | None]:
-    """Two ranks in place of many equal ones, whose collectives take what those of all take: faster to replay."""
-    ranks, first = len(graph.ranks), graph.ranks[0]
-    if topology is None or ranks < 3 or any(replace(rank, rank=0) != first for rank in graph.ranks[1:]):
-        return graph, topology
-    if any(one.kind == "push_pull" or len(one.after) < ranks for one in graph.exchanges):
-        return graph, topology
-    if any(len(set(places.values())) > 1 for one in graph.exchanges for places in (one.after, one.before)):
-        return graph, topology
-    exchanges = tuple(
-        replace(
-            one,
-            after={rank: one.after[rank] for rank in range(2)},
-            before={rank: places for rank, places in one.before.items() if rank < 2},
-        )
-        for one in graph.exchanges
-    )
-    few = replace(
-        topology, ranks=2, nodes=1, adapters=1,
-        whole=lambda collective: topology.whole(replace(collective, ranks=ranks)),
-    )  # fmt: skip
-    return replace(graph, ranks=graph.ranks[:2], exchanges=exchanges), few

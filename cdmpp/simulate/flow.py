@@ -18,10 +18,14 @@ class Flow:
     """On the wire."""
     links: tuple[str, ...]
     """All that it crosses, such as the way out of one machine and the way into another."""
+    count: int = 1
+    """So many equal flows go side by side; each has ``bytes``."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.bytes) and self.bytes >= 0) or not self.links:
             raise DataError(f"a flow of {self.bytes} bytes over {self.links}: expected bytes from 0 up, on some link")
+        if self.count < 1:
+            raise DataError(f"{self.count} equal flows over {self.links}: expected one or more")
 
 
 @dataclass
@@ -46,7 +50,8 @@ class SharedLinks:
                 raise DataError(f"link {link!r} has a rate of {rate} bytes a second: it must be finite and positive")
         self._rates = rates
         self._moving: dict[Key, _Moving] = {}
-        self._on: dict[str, dict[Key, None]] = {link: {} for link in rates}
+        self._on: dict[str, dict[Key, int]] = {link: {} for link in rates}
+        """Link -> its flows, and how many each stands for."""
         self.changed: dict[str, None] = {}
         """Links that a flow has joined or left since ``rerated`` was asked."""
 
@@ -55,7 +60,7 @@ class SharedLinks:
         for link in flow.links:
             if link not in self._on:
                 raise DataError(f"task {key!r} sends over link {link!r}, whose rate is not given")
-            self._on[link][key] = None
+            self._on[link][key] = flow.count
             self.changed[link] = None
         self._moving[key] = _Moving(flow.bytes, flow.links, now_s)
 
@@ -75,7 +80,7 @@ class SharedLinks:
         self.changed.clear()
         for key in touched:
             moving = self._moving[key]
-            rate = min(self._rates[link] / len(self._on[link]) for link in moving.links)
+            rate = min(self._rates[link] / sum(self._on[link].values()) for link in moving.links)
             if rate != moving.rate:
                 moving.left_bytes = max(0.0, moving.left_bytes - moving.rate * (now_s - moving.since_s))
                 moving.since_s, moving.rate = now_s, rate

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cdmpp.collectives.collective import Collective
 from cdmpp.collectives.topology import Topology
 from cdmpp.simulate.engine import simulate
 from cdmpp.steps.exchange import Exchange
@@ -26,7 +25,7 @@ def compute_s(graph: StepGraph, strategy: Strategy) -> float:
 
 
 def communication_s(graph: StepGraph, strategy: Strategy, topology: Topology) -> tuple[float, float]:
-    """Compute the least and the most seconds that all exchanges take by themselves.
+    """Compute the least and the most seconds that all exchanges of the rank that has most take by themselves.
 
     Collectives run one after the other: both are the same. Messages of parameter servers take at least what the
     busiest link, pair of ranks or server has to do, and at most as long as one message at a time.
@@ -35,13 +34,13 @@ def communication_s(graph: StepGraph, strategy: Strategy, topology: Topology) ->
         return 0.0, 0.0
     exchanges = strategy.exchanges(graph)
     pushed = [exchange for exchange in exchanges if exchange.kind == "push_pull"]
-    collectives = [
-        Collective(exchange.kind, exchange.bytes, topology.ranks, topology.backend)
-        for exchange in exchanges
-        if exchange.kind != "push_pull"
-    ]
-    whole_s = sum(topology.whole(collective).latency_s for collective in collectives)
-    least_s, most_s = _served_s(pushed, topology)
+    own_s = [0.0] * len(graph.ranks)
+    for one in exchanges:
+        if one.kind != "push_pull":
+            seconds = topology.cost(one.collective(topology.backend), one.participants).latency_s
+            for rank in one.after:
+                own_s[rank] += seconds
+    whole_s, (least_s, most_s) = max(own_s), _served_s(pushed, topology)
     return whole_s + least_s, whole_s + most_s
 
 

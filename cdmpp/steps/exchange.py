@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cdmpp.collectives.collective import Collective
 from cdmpp.errors import DataError
 from cdmpp.platform.limits import Limits, shown
 from cdmpp.simulate.task import check_seconds
@@ -37,7 +38,7 @@ class Exchange:
     lag_s: Mapping[int, float] = field(default_factory=dict)
     """Rank -> measured seconds from the end of the launching op to the arrival; 0 for ranks that are not named."""
     group: str = ""
-    """Process group, or ``0->1`` for a message."""
+    """Process group, or ``0->1`` for a message: its exchanges run one after the other."""
     spread_s: float = 0.0
     """Half of the distance between the quartiles of the measured times."""
     blocks: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
@@ -46,8 +47,9 @@ class Exchange:
     along: tuple[str, ...] = ()
     """Parallel degrees along which ranks take part; empty: all ranks that share parameters."""
     members: tuple[int, ...] = ()
-    """Ranks of the job that take part, where the graph holds only some of those that are alike. Empty: those of
-    ``after``."""
+    """Ranks of the job that take part; of a message the sender, then the receiver. Empty: those of ``after``. A folded
+    graph has one rank for many that are alike: ``after``, ``before`` and ``group`` name ranks of the graph, and these
+    are the ranks of the job by whose places in the nodes the exchange is priced."""
 
     def __post_init__(self) -> None:
         for name in ("kind", "name", "group"):
@@ -58,6 +60,8 @@ class Exchange:
         for name in ("after", "before", "lag_s", "blocks"):
             if not isinstance(value := getattr(self, name), Mapping):
                 raise DataError(f"{name} of {self.title} is {shown(value)}: expected ranks with values")
+        if not isinstance(self.members, tuple) or not {*map(type, self.members)} <= {int}:
+            raise DataError(f"members of {self.title} are {shown(self.members)}: expected numbers of ranks")
         check_seconds(self.sum_s, f"sum of {self.title}")
         check_seconds(self.spread_s, f"spread of {self.title}")
         if self.wire_s is not None:
@@ -79,6 +83,20 @@ class Exchange:
     def ranks(self) -> tuple[int, ...]:
         """These ranks take part, in order."""
         return tuple(sorted(self.after))
+
+    @property
+    def is_folded(self) -> bool:
+        """Return True if its ranks in the graph stand for others of the job."""
+        return bool(self.members) and set(self.members) != set(self.after)
+
+    @property
+    def participants(self) -> tuple[int, ...]:
+        """These ranks of the job take part: sender and receiver of a message in this order."""
+        return self.members if self.is_folded else self.peers or self.ranks
+
+    def collective(self, backend: str) -> Collective:
+        """Return what its participants exchange over a back end; ``CdmppError`` where that is no collective."""
+        return Collective(self.kind, self.bytes, len(self.participants), backend)
 
     @property
     def peers(self) -> tuple[int, int] | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from cdmpp.collectives.collective import Collective, steps
+from cdmpp.collectives.collective import steps
 from cdmpp.collectives.topology import Stage, Topology
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.simulate.flow import Flow
@@ -18,7 +18,7 @@ GRANULARITIES = ("collective", "ring step")
 MOST_RING_RANKS = 16
 """Ranks of which ring steps are simulated; the tasks of a ring grow with the square of its ranks."""
 COMMUNICATION = "communication"
-"""The stream of a rank that carries collectives."""
+"""The stream of a rank that carries collectives of all ranks; those of a group have its name behind it."""
 Keys = Mapping[int, tuple[TaskKey, ...]]
 """Rank -> keys of tasks."""
 
@@ -69,15 +69,33 @@ def carried(
         raise DataError(f"nobody measured {exchange.title}, and there is no topology to carry it: give one")
     if exchange.kind == "push_pull":
         return _pushed(step, place, exchange, launched, topology)
-    collective = Collective(exchange.kind, exchange.bytes, topology.ranks, topology.backend)
-    if granularity == "ring step":
+    collective, members = exchange.collective(topology.backend), exchange.participants
+    if granularity == "ring step" and exchange.kind != "send_recv":
         found = _tree if collective.is_tree else _rings
-        return found(step, place, collective, launched, topology)
-    key = TaskKey(step, "exchange", ALL_RANKS, place)
-    streams = tuple(Stream(rank, COMMUNICATION) for rank in exchange.ranks)
-    latency_s = topology.whole(collective).latency_s
-    task = Task(key, latency_s, streams, _joined(launched[rank] for rank in exchange.ranks), label=exchange.kind)
+        return found(step, place, exchange, launched, topology)
+    if exchange.kind == "send_recv" and len(members) == 2:
+        latency_s, flow = topology.message(members[0], members[1], exchange.bytes)
+        flow = replace(flow, count=topology.shape(members).messages if exchange.is_folded else 1)
+    else:
+        latency_s, flow = topology.cost(collective, members).latency_s, None
+    key, streams = TaskKey(step, "exchange", ALL_RANKS, place), streams_of(exchange, topology)
+    after = _joined(launched[rank] for rank in exchange.ranks)
+    task = Task(key, latency_s, streams, after, label=exchange.kind, flow=flow)
     return Carried((task,), dict.fromkeys(exchange.ranks, (key,)))
+
+
+def streams_of(exchange: Exchange, topology: Topology) -> tuple[Stream, ...]:
+    """List the streams of its ranks that carry an exchange that was not measured, one after the other.
+
+    Every process group has a stream or worker threads of its own, as with NCCL and gloo. Messages have one a pair of
+    ranks and direction: pipelines send and receive in one batch.
+    """
+    if exchange.kind == "send_recv":
+        sender, receiver = exchange.peers or (exchange.ranks[0], exchange.ranks[-1])
+        return Stream(sender, f"to {receiver}"), Stream(receiver, f"from {sender}")
+    members = exchange.participants
+    group = exchange.group or ("" if len(members) == topology.ranks else f"of {','.join(map(str, members))}")
+    return tuple(Stream(rank, f"{COMMUNICATION} {group}".strip()) for rank in exchange.ranks)
 
 
 def links_of(ranks: Sequence[int], peers: tuple[int, int] | None) -> tuple[str, ...]:
@@ -114,22 +132,35 @@ def _measured(step: int, place: int, exchange: Exchange, wire_s: float, launched
     return Carried((*arrivals, task), dict.fromkeys(exchange.ranks, (key,)))
 
 
-def _rings(step: int, place: int, collective: Collective, launched: Keys, topology: Topology) -> Carried:
+def _rings(step: int, place: int, exchange: Exchange, launched: Keys, topology: Topology) -> Carried:
     """Stage after stage, in each all groups at once. At each ring step a rank sends to the next one what it has got."""
-    tasks, ends = list[Task](), dict(launched)
-    for number, stage in enumerate(topology.stages(collective)):
+    tasks, ends, streams = list[Task](), dict(launched), _own_streams(exchange, topology)
+    for number, stage in enumerate(topology.stages(exchange.collective(topology.backend), exchange.participants)):
         for group in stage.groups:
-            made = _ring(partial(_ring_key, step, place, number), stage, group, topology, ends)
+            made = _ring(partial(_ring_key, step, place, number), stage, group, topology, ends, streams)
             tasks += made.tasks
             ends |= made.ends
     return Carried(tuple(tasks), ends)
+
+
+def _own_streams(exchange: Exchange, topology: Topology) -> dict[int, Stream]:
+    """Rank -> its stream; ``CdmppError`` where ranks of the graph stand for more of the job, which have no streams."""
+    if exchange.is_folded:
+        raise CdmppError(
+            f"ring steps of {exchange.title}: its ranks stand for {len(exchange.participants)} ranks of the job; "
+            "take whole collectives, or a step of all ranks"
+        )
+    return {stream.rank: stream for stream in streams_of(exchange, topology)}
 
 
 def _ring_key(step: int, place: int, stage: int, ring_step: int, rank: int) -> TaskKey:
     return TaskKey(step, "ring step", rank, place, (stage, ring_step))
 
 
-def _ring(key: partial[TaskKey], stage: Stage, group: Sequence[int], topology: Topology, launched: Keys) -> Carried:
+def _ring(
+    key: partial[TaskKey], stage: Stage, group: Sequence[int], topology: Topology, launched: Keys,
+    streams: Mapping[int, Stream],
+) -> Carried:  # fmt: skip
     count, size = steps(stage.collective.kind, len(group)), len(group)
     pairs = [(rank, group[(place + 1) % size]) for place, rank in enumerate(group)]
     shares = [topology.share(stage.collective, count, [*pairs[p:], *pairs[:p]], stage.is_far) for p in range(size)]
@@ -142,23 +173,23 @@ def _ring(key: partial[TaskKey], stage: Stage, group: Sequence[int], topology: T
             else:  # both ends must be there
                 after = _joined((launched[rank], launched[following]))
             latency_s, flow = shares[place]
-            resources = (Stream(rank, COMMUNICATION),)
-            tasks.append(
-                Task(key(ring_step, rank), latency_s, resources, after, label=stage.collective.kind, flow=flow)
-            )
+            label = stage.collective.kind
+            tasks.append(Task(key(ring_step, rank), latency_s, (streams[rank],), after, label=label, flow=flow))
     last = [key(count - 1, rank) for rank in group]
     return Carried(tuple(tasks), {rank: (last[place - 1], last[place]) for place, rank in enumerate(group)})
 
 
-def _tree(step: int, place: int, collective: Collective, launched: Keys, topology: Topology) -> Carried:
-    """Whole messages, from rank 0 to half of the ranks and from all that have it to half of those that are left."""
+def _tree(step: int, place: int, exchange: Exchange, launched: Keys, topology: Topology) -> Carried:
+    """Whole messages, from the first to half of the ranks and from all that have it to half of those that are left."""
     tasks, ends, key = list[Task](), dict(launched), partial(_ring_key, step, place, 0)
+    collective, group, streams = exchange.collective(topology.backend), exchange.ranks, _own_streams(exchange, topology)
+    is_far = topology.shape(group).nodes > 1
     for round_, half in enumerate(2**power for power in reversed(range(collective.steps))):
-        pairs = [(source, source + half) for source in range(0, collective.ranks - half, 2 * half)]
+        pairs = [(group[at], group[at + half]) for at in range(0, len(group) - half, 2 * half)]
         for number, (source, target) in enumerate(pairs):
             others = [*pairs[number:], *pairs[:number]]
-            latency_s, flow = topology.share(collective, collective.steps, others, topology.nodes > 1)
-            after, resources = _joined((ends[source], launched[target])), (Stream(source, COMMUNICATION),)
+            latency_s, flow = topology.share(collective, collective.steps, others, is_far)
+            after, resources = _joined((ends[source], launched[target])), (streams[source],)
             sent = key(round_, source)
             tasks.append(Task(sent, latency_s, resources, after, label=collective.kind, flow=flow))
             ends[source] = ends[target] = (sent,)
@@ -170,6 +201,8 @@ def _pushed(step: int, place: int, exchange: Exchange, launched: Keys, topology:
 
     The server's own rank sends it nothing over a link. From one rank to another goes one message at a time.
     """
+    if exchange.is_folded:
+        raise CdmppError(f"{exchange.title} in a folded step: servers need all {len(exchange.members)} ranks")
     server = exchange.server
     total = TaskKey(step, "sum", server, place)
     pushes, pulls, pushed = list[Task](), list[Task](), list[TaskKey]()

@@ -98,24 +98,28 @@ def _share(rank: int, spans: Sequence[Span], window: Interval) -> RankShare:
 
 def _sent_bytes(exchanges: Sequence[Exchange], topology: Topology) -> float:
     """Bytes that the rank that sends most must send."""
-    sent = [0.0] * topology.ranks
-    for exchange in exchanges:
-        if exchange.kind == "push_pull":
-            for rank in range(topology.ranks):
-                sent[rank] += exchange.bytes * (topology.ranks - 1 if rank == exchange.server else 1)
+    sent: dict[int, float] = {}
+    for one in exchanges:
+        if one.kind == "push_pull":
+            each: dict[int, float] = {
+                rank: one.bytes * (len(one.after) - 1 if rank == one.server else 1) for rank in one.after
+            }
         else:
-            each = Collective(exchange.kind, exchange.bytes, topology.ranks, topology.backend).traffic_bytes
-            sent = [own + each for own in sent]
-    return max(sent)
+            senders = one.peers[:1] if one.peers else one.ranks
+            each = dict.fromkeys(senders, one.collective(topology.backend).traffic_bytes)
+        for rank, size in each.items():
+            sent[rank] = sent.get(rank, 0.0) + size
+    return max(sent.values(), default=0.0)
 
 
 def _warnings(exchanges: Sequence[Exchange], topology: Topology) -> tuple[str, ...]:
-    """Warnings of the collective model, at the largest exchange of each kind."""
-    largest = {one.kind: one.bytes for one in sorted(exchanges, key=lambda one: one.bytes)}
+    """Warnings of the collective model, at the largest exchange of each kind and shape of group."""
+    ordered = sorted(exchanges, key=lambda one: one.bytes)
+    largest = {(one.kind, topology.shape(one.participants)): one for one in ordered}
     estimates = [
-        topology.near(Collective("send_recv", size, 2, topology.backend))
-        if kind == "push_pull"
-        else topology.whole(Collective(kind, size, topology.ranks, topology.backend))
-        for kind, size in largest.items()
+        topology.near(Collective("send_recv", one.bytes, 2, topology.backend))
+        if one.kind == "push_pull"
+        else topology.cost(one.collective(topology.backend), one.participants)
+        for one in largest.values()
     ]
     return tuple(dict.fromkeys(flag for one in estimates for flag in one.flags))

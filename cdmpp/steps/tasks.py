@@ -8,7 +8,7 @@ from cdmpp.collectives.topology import Topology
 from cdmpp.simulate.task import Task, check_tasks
 from cdmpp.simulate.timeline import Timeline
 from cdmpp.steps.exchange import START
-from cdmpp.steps.exchange_tasks import Keys, carried
+from cdmpp.steps.exchange_tasks import carried, streams_of
 from cdmpp.steps.keys import Stream, TaskKey
 from cdmpp.steps.step_graph import RankGraph, StepGraph
 from cdmpp.steps.synchrony import Synchrony
@@ -24,7 +24,8 @@ def step_tasks(
 ) -> list[Task]:  # fmt: skip
     """Make tasks of ``steps`` steps, whose keys are ``TaskKey``.
 
-    An exchange without a measured time starts after the one before it has ended. Pushes to servers do not.
+    An exchange without a measured time starts after the one before it in its group has ended, a message after the one
+    before it from the same sender to the same receiver. Pushes to servers do not.
 
     Args:
         graph: what ranks do.
@@ -60,17 +61,17 @@ def step_ends_s(timeline: Timeline) -> list[float]:
 def _step(step: int, awaited: int | None, graph: StepGraph, topology: Topology | None, granularity: str) -> list[Task]:
     """Tasks of one step. Its updates and its end wait for the exchanges of the step ``awaited``, if there is one."""
     exchanged = list[Task]()
-    previous: Keys = {}
+    previous = dict[Stream, tuple[TaskKey, ...]]()
     waits: list[dict[int, list[TaskKey]]] = [{} for _ in graph.ranks]
     for place, one in enumerate(graph.exchanges):
         is_queued = one.wire_s is None and one.kind != "push_pull"
-        launched = {
-            rank: (_op_key(step, rank, after), *(previous.get(rank, ()) if is_queued else ()))
-            for rank, after in one.after.items()
-        }
+        streams = streams_of(one, topology) if is_queued and topology is not None else ()
+        launched: dict[int, tuple[TaskKey, ...]] = {rank: (_op_key(step, rank, at),) for rank, at in one.after.items()}
+        for stream in streams:
+            launched[stream.rank] += previous.get(stream, ())
         made = carried(step, place, one, launched, topology, granularity, graph.workers)
         exchanged += made.tasks
-        previous = made.ends if is_queued else previous
+        previous |= {stream: tuple(made.ends[stream.rank]) for stream in streams}
         for rank, places in one.before.items():
             for waiting in places:
                 ends = made.ends[rank]

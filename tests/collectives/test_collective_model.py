@@ -109,7 +109,7 @@ def test_a_cluster_whose_links_a_back_end_does_not_use_is_refused():
         with pytest.raises(CdmppError, match="gloo does not send over nvlink4"):
             on_cluster(cluster.get("dgx-h100"), ranks, "gloo")
     with pytest.raises(CdmppError, match="rccl does not send over nvlink4"):
-        shipped().predict_on(Collective("all_reduce", 64, 8, "rccl"), cluster.get("dgx-h100"))
+        on_cluster(cluster.get("dgx-h100"), 8, "rccl")
 
 
 @given(
@@ -132,7 +132,7 @@ def test_more_bytes_never_take_less(kind, one, other, ranks, link):
 @given(st.integers(1, 2**32), st.integers(1, 2**32), st.sampled_from([2, 8, 12, 16]))
 def test_clusters_are_monotone_and_one_node_is_its_link(one, other, ranks):
     box = cluster.get("dgx-a100")
-    less, more = (shipped().predict_on(Collective("all_reduce", size, ranks), box) for size in sorted((one, other)))
+    less, more = (on_cluster(box, ranks).whole(Collective("all_reduce", size, ranks)) for size in sorted((one, other)))
     assert less.latency_s <= more.latency_s
     if ranks <= 8:
         assert more == shipped().predict(Collective("all_reduce", max(one, other), ranks), "nvlink3")

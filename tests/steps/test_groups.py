@@ -1,0 +1,101 @@
+"""Exchanges of groups: each group has a stream of its own, messages go one way, a folded graph takes as long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cdmpp.collectives import cluster
+from cdmpp.collectives.topology import on_cluster
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.steps.exchange import START, Exchange
+from cdmpp.steps.rank_spans import rank_spans
+from cdmpp.steps.replay import replay
+from cdmpp.steps.step_graph import Op, RankGraph, StepGraph
+from cdmpp.steps.transforms.fold import fold
+from tests.steps.toy_graph import MIB, WIRE, ranks_of, wires
+
+TWO_NODES = on_cluster(replace(cluster.get("dgx-h100"), devices_per_node=4, adapters_per_node=2), 8)
+
+
+def idle(ranks: int) -> StepGraph:
+    """Ranks that only exchange."""
+    return StepGraph(tuple(RankGraph(rank, (Op("op", "forward", 0.0),)) for rank in range(ranks)))
+
+
+def test_a_group_waits_for_itself_alone():
+    """Two collectives of one group follow each other; those of two groups of a rank run at the same time."""
+    took_s = 2 * WIRE.seconds(4 * MIB)
+    for groups, step_s in ((("a", "a"), 2 * took_s), (("a", "b"), took_s), (("", ""), 2 * took_s)):
+        made = [Exchange("all_reduce", 8 * MIB, {0: START, 1: START}, group=group) for group in groups]
+        assert replay(idle(4).with_exchanges(made), wires(4)).step_s == pytest.approx(step_s)
+    others = [Exchange("all_reduce", 8 * MIB, dict.fromkeys(ranks, START)) for ranks in ((0, 1), (2, 3), (0, 2))]
+    assert replay(idle(4).with_exchanges(others), wires(4)).step_s == pytest.approx(took_s)
+    graph = idle(4).with_exchanges([*others, Exchange("all_reduce", 8, dict.fromkeys(range(4), START))])
+    streams = {span.stream for span in rank_spans(replay(graph, wires(4))) if span.rank == 0}
+    assert streams == {"compute", "communication", "communication of 0,1", "communication of 0,2"}
+
+
+def test_a_message_goes_one_way_and_leaves_computing_alone():
+    """Rank 0 computes on while its result is on its way; rank 1 waits for it; a second message stands behind it."""
+    ops = (Op("a", "forward", 1e-3), Op("b", "forward", 5e-3))
+    graph = StepGraph((RankGraph(0, ops), RankGraph(1, ops)))
+    message = Exchange("send_recv", 1_000_000, {0: 0, 1: START}, {1: (0,)}, group="0->1")
+    step = replay(replace(graph, exchanges=(message,)), wires(2))
+    took_s = 1e-4 + 1e-3
+    assert step.step_s == pytest.approx(took_s + 6e-3)  # rank 0 is ahead, and rank 1 receives when its step begins
+    assert step.busy_s == pytest.approx({0: 6e-3, 1: 6e-3}) and step.waits_s == pytest.approx({0: 0.0, 1: took_s})
+    answer = replace(message, after={0: START, 1: 0}, before={0: (1,)}, group="1->0")
+    both = replace(graph, exchanges=(message, message, answer))
+    times = [span for key, span in replay(both, wires(2)).spans.items() if key.kind == "exchange"]
+    first, second, back = sorted(times, key=lambda span: span.task.key.place)
+    assert second.start_s == pytest.approx(first.end_s) and back.start_s > second.end_s
+    early = replace(answer, after={0: START, 1: START})
+    made = replay(replace(both, exchanges=(message, early)), wires(2)).spans.values()
+    first, back = (span for span in made if span.task.key.kind == "exchange")
+    assert first.start_s < back.end_s and back.start_s < first.end_s  # the other way is free
+
+
+def test_a_message_of_a_folded_graph_shares_its_adapter_as_all_do():
+    """Four ranks of a node send to the other one over two adapters: by one message that stands for all, or by all."""
+    size = 64 * MIB
+    every = [
+        Exchange("send_recv", size, {rank: START, rank + 4: START}, group=f"{rank}->{rank + 4}") for rank in range(4)
+    ]
+    alone = replay(idle(8).with_exchanges(every[:1]), TWO_NODES).step_s
+    all_s = replay(idle(8).with_exchanges(every), TWO_NODES).step_s
+    one = Exchange("send_recv", size, {0: START, 1: START}, group="0->1", members=(0, 4))
+    assert replay(idle(2).with_exchanges([one]), TWO_NODES).step_s == pytest.approx(all_s)
+    assert all_s > 1.9 * alone
+    closed_s = TWO_NODES.cost(one.collective("nccl"), one.participants).latency_s
+    assert closed_s == pytest.approx(all_s, rel=1e-3)
+
+
+@pytest.mark.parametrize("members", [(0, 1), (0, 4), (0, 1, 4, 5), (1, 3, 5, 7), (2, 3, 4)])
+def test_ring_steps_of_a_group_take_as_long_as_its_collective(members):
+    graph = idle(8).with_exchanges([Exchange("all_reduce", 64 * MIB, dict.fromkeys(members, START))])
+    own = on_cluster(replace(cluster.get("dgx-h100"), devices_per_node=4, adapters_per_node=4), 8)
+    steps, whole = (replay(graph, own, how).step_s for how in ("ring step", "collective"))
+    assert steps == pytest.approx(whole)
+
+
+def test_a_folded_job_takes_as_long():
+    graph = DDP().apply(ranks_of(8))
+    few = fold(graph)
+    assert len(few.ranks) == 1 and few.exchanges[0].members == tuple(range(8))
+    assert replay(few, TWO_NODES).step_s == pytest.approx(replay(graph, TWO_NODES).step_s)
+    unlike = replace(graph, ranks=(replace(graph.ranks[0], start_s=1.0), *graph.ranks[1:]))
+    message = replace(graph, exchanges=(Exchange("send_recv", 8, {0: START, 1: START}, group="0->1"),))
+    assert fold(unlike) is unlike and fold(message) is message
+    with pytest.raises(CdmppError, match="its ranks stand for 8 ranks of the job; take whole collectives"):
+        replay(few, TWO_NODES, "ring step")
+
+
+def test_members_are_numbers_of_ranks():
+    with pytest.raises(DataError, match="members of all_reduce are"):
+        Exchange("all_reduce", 8, {0: 0}, members=[0, 1])
+    with pytest.raises(CdmppError, match="push_pull in a folded step: servers need all 2 ranks"):
+        replay(idle(1).with_exchanges([Exchange("push_pull", 8, {0: 0}, members=(0, 1))]), wires(2))
+    assert Exchange("send_recv", 8, {0: 0, 1: 0}, group="1->0").participants == (1, 0)
