@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import ClassVar, TypeVar
@@ -61,6 +61,21 @@ class Cluster:
     def ranks(self) -> int:
         """The cluster has so many devices in all."""
         return self.nodes * self.devices_per_node
+
+    def grown(self, ranks: int) -> Cluster:
+        """Return a cluster of as many nodes of the same kind as so many ranks fill; this one where they fit.
+
+        ``CdmppError`` where nobody says what links one node to the next.
+        """
+        nodes = -(-ranks // self.devices_per_node)
+        if nodes <= self.nodes:
+            return self
+        if self.between is None:
+            raise CdmppError(
+                f"{ranks} ranks do not fit on cluster {self.name}: it is one node of {self.ranks} devices, and field "
+                "between names no link to others"
+            )
+        return replace(self, nodes=nodes)
 
     def nodes_of(self, ranks: int) -> int:
         """Count the nodes that so many ranks fill; ``CdmppError`` where they do not fit or fill nodes unevenly."""

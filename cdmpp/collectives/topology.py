@@ -26,7 +26,7 @@ from cdmpp.collectives.group_shape import GroupShape, check_members
 from cdmpp.collectives.interconnect import AlphaBeta, Interconnect
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
-from cdmpp.platform.limits import check_fields, numbers
+from cdmpp.platform.limits import check_choice, check_fields, numbers
 from cdmpp.simulate.flow import Flow
 
 Cost = Callable[[Collective], CollectiveEstimate]
@@ -69,6 +69,8 @@ class Topology:
     """Bytes a second of one adapter."""
     adapters: int = 1
     """Adapters of each node, shared evenly by its ranks."""
+    warnings: tuple[str, ...] = ()
+    """Reasons to doubt all costs, a sentence each."""
 
     def __post_init__(self) -> None:
         check_fields(self, "topology.")
@@ -121,6 +123,19 @@ class Topology:
         ]
         flags = () if shape.is_even else ("nodes hold unequal numbers of a group's ranks: it is priced as one ring",)
         return CollectiveEstimate.total(found, flags)
+
+    def bounded(self, bound: str) -> Topology:
+        """Return the topology on which everything takes its ``low_s`` or its ``high_s``, the ends of its interval."""
+
+        def at_bound(cost: Callable[..., CollectiveEstimate]) -> Callable[..., CollectiveEstimate]:
+            def bounded(collective: Collective, *flows: float) -> CollectiveEstimate:
+                found = cost(collective, *flows)
+                return replace(found, latency_s=getattr(found, bound))
+
+            return cache(bounded)
+
+        check_choice("bound", bound, ("low_s", "high_s"))
+        return replace(self, near=at_bound(self.near), far=None if self.far is None else at_bound(self.far))
 
     def whole(self, collective: Collective) -> CollectiveEstimate:
         """Estimate a collective of all ranks."""
@@ -205,19 +220,30 @@ def check_ranks(ranks: int) -> None:
 
 
 def topology_of(
-    ranks: int, device: str | Device, cluster: str | None = None, link: str | None = None, backend: str | None = None
+    ranks: int, device: str | Device, cluster: str | None = None, link: str | None = None, backend: str | None = None,
+    can_grow: bool = False,
 ) -> Topology:
     """Return the topology on which ``ranks`` of a device exchange: a cluster, or one link for all, by name.
 
-    ``backend`` is gloo on CPUs, rccl on AMD's GPUs and nccl elsewhere, unless it is given. ``CdmppError`` where there
-    is no such cluster, link or back end, neither or both are given, or ranks do not fit.
+    ``backend`` is gloo on CPUs, rccl on AMD's GPUs and nccl elsewhere, unless it is given. With ``can_grow`` a cluster
+    gets more nodes of its kind where ranks do not fit, and says so in ``warnings``. ``CdmppError`` where there is no
+    such cluster, link or back end, neither or both are given, or ranks do not fit.
     """
     check_ranks(ranks)
     if cluster is not None and link is not None:
         raise CdmppError(f"cluster {cluster} and link {link}: a cluster names its own links, leave one out")
     carries = backend or _backend(devices.get(device) if isinstance(device, str) else device)
     if cluster is not None:
-        return on_cluster(clusters.get(cluster), ranks, carries)
+        described = clusters.get(cluster)
+        grown = described.grown(ranks) if can_grow else described
+        found = on_cluster(grown, ranks, carries)
+        return found if grown is described else replace(
+            found,
+            warnings=(
+                f"cluster {cluster} is described with {described.nodes} nodes, and {grown.nodes} of the same kind are "
+                f"taken for {ranks:,} ranks: switches between them carry as much for all",
+            ),
+        )
     if link is not None:
         return on_link(link, ranks, carries)
     if ranks > 1:
@@ -251,7 +277,7 @@ def on_cluster(cluster: Cluster, ranks: int, backend: str = "nccl") -> Topology:
     if nodes == 1 or between is None:
         return Topology(cluster.name, ranks, backend, near, near_rate)
     adapters = min(cluster.adapters_per_node, ranks // nodes)
-    far = cache(lambda collective, flows: model.predict(collective, between, shared_by=flows))
+    far = cache(lambda collective, flows=1.0: model.predict(collective, between, shared_by=flows))
     far_rate = 1e9 * between.bandwidth_gbps
     return Topology(cluster.name, ranks, backend, near, near_rate, nodes, far, far_rate, adapters)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from cdmpp.collectives.collective import Collective
 from cdmpp.collectives.collective_model import CollectiveEstimate
-from cdmpp.collectives.topology import Cost, Topology
+from cdmpp.collectives.topology import Topology
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.plan_file import read_plan
@@ -119,9 +119,9 @@ def at_bandwidth(topology: Topology, share: float) -> Topology:
     What a collective of one byte takes is its start-up; the rest of its time follows its bytes.
     """
 
-    def slower(cost: Cost) -> Cost:
-        def cost_at(collective: Collective) -> CollectiveEstimate:
-            whole, least = cost(collective), cost(replace(collective, bytes=1))
+    def slower(cost: Callable[..., CollectiveEstimate]) -> Callable[..., CollectiveEstimate]:
+        def cost_at(collective: Collective, *flows: float) -> CollectiveEstimate:
+            whole, least = cost(collective, *flows), cost(replace(collective, bytes=1), *flows)
 
             def seconds(all_s: float, start_s: float) -> float:
                 return min(start_s, all_s) + max(all_s - start_s, 0.0) / share
@@ -141,7 +141,6 @@ def at_bandwidth(topology: Topology, share: float) -> Topology:
     far = None if topology.far is None else slower(topology.far)
     return replace(
         topology,
-        whole=slower(topology.whole),
         near=slower(topology.near),
         far=far,
         near_rate=share * topology.near_rate,

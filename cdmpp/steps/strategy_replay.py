@@ -122,4 +122,4 @@ def _warnings(exchanges: Sequence[Exchange], topology: Topology) -> tuple[str, .
         else topology.cost(one.collective(topology.backend), one.participants)
         for one in largest.values()
     ]
-    return tuple(dict.fromkeys(flag for one in estimates for flag in one.flags))
+    return tuple(dict.fromkeys([*topology.warnings, *(flag for one in estimates for flag in one.flags)]))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cdmpp.collectives import cluster
 from cdmpp.collectives.collective import Collective
 from cdmpp.collectives.interconnect import AlphaBeta
-from cdmpp.collectives.topology import Topology, fitted, on_cluster, on_link, probed
+from cdmpp.collectives.topology import Topology, fitted, on_cluster, on_link, probed, topology_of
 from cdmpp.errors import CdmppError
 
 MIB = 2**20
@@ -133,3 +133,34 @@ def test_groups_that_cannot_be_are_refused():
         job.cost(Collective("all_reduce", 8, 2), ())
     with pytest.raises(CdmppError, match="all_reduce of 3 ranks among 2: give as many"):
         job.cost(Collective("all_reduce", 8, 3), (0, 1))
+
+
+def test_bounds_are_topologies():
+    job, asked = boxes(), Collective("all_reduce", 64 * MIB, 4)
+    found = job.cost(asked, range(0, 32, 8))
+    for bound in ("low_s", "high_s"):
+        at_bound = job.bounded(bound)
+        assert at_bound.cost(asked, range(0, 32, 8)).latency_s == pytest.approx(getattr(found, bound))
+        assert at_bound.latency_s("all_reduce", np.array([64 * MIB]), range(0, 32, 8)) == pytest.approx(
+            [getattr(found, bound)], rel=2e-3
+        )
+    with pytest.raises(CdmppError, match="bound"):
+        job.bounded("middle_s")
+
+
+def test_a_cluster_grows_openly():
+    """Twice the nodes of a ring that crosses nodes: as the ring grows, and said; without being asked it is refused."""
+    few, many = (topology_of(ranks, "v100", "dgx1-v100", can_grow=True) for ranks in (16, 4096))
+    assert few.warnings == () and (many.nodes, many.ranks) == (512, 4096)
+    assert many.warnings == (
+        "cluster dgx1-v100 is described with 2 nodes, and 512 of the same kind are taken for 4,096 ranks: switches "
+        "between them carry as much for all",
+    )
+    asked = Collective("all_reduce", 256 * MIB, 16)
+    assert many.cost(asked, range(16)) == few.whole(asked)
+    with pytest.raises(CdmppError, match="32 ranks do not fit on cluster dgx1-v100: it has 16 devices"):
+        topology_of(32, "v100", "dgx1-v100")
+    with pytest.raises(CdmppError, match="fill 3 nodes of 8 devices unevenly"):
+        topology_of(20, "v100", "dgx1-v100", can_grow=True)
+    with pytest.raises(CdmppError, match="it is one node of 8 devices, and field between names no link to others"):
+        topology_of(16, "mi300x", "mi300x-platform", can_grow=True)

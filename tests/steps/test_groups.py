@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,9 @@ from cdmpp.steps.rank_spans import rank_spans
 from cdmpp.steps.replay import replay
 from cdmpp.steps.step_graph import Op, RankGraph, StepGraph
 from cdmpp.steps.transforms.fold import fold
+from cdmpp.steps.transforms.merge_ops import merge_ops
 from tests.steps.toy_graph import MIB, WIRE, ranks_of, wires
+from tests.steps.toy_pipeline import pipeline
 
 TWO_NODES = on_cluster(replace(cluster.get("dgx-h100"), devices_per_node=4, adapters_per_node=2), 8)
 
@@ -99,3 +102,28 @@ def test_members_are_numbers_of_ranks():
     with pytest.raises(CdmppError, match="push_pull in a folded step: servers need all 2 ranks"):
         replay(idle(1).with_exchanges([Exchange("push_pull", 8, {0: 0}, members=(0, 1))]), wires(2))
     assert Exchange("send_recv", 8, {0: 0, 1: 0}, group="1->0").participants == (1, 0)
+
+
+@pytest.mark.parametrize("is_ahead", [True, False])
+@pytest.mark.parametrize(("stages", "replicas"), [(8, 4), (4, 8), (2, 16)])
+def test_a_pipeline_of_32_ranks_folds_to_its_stages(stages, replicas, is_ahead):
+    topology = on_cluster(replace(cluster.get("dgx-h100"), nodes=8, devices_per_node=4, adapters_per_node=2), 32)
+    every, few = (
+        replay(pipeline(stages, replicas, 6, folded=folded, is_ahead=is_ahead), topology) for folded in (False, True)
+    )
+    assert (len(every.graph.ranks), len(few.graph.ranks)) == (32, stages)
+    assert few.step_s == pytest.approx(every.step_s, rel=1e-9)
+    merged = replay(merge_ops(few.graph), topology)
+    assert merged.step_s == pytest.approx(every.step_s, rel=1e-9)
+    assert [merged.busy_s[stage] for stage in range(stages)] == pytest.approx(
+        [every.busy_s[stage * replicas] for stage in range(stages)]
+    )
+
+
+def test_a_job_of_1024_ranks_is_replayed_in_seconds():
+    topology = on_cluster(cluster.get("dgx-h100").grown(1024), 1024)
+    begun_s = time.process_time()
+    step = replay(merge_ops(pipeline(8, 128, 64, ops=60, folded=True)), topology)
+    assert time.process_time() - begun_s < 20
+    slowest_s = max(step.busy_s.values())
+    assert slowest_s < step.step_s < 1.3 * slowest_s
