@@ -220,7 +220,11 @@ def check_ranks(ranks: int) -> None:
 
 
 def topology_of(
-    ranks: int, device: str | Device, cluster: str | None = None, link: str | None = None, backend: str | None = None,
+    ranks: int,
+    device: str | Device,
+    cluster: str | None = None,
+    link: str | None = None,
+    backend: str | None = None,
     can_grow: bool = False,
 ) -> Topology:
     """Return the topology on which ``ranks`` of a device exchange: a cluster, or one link for all, by name.
@@ -237,13 +241,11 @@ def topology_of(
         described = clusters.get(cluster)
         grown = described.grown(ranks) if can_grow else described
         found = on_cluster(grown, ranks, carries)
-        return found if grown is described else replace(
-            found,
-            warnings=(
-                f"cluster {cluster} is described with {described.nodes} nodes, and {grown.nodes} of the same kind are "
-                f"taken for {ranks:,} ranks: switches between them carry as much for all",
-            ),
+        more = (
+            f"cluster {cluster} is described with {described.nodes} nodes, and {grown.nodes} of this kind are taken "
+            f"for {ranks:,} ranks: switches between them carry as much for all"
         )
+        return found if grown is described else replace(found, warnings=(more,))
     if link is not None:
         return on_link(link, ranks, carries)
     if ranks > 1:

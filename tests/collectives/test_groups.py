@@ -153,7 +153,7 @@ def test_a_cluster_grows_openly():
     few, many = (topology_of(ranks, "v100", "dgx1-v100", can_grow=True) for ranks in (16, 4096))
     assert few.warnings == () and (many.nodes, many.ranks) == (512, 4096)
     assert many.warnings == (
-        "cluster dgx1-v100 is described with 2 nodes, and 512 of the same kind are taken for 4,096 ranks: switches "
+        "cluster dgx1-v100 is described with 2 nodes, and 512 of this kind are taken for 4,096 ranks: switches "
         "between them carry as much for all",
     )
     asked = Collective("all_reduce", 256 * MIB, 16)

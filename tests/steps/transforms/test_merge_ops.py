@@ -52,7 +52,7 @@ def test_the_step_and_its_parts_stay(graph):
     for rank, own in zip(merged.ranks, graph.ranks, strict=True):
         assert rank.phase_s == pytest.approx(own.phase_s) and rank.busy_s == pytest.approx(own.busy_s)
         assert len(rank.ops) <= len(own.ops)
-    assert after.waits_s == pytest.approx(before.waits_s, abs=1e-9)
+    assert after.busy_s == pytest.approx(before.busy_s, abs=1e-9)
     for number in range(len(graph.exchanges)):
         one, other = (
             next(span for key, span in made.spans.items() if key.kind == "exchange" and key.place == number)
