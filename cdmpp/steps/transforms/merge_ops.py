@@ -15,8 +15,8 @@ def merge_ops(graph: StepGraph) -> StepGraph:
     """Merge ops of one phase and stream that wait for nothing but the one before, and whose ends nothing waits for.
 
     Every exchange, the step and the seconds of each phase stay as they are, with fewer tasks to simulate. Pauses
-    between merged ops come before them. What ops read and write, gradients and modules are left out: memory and
-    strategies are asked before.
+    between merged ops come before them, so that ops inside are later than they were. What ops read and write,
+    gradients and modules are left out: memory and strategies are asked before.
 
     Raises:
         CdmppError: a graph whose ops take longer next to exchanges, which differs from op to op.

@@ -52,7 +52,9 @@ def test_the_step_and_its_parts_stay(graph):
     for rank, own in zip(merged.ranks, graph.ranks, strict=True):
         assert rank.phase_s == pytest.approx(own.phase_s) and rank.busy_s == pytest.approx(own.busy_s)
         assert len(rank.ops) <= len(own.ops)
-    assert after.busy_s == pytest.approx(before.busy_s, abs=1e-9)
+    for rank in graph.ranks:
+        if len(rank.streams) == 1:  # pauses move ops, and so which of them overlap with those of another stream
+            assert after.busy_s[rank.rank] == pytest.approx(before.busy_s[rank.rank], abs=1e-9)
     for number in range(len(graph.exchanges)):
         one, other = (
             next(span for key, span in made.spans.items() if key.kind == "exchange" and key.place == number)
