@@ -32,10 +32,15 @@ class Job:
     """Accumulated before ranks exchange gradients."""
     unused: tuple[str, ...] = ()
     """Names of the parameters that the loss does not depend on."""
+    optimizer: type[torch.optim.Optimizer] = torch.optim.SGD
 
     def group(self, ranks: int) -> int:
-        """The number of ranks that a collective joins."""
-        return ranks // self.settings.get("replicas", 1)
+        """The number of ranks that gather together."""
+        return self.stage_ranks(ranks) // self.settings.get("replicas", 1)
+
+    def stage_ranks(self, ranks: int) -> int:
+        """The number of ranks of one stage of a pipeline."""
+        return ranks // self.settings.get("stages", 1)
 
 
 class Cast(nn.Module):
@@ -141,7 +146,7 @@ def ddp(job: Job, model: nn.Module, x: torch.Tensor) -> Callable[[], None]:
     from torch.nn.parallel import DistributedDataParallel
 
     module = DistributedDataParallel(model, **job.settings)
-    optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
+    optimizer = job.optimizer(module.parameters(), lr=1e-3)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -156,6 +161,7 @@ def fsdp(job: Job, model: nn.Module, x: torch.Tensor) -> Callable[[], None]:
     from torch.distributed.fsdp import fully_shard
 
     ranks, settings = dist.get_world_size(), dict(job.settings)
+    scatters_each = settings.pop("scatter_each_batch", False)
     if replicas := settings.pop("replicas", 0):
         mesh = init_device_mesh("cpu", (replicas, ranks // replicas), mesh_dim_names=("replicate", "shard"))
     else:
@@ -163,16 +169,61 @@ def fsdp(job: Job, model: nn.Module, x: torch.Tensor) -> Callable[[], None]:
     for block in getattr(model, "blocks", ()):
         fully_shard(block, mesh=mesh, **settings)
     fully_shard(model, mesh=mesh, **settings)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    optimizer = job.optimizer(model.parameters(), lr=1e-3)
 
     def step() -> None:
         optimizer.zero_grad()
 
         def last(is_last: bool) -> Any:
-            model.set_requires_gradient_sync(is_last)
+            model.set_requires_gradient_sync(is_last or scatters_each)
             return contextlib.nullcontext()
 
         trained(model, x, job.batches, last)
+        optimizer.step()
+
+    return step
+
+
+def zero(job: Job, model: nn.Module, x: torch.Tensor) -> Callable[[], None]:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+    from torch.nn.parallel import DistributedDataParallel
+
+    module = DistributedDataParallel(model)
+    optimizer = ZeroRedundancyOptimizer(module.parameters(), optimizer_class=job.optimizer, lr=1e-3)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        trained(module, x, job.batches, lambda is_last: contextlib.nullcontext() if is_last else module.no_sync())
+        optimizer.step()
+
+    return step
+
+
+def pipelined(job: Job, model: nn.Module, x: torch.Tensor) -> Callable[[], None]:
+    """Two stages under 1F1B, each with its half of the blocks sharded over half of the ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    stages = job.settings["stages"]
+    mesh = init_device_mesh("cpu", (stages, dist.get_world_size() // stages), mesh_dim_names=("pp", "dp"))
+    stage = mesh.get_local_rank("pp")
+    half = len(model.blocks) // stages
+    model.blocks = model.blocks[stage * half : (stage + 1) * half]
+    if stage > 0:
+        model.first = nn.Identity()
+    if stage < stages - 1:
+        model.last = nn.Identity()
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh["dp"], reshard_after_forward=False)
+    fully_shard(model, mesh=mesh["dp"], reshard_after_forward=False)
+    optimizer = job.optimizer(model.parameters(), lr=1e-3)
+    made = PipelineStage(model, stage, stages, torch.device("cpu"), group=mesh.get_group("pp"))
+    schedule = Schedule1F1B(made, job.batches, loss_fn=lambda output, target: output.square().mean())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        schedule.step(*((x,) if stage == 0 else ()), **({} if stage == 0 else {"target": torch.zeros(len(x), 5)}))
         optimizer.step()
 
     return step
@@ -185,7 +236,7 @@ def tensor_parallel(job: Job, model: nn.Module, x: torch.Tensor) -> Callable[[],
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     columns = {name: ColwiseParallel() for name in job.settings["columns"]}
     parallelize_module(model, mesh, {**columns, job.settings["rows"]: RowwiseParallel()})
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    optimizer = job.optimizer(model.parameters(), lr=1e-3)
     x.requires_grad_(job.settings.get("input_needs_gradient", True))
 
     def step() -> None:
@@ -223,7 +274,7 @@ def server(job: Job, model: nn.Module, x: torch.Tensor) -> Callable[[], None]:
     return step
 
 
-STEPS = {"ddp": ddp, "fsdp": fsdp, "tp": tensor_parallel, "ps": server}
+STEPS = {"ddp": ddp, "zero": zero, "fsdp": fsdp, "pipelined fsdp": pipelined, "tp": tensor_parallel, "ps": server}
 
 _TEN, _TWO, _NORMS, _ROOT = (
     "ten layers of 1 MiB", "twelve layers of two types", "two batch norms", "a root and four blocks",
@@ -257,7 +308,16 @@ JOBS = (
     Job("fsdp, reshard_after_forward=False", _ROOT, "fsdp", (2,), {"reshard_after_forward": False}),
     Job("fsdp", _NORMS, "fsdp", (3,)),
     Job("fsdp, 2 batches", _ROOT, "fsdp", (2,), batches=2),
-    Job("hsdp, 2 replicas", _ROOT, "fsdp", (4,), {"replicas": 2}),
+    Job("fsdp, 2 batches, reshard_after_forward=False", _ROOT, "fsdp", (2,), {"reshard_after_forward": False}, 2),
+    Job("fsdp, 2 batches, each scatters", _ROOT, "fsdp", (2,), {"scatter_each_batch": True}, 2),
+    Job("fsdp, 2 stages, 4 micro-batches", _ROOT, "pipelined fsdp", (4,), {"stages": 2}, 4),
+    Job("hsdp, 2 replicas", _ROOT, "fsdp", (4, 6), {"replicas": 2}),
+    Job("hsdp, 2 replicas, 2 batches", _ROOT, "fsdp", (4,), {"replicas": 2}, 2),
+    Job("hsdp, 3 replicas, reshard_after_forward=False", _ROOT, "fsdp", (6,),
+        {"replicas": 3, "reshard_after_forward": False}),
+    Job("zero", _ROOT, "zero", (2, 3, 4)),
+    Job("zero", _NORMS, "zero", (2,)),
+    Job("zero, 2 batches", _TEN, "zero", (2,), batches=2),
     Job("tp", "SwiGLU", "tp", (2, 4), {"columns": ["gate", "up"], "rows": "down"}),
     Job("tp, input without gradient", "SwiGLU", "tp", (2,),
         {"columns": ["gate", "up"], "rows": "down", "input_needs_gradient": False}),

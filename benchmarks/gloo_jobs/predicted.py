@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,14 @@ from cdmpp.collectives.collective import Collective
 from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import StepBuffer
 from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.groups import replica_exchanges
+from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP
+from cdmpp.plans.strategies.hsdp import HSDP
 from cdmpp.plans.strategies.parameter_server import ParameterServer
+from cdmpp.plans.strategies.zero import ZeRO
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph, StepGraph
 from cdmpp.steps.transforms.accumulate import accumulate
@@ -38,16 +43,19 @@ def job_of(recording: dict[str, Any]) -> Job:
 
 
 def plan_of(job: Job, ranks: int) -> Plan:
-    """The plan of a job; ``CdmppError`` where none describes it."""
+    """The plan of a job, of a pipeline that of the ranks of a stage; ``CdmppError`` where none describes it."""
     given = dict(job.settings)
     if job.scheme == "tp":
         return Plan(DDP(), ParallelDegrees(tp=ranks))
     if job.scheme == "ps":
         strategy = ParameterServer(servers=given["servers"] or None, part_bytes=given["part_bytes"])
         return Plan(strategy, ParallelDegrees(dp_replicate=ranks))
-    if job.scheme == "fsdp":
-        replicas = given.pop("replicas", 1)
-        return Plan(FSDP(**given), ParallelDegrees(dp_replicate=replicas, dp_shard=ranks // replicas), job.batches)
+    if job.scheme == "zero":
+        return Plan(ZeRO(), ParallelDegrees(dp_replicate=ranks), job.batches)
+    if "fsdp" in job.scheme:
+        replicas, is_pipelined = given.pop("replicas", 1), given.pop("stages", 1) > 1
+        degrees = ParallelDegrees(dp_replicate=replicas, dp_shard=ranks // replicas)
+        return Plan((HSDP if replicas > 1 else FSDP)(is_pipelined=is_pipelined, **given), degrees, job.batches)
     if given.pop("static_graph", False):
         given.pop("find_unused_parameters", None)
     caps = given.pop("bucket_cap_mb_list", None) or ([given.pop("bucket_cap_mb")] if "bucket_cap_mb" in given else None)
@@ -58,34 +66,45 @@ def plan_of(job: Job, ranks: int) -> Plan:
 
 def exchanges_of(recording: dict[str, Any]) -> tuple[Exchange, ...]:
     """What the plan of a recorded job exchanges in a step; ``CdmppError`` where no plan describes it."""
-    job, ranks = job_of(recording), recording["ranks"]
-    plan = plan_of(job, ranks)
-    graph = StepGraph(tuple(_rank(rank, recording) for rank in range(ranks)))
-    strategy = plan.strategy.on_backend("gloo")
-    return strategy.apply(accumulate(graph, plan.gradient_accumulation_steps)).exchanges
+    job = job_of(recording)
+    ranks = job.stage_ranks(recording["ranks"])
+    return planned_exchanges(StepGraph(tuple(_rank(rank, recording) for rank in range(ranks))), plan_of(job, ranks))
 
 
-def rows_of(exchanges: Iterable[Exchange], ranks: int) -> list[tuple[str, int]]:
-    """Kind and bytes of collectives as gloo runs them."""
-    return [(Collective(one.kind, one.bytes, ranks, "gloo").runs_as.kind, one.bytes) for one in exchanges]
+def planned_exchanges(graph: StepGraph, plan: Plan) -> tuple[Exchange, ...]:
+    """What a step of one batch exchanges under a plan on gloo."""
+    plan = replace(plan, strategy=plan.strategy.on_backend("gloo"))
+    batches = accumulate(graph, plan.gradient_accumulation_steps)
+    return replica_exchanges(batches, plan, Mesh(plan.degrees), range(plan.ranks))
+
+
+def rows_of(exchanges: Iterable[Exchange]) -> list[tuple[str, int]]:
+    """Kind and bytes of collectives that rank 0 takes part in, as gloo runs them."""
+    return [
+        (Collective(one.kind, one.bytes, len(one.after), "gloo").runs_as.kind, one.bytes)
+        for one in exchanges
+        if 0 in one.after
+    ]
 
 
 def sent_bytes(exchanges: Iterable[Exchange], ranks: int) -> list[float]:
     """Bytes that each rank sends; of a collective as many as the rank that sends most."""
     sent = [0.0] * ranks
     for one in exchanges:
-        for rank in range(ranks):
+        for rank in one.after:
             if one.kind == "push_pull":
                 sent[rank] += one.bytes * (ranks - 1 if rank == one.server else 1)
             else:
-                sent[rank] += Collective(one.kind, one.bytes, ranks, "gloo").traffic_bytes
+                sent[rank] += Collective(one.kind, one.bytes, len(one.after), "gloo").traffic_bytes
     return sent
 
 
 def recorded_traffic_bytes(recording: dict[str, Any]) -> float:
     """Bytes that the model of collectives says of the recorded sizes, for the rank that sends most."""
+    if "replicas" in job_of(recording).settings:  # groups of two sizes, which no recording tells apart
+        return max(sent_bytes(exchanges_of(recording), recording["ranks"]))
     group = job_of(recording).group(recording["ranks"])
-    found = [(kind, size) for _, kind, _, size in recording["exchanges"] if kind not in ("send", "recv")]
+    found = [(kind, size) for kind, size in _recorded(recording) if kind not in ("send", "recv")]
     return sum(Collective(kind, size, group, "gloo").traffic_bytes for kind, size in found)
 
 
@@ -101,8 +120,8 @@ def page(found: Iterable[dict[str, Any]]) -> str:
         "Small training jobs of 2 to 4 ranks with PyTorch's gloo: what they exchange in the fifth step, by PyTorch's "
         "profiler and by the kernel's count of TCP bytes, next to what the same plan is predicted to exchange. "
         "*Equal*: number, kinds, sizes and order of all exchanges; two threads of gloo may swap neighbours. *MB sent*: "
-        "by the rank that sends most; gloo adds 48 bytes a message, which are not predicted. A job that no plan "
-        "describes is refused.\n\n"
+        "by the rank that sends most; gloo adds 48 bytes a message, which are not predicted. Of a pipeline those "
+        "of a stage count, without its messages to the next. A job that no plan describes is refused.\n\n"
         f"Of {len(told)} jobs that a plan describes {same} are equal.\n\n" + "\n".join(lines) + "\n\n"
         "`python -m benchmarks.gloo_jobs` records them again, and writes this page.\n"
     )
@@ -112,12 +131,19 @@ def is_equal(recording: dict[str, Any], exchanges: tuple[Exchange, ...]) -> bool
     """True if a job exchanged just what is predicted; of two that are under way at once either may begin first."""
     ranks = recording["ranks"]
     if any(one.kind == "push_pull" for one in exchanges):
-        messages = sum(2 * (ranks - 1) if one.server == 0 else 2 for one in exchanges)
+        count = sum(2 * (ranks - 1) if one.server == 0 else 2 for one in exchanges)
         predicted = sent_bytes(exchanges, ranks)
         close = zip(recording["sent_bytes"], predicted, strict=True)
-        return len(recording["exchanges"]) == messages and all(math.isclose(a, b, rel_tol=0.01) for a, b in close)
-    recorded = [(kind, size) for _, kind, _, size in recording["exchanges"]]
-    return sorted(recorded) == sorted(rows_of(exchanges, ranks)) and not _swapped(recorded, rows_of(exchanges, ranks))
+        return len(recording["exchanges"]) == count and all(math.isclose(a, b, rel_tol=0.01) for a, b in close)
+    recorded = _recorded(recording)
+    predicted_rows = rows_of(exchanges)
+    return sorted(recorded) == sorted(predicted_rows) and not _swapped(recorded, predicted_rows)
+
+
+def _recorded(recording: dict[str, Any]) -> list[tuple[str, int]]:
+    """Kind and bytes of what was exchanged; of a stage of a pipeline without its messages to others."""
+    messages = ("send", "recv") if "stages" in job_of(recording).settings else ()
+    return [(kind, size) for _, kind, _, size in recording["exchanges"] if kind not in messages]
 
 
 def _swapped(recorded: list[tuple[str, int]], predicted: list[tuple[str, int]]) -> bool:
@@ -132,12 +158,12 @@ def _swapped(recorded: list[tuple[str, int]], predicted: list[tuple[str, int]]) 
 
 def _row(recording: dict[str, Any]) -> list[str]:
     sent = max(recording["sent_bytes"]) / 1e6
-    first = [recording["job"], recording["network"], str(recording["ranks"]), str(len(recording["exchanges"]))]
+    first = [recording["job"], recording["network"], str(recording["ranks"]), str(len(_recorded(recording)))]
     try:
         exchanges = exchanges_of(recording)
     except CdmppError:
         return [*first, "-", f"{sent:.3f}", "-", "refused"]
-    count = len(exchanges)
+    count = sum(0 in one.after for one in exchanges)
     if any(one.kind == "push_pull" for one in exchanges):
         count = sum(2 * (recording["ranks"] - 1) if one.server == 0 else 2 for one in exchanges)
     predicted = max(sent_bytes(exchanges, recording["ranks"])) / 1e6

@@ -63,12 +63,12 @@ def _rank(rank: int, number: int, ranks: int, port: int, folder: str) -> None:
     job = JOBS[number]
     make, shape = NETWORKS[job.network]
     model = make()
+    step = STEPS[job.scheme](job, model, torch.randn(shape))
     told: dict[str, Any] = {
         "parameters": [[name, _dtype(one), list(one.shape)] for name, one in model.named_parameters()],
         "buffers": [[_dtype(one), one.numel() * one.element_size()] for one in model.buffers()],
         "steps": [],
     }
-    step = STEPS[job.scheme](job, model, torch.randn(shape))
     for _ in range(STEPS_RUN):
         dist.barrier()
         before = _acknowledged_bytes(port)

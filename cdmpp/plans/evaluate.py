@@ -105,6 +105,8 @@ def changed(graph: StepGraph, plan: Plan) -> StepGraph:
     """Change the step to what ranks compute under a plan; ``CdmppError`` for modules that cannot be recomputed."""
     if plan.model_parallel:
         raise CdmppError(f"{plan.model_parallel[0].title} divides the model, and this step was made of a whole one")
+    if len(several := plan.degrees.beyond_one()) > 1:
+        raise CdmppError(f"a step of one device is not replayed along {' and '.join(several)} at the same time yet")
     known = [module.name for module in can_recompute(graph.ranks[0])]
     if unknown := [name for name in plan.recompute if name not in known]:
         raise CdmppError(f"plan.recompute names {unknown[0]!r}, no module of this step; {nearest(unknown[0], known)}")

@@ -25,13 +25,14 @@ def replica_exchanges(graph: StepGraph, plan: Plan, mesh: Mesh, places: Sequence
         CdmppError: as ``Strategy.exchanges``.
     """
     sizes = {name: getattr(plan.degrees, name) for name in plan.replicating}
+    strategy = plan.strategy.in_pipeline() if plan.degrees.pp > 1 else plan.strategy
     found: list[Exchange] = []
     for stage in sorted({mesh.place(rank, "pp") for rank in range(plan.ranks)}):
         own = sorted({places[rank] for rank in range(plan.ranks) if mesh.place(rank, "pp") == stage})
         part = replace(
             graph, ranks=tuple(replace(graph.ranks[place], rank=i) for i, place in enumerate(own)), exchanges=()
         )
-        for one in plan.strategy.exchanges(part, sizes) if plan.degrees.size(*sizes) > 1 else ():
+        for one in strategy.exchanges(part, sizes) if plan.degrees.size(*sizes) > 1 else ():
             if one.kind == "push_pull" and plan.model_parallel:
                 raise CdmppError(
                     f"{plan.strategy.name} does not go with {plan.model_parallel[0].name}: take ddp or fsdp"

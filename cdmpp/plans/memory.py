@@ -139,7 +139,9 @@ class Memory:
     def parts(self, plan: Plan, micro_batches: int = 1, in_flight: int = 1, received_bytes: int = 0) -> MemoryParts:
         """Return what the rank holds at its peak under a plan, as ``peak_parts`` does. Buffers of NCCL are unknown."""
         batches, modules = plan.gradient_accumulation_steps, self.rank.modules
-        own = plan.strategy.rank_bytes(self.held, modules, plan.ranks)
+        sizes = {name: getattr(plan.degrees, name) for name in plan.replicating}
+        strategy = plan.strategy.in_pipeline() if micro_batches > 1 else plan.strategy
+        own = strategy.rank_bytes(self.held, modules, sizes, micro_batches * batches)
         schedule = micro_batches, in_flight, batches, received_bytes
         found = peak_parts(self.held, own, self.live(plan.recompute), *schedule)
         if self.is_gpu:

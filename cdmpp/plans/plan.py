@@ -125,6 +125,9 @@ def plan_on(ranks: int, strategy: str | Strategy = DEFAULT_STRATEGY, **settings:
     """Make the default plan of a strategy on so many ranks; ``settings`` are other fields of ``Plan``."""
     check_ranks(ranks)
     strategy = STRATEGIES[strategy]() if isinstance(strategy, str) else strategy
+    if len(strategy.degrees) > 1 and ranks > 1:
+        both = " and ".join(f"degrees.{name}" for name in strategy.degrees)
+        raise CdmppError(f"{strategy.name} on {ranks} ranks: give a plan with {both}, whose product they are")
     degrees = ParallelDegrees(**{strategy.degrees[0]: ranks})
     if strategy.divides_model:
         return Plan(degrees=degrees, model_parallel=(strategy,), **settings)

@@ -161,7 +161,7 @@ class _Search:
         others = (
             plan_on(self.plan.ranks, kind(), recompute=self.plan.recompute)
             for kind in STRATEGIES
-            if not kind.divides_model
+            if not kind.divides_model and len(kind.degrees) == 1
         )
         needs = {plan.strategy.name: self._bytes(plan) for plan in others}
         name = min(needs, key=lambda one: needs[one])

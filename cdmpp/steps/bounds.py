@@ -21,7 +21,7 @@ def alone_s(graph: StepGraph) -> float:
 
 def compute_s(graph: StepGraph, strategy: Strategy) -> float:
     """Compute the seconds that the slowest rank computes, with its gaps and nobody to wait for."""
-    return _slowest_s(shard_update(graph, strategy.shards(len(graph.ranks))))
+    return _slowest_s(shard_update(graph, strategy.shards({strategy.degrees[0]: len(graph.ranks)})))
 
 
 def communication_s(graph: StepGraph, strategy: Strategy, topology: Topology) -> tuple[float, float]:

@@ -7,6 +7,7 @@ transforms change it, and ``tasks`` makes one simulated graph of it.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -149,7 +150,8 @@ class RankGraph:
     gradients: tuple[Gradient, ...] = ()
     """Gradients, in the order in which the model has its parameters."""
     modules: tuple[ModuleSpan, ...] = ()
-    """FSDP modules, in the order of the forward pass. Empty: unknown, so that FSDP cannot be predicted."""
+    """FSDP modules, in the order of the forward pass; of several batches all modules of each, batch after batch. Empty:
+    unknown, so that FSDP cannot be predicted."""
     start_s: float = 0.0
     """Seconds before the first op: what a step takes once, such as loading the next batch."""
     tail_s: float = 0.0
@@ -251,6 +253,17 @@ class RankGraph:
         numbered = sorted(enumerate(self.gradients), key=lambda pair: (pair[1].ready_after, -pair[0]))
         return tuple(gradient for _, gradient in numbered)
 
+    @cached_property
+    def module_batches(self) -> tuple[tuple[int, ...], ...]:
+        """These are the places of the modules of each batch."""
+        found, seen = list[list[int]](), Counter[str]()
+        for place, one in enumerate(self.modules):
+            if seen[one.name] == len(found):
+                found.append([])
+            found[seen[one.name]].append(place)
+            seen[one.name] += 1
+        return tuple(map(tuple, found))
+
     @property
     def streams(self) -> tuple[str, ...]:
         """These are the names of its streams, in the order of their first ops."""
@@ -346,12 +359,21 @@ class StepGraph:
                     raise CdmppError(f"{what} of rank {rank.rank} are not those of rank 0: {difference}")
 
     def with_exchanges(self, exchanges: Iterable[Exchange]) -> StepGraph:
-        """Replace the exchanges; first updates and the end of the step wait for each of them too."""
+        """Replace the exchanges; first updates and the end of the step wait for each that is launched before them."""
         waiting = {rank.rank: rank.synchronized for rank in self.ranks}
         return replace(
             self,
             exchanges=tuple(
-                replace(one, before={rank: (*one.before.get(rank, ()), *waiting[rank]) for rank in one.ranks})
+                replace(
+                    one,
+                    before={
+                        rank: (
+                            *one.before.get(rank, ()),
+                            *(place for place in waiting[rank] if place > one.after[rank]),
+                        )
+                        for rank in one.ranks
+                    },
+                )
                 for one in exchanges
             ),
         )

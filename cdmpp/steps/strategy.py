@@ -130,7 +130,7 @@ class Strategy(ABC):
         """
         if graph.exchanges:
             raise CdmppError(f"the settings of a traced step of {self.name} cannot be changed")
-        sharded = shard_update(graph, self.shards(len(graph.ranks)))
+        sharded = shard_update(graph, self.shards({self.degrees[0]: len(graph.ranks)}))
         return sharded.with_exchanges(self.exchanges(sharded) if len(graph.ranks) > 1 else ())
 
     @classmethod
@@ -138,25 +138,36 @@ class Strategy(ABC):
         """Return the strategy under which a step was traced; ``CdmppError`` where it was another one."""
         raise CdmppError(f"{cls.name}: its settings cannot be read from a trace")
 
-    def shards(self, ranks: int) -> int:
-        """Return the number of ranks over which parameters, and so their update, are divided."""
+    def shards(self, sizes: Mapping[str, int]) -> int:
+        """Return the number of ranks over which the update is divided.
+
+        Args:
+            sizes: degree -> its ranks, of all degrees along which ranks have the same parameters.
+        """
         return 1
 
     def on_backend(self, backend: str) -> Self:
         """Return the strategy as it runs over this communication back end."""
         return self
 
+    def in_pipeline(self) -> Self:
+        """Return the strategy as it runs in a stage of a pipeline."""
+        return self
+
     def check(self, ranks: int) -> None:
         """Raise ``CdmppError`` where the settings do not fit so many ranks."""
         return None
 
-    def rank_bytes(self, held: StepMemory, modules: Sequence[ModuleSpan], ranks: int) -> RankBytes:
-        """Return the part of a model that each of ``ranks`` ranks holds.
+    def rank_bytes(
+        self, held: StepMemory, modules: Sequence[ModuleSpan], sizes: Mapping[str, int], batches: int = 1
+    ) -> RankBytes:
+        """Return the part of a model that each rank holds.
 
         Args:
             held: bytes of the whole model on one rank.
             modules: the modules of the model, which are groups of parameters.
-            ranks: number of ranks.
+            sizes: degree -> its ranks, of all degrees along which ranks have the same parameters.
+            batches: forward and backward passes of one step, of accumulated batches or of micro-batches.
         """
         return RankBytes(held.parameter_bytes, held.state_bytes, held.gradient_bytes, held.update_bytes)
 
@@ -187,6 +198,13 @@ class Strategy(ABC):
         if setting == "overlap":
             return "exchanges overlap with computing" if value else "exchanges only when nothing computes"
         return f"{setting} {value}"
+
+    def torch_sync(self) -> str:
+        """Write the line of Python before the backward pass of an accumulated batch, which knows ``is_last``.
+
+        It opens a block or stands for itself; empty: none is needed.
+        """
+        return "with contextlib.nullcontext() if is_last else model.no_sync():"
 
     @abstractmethod
     def torch_lines(self) -> tuple[str, ...]:

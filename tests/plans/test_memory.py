@@ -34,7 +34,7 @@ def test_memory_by_hand():
     assert held.peak_bytes(plan_on(2)) == 2 * size + held.live().with_gradients  # and the buckets
     assert held.peak_bytes(plan_on(2, DDP(gradient_as_bucket_view=True))) == 2 * size + held.live().passes
     assert held.peak_bytes(plan_on(2, ParameterServer(servers=1))) == 2 * size + held.live().with_gradients
-    gathered = 2 * MIB + MIB
+    gathered = 2 * MIB + MIB + MIB  # two modules, the gradients of one, and of another that are scattered
     assert held.peak_bytes(plan_on(2, "fsdp")) == size + gathered + held.live().passes
     much = 200 * MIB  # of the update: it starts when all gradients are there, and activations gone
     tight = replace(held, held=replace(held.held, update_bytes=much))
@@ -50,8 +50,8 @@ def test_memory_by_hand():
 def test_buckets_hold_parameters_without_a_gradient_too():
     strategy, module = DDP(find_unused_parameters=True), ModuleSpan("all", 3 * MIB, (0, 0), (1, 1))
     held = StepMemory(3 * MIB, 2 * MIB, 0, 0, 0, 0, 0)
-    assert strategy.rank_bytes(held, (module,), 2).kept_bytes == (3 + 3) * MIB
-    assert strategy.rank_bytes(held, (), 2).kept_bytes == (3 + 2) * MIB
+    assert strategy.rank_bytes(held, (module,), {"dp_replicate": 2}).kept_bytes == (3 + 3) * MIB
+    assert strategy.rank_bytes(held, (), {"dp_replicate": 2}).kept_bytes == (3 + 2) * MIB
 
 
 def test_parts_sum_up_to_the_peak():
@@ -125,7 +125,7 @@ def test_the_heaviest_stage_counts_and_arrays_say_the_same():
         return kind(**{one.name: np.array([getattr(v, one.name) for v in values]) for one in fields(kind)})
 
     held = arrays(StepMemory, [one.held for one in stages])
-    own = arrays(RankBytes, [Plan().strategy.rank_bytes(one.held, one.rank.modules, 1) for one in stages])
+    own = arrays(RankBytes, [Plan().strategy.rank_bytes(one.held, one.rank.modules, {}) for one in stages])
     found = peak_parts(held, own, arrays(LiveBytes, [one.live() for one in stages]), 2, np.array(in_flight))
     assert found.peak_bytes.tolist() == peaks
 

@@ -15,6 +15,7 @@ from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.parameter_server import ParameterServer
+from cdmpp.plans.strategies.zero import ZeRO
 
 
 @pytest.mark.parametrize(
@@ -30,11 +31,10 @@ from cdmpp.plans.strategies.parameter_server import ParameterServer
         (lambda: FSDP(overlap="no"), "fsdp.overlap is 'no': expected true or false"),
         (lambda: Plan("ddp"), "plan.strategy is 'ddp': expected a Strategy"),
         (lambda: Plan(gradient_accumulation_steps=0), "gradient_accumulation_steps is 0"),
-        (lambda: Plan(FSDP(), gradient_accumulation_steps=2), "above 1 is not supported with fsdp"),
         (lambda: Plan(recompute=("",)), r"plan.recompute\[0\] is ''"),
         (lambda: Plan(update="twice"), "plan.update is 'twice'; one of separate, fused"),
         (lambda: plan_on(2, ParameterServer(servers=3)), "3 servers on 2 ranks: expected 1 to 2"),
-        (lambda: plan_on(2, "zero"), "unknown parallel strategy 'zero'; "),
+        (lambda: plan_on(2, "zeros"), "unknown parallel strategy 'zeros'; "),
         (lambda: ParallelDegrees(dp_shard=0), "degrees.dp_shard is 0"),
         (lambda: ParallelDegrees(2**10, 2**10), "product of 1,048,576"),
         (
@@ -64,7 +64,8 @@ def test_the_product_of_the_degrees_is_the_number_of_ranks():
 
 
 PLANS = [
-    *(plan_on(4, kind()) for kind in STRATEGIES),
+    *(Plan(kind(), ParallelDegrees(**dict.fromkeys(kind.degrees, 4))) for kind in STRATEGIES),
+    Plan(ZeRO(stage=2, bucket_elements=1000), gradient_accumulation_steps=2),
     plan_on(3, DDP((2**20, 2**23), True, overlap=False), recompute=("h.0", "h.1"), update="fused"),
     plan_on(2, ParameterServer(servers=2, sum_bytes_per_s=1e9), gradient_accumulation_steps=4),
     plan_on(2, FSDP(reshard_after_forward=False)),
@@ -83,7 +84,7 @@ def test_a_file_holds_the_whole_plan(tmp_path, plan):
     ("text", "told"),
     [
         ("strategie: ddp", "unknown setting plan.strategie; did you mean strategy"),
-        ("strategy: zero", "unknown parallel strategy 'zero'"),
+        ("strategy: zeros", "unknown parallel strategy 'zeros'"),
         ("strategy: {name: ps, server: 2}", "unknown setting strategy.server; did you mean servers"),
         ("strategy: {servers: 2}", "strategy.name is None"),
         ("strategy: {name: ps, servers: -3}", "strategy.servers is -3"),

@@ -82,8 +82,10 @@ def test_fsdp_pads_the_first_dimension_of_every_parameter():
     module = graph.ranks[0].modules[0]
     assert [module.padded_bytes(ranks) for ranks in (1, 2, 5, 16)] == [1300, 6 * 260, 5 * 260, 16 * 260]
     held = StepMemory(1300, 1300, 2600, 0, 0, 0, 0)
-    assert FSDP().rank_bytes(held, graph.ranks[0].modules, 4).kept_bytes == 2 * 260 * 4  # two rows of all four
-    assert FSDP().rank_bytes(held, ranks_of(4).ranks[0].modules, 4).kept_bytes == 1300
+    assert (
+        FSDP().rank_bytes(held, graph.ranks[0].modules, {"dp_shard": 4}).kept_bytes == 2 * 260 * 4
+    )  # two rows of all four
+    assert FSDP().rank_bytes(held, ranks_of(4).ranks[0].modules, {"dp_shard": 4}).kept_bytes == 1300
 
 
 def test_padding_is_that_of_torch():
@@ -175,5 +177,5 @@ def test_strategies_by_name():
     assert {kind.name for kind in STRATEGIES} >= {"ddp", "fsdp", "ps"}
     assert FSDP().on_backend("gloo") == FSDP(overlap=False)
     assert FSDP().on_backend("nccl") == FSDP() and DDP().on_backend("gloo") == DDP()
-    with pytest.raises(CdmppError, match=r"unknown parallel strategy 'zero'; .*ddp"):
-        STRATEGIES["zero"]
+    with pytest.raises(CdmppError, match=r"unknown parallel strategy 'zeros'; .*zero"):
+        STRATEGIES["zeros"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -101,10 +102,12 @@ class DDP(Strategy):
             for bucket in initial_buckets(graph.ranks[0].buffers, (_BUFFERS,))
         ]
 
-    def rank_bytes(self, held: StepMemory, modules: Sequence[ModuleSpan], ranks: int) -> RankBytes:
+    def rank_bytes(
+        self, held: StepMemory, modules: Sequence[ModuleSpan], sizes: Mapping[str, int], batches: int = 1
+    ) -> RankBytes:
         """Count a whole model, and on several ranks the buckets, which are as large as all gradients."""
-        own = super().rank_bytes(held, modules, ranks)
-        if ranks == 1:
+        own = super().rank_bytes(held, modules, sizes, batches)
+        if math.prod(sizes.values()) == 1:
             return own
         packed = max(held.gradient_bytes, sum(one.bytes for one in modules))  # those without a gradient too
         if self.gradient_as_bucket_view:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import StepMemory
@@ -22,20 +22,33 @@ class FSDP(Strategy):
 
     A rank updates only its own part. With ``overlap``, as on GPUs, a module is gathered while the one before computes,
     and gradients are scattered while the next one does, one module at a time. Without it, as on CPUs, ranks stand still
-    meanwhile.
+    meanwhile. Of several accumulated batches each gathers, and the last one scatters.
     """
 
     name = "fsdp"
     title = "fully sharded data parallel"
-    degrees = ("dp_shard",)
-    can_accumulate = False
+    degrees: ClassVar[tuple[str, ...]] = ("dp_shard",)
 
     reshard_after_forward: bool = True
     """True if parameters are let go after the forward pass and gathered again for the backward pass."""
+    scatter_each_batch: bool = False
+    """True if every accumulated batch scatters its gradients, and a rank keeps a part of their sum. False: whole ones
+    are added up, and the last batch scatters them (``set_requires_gradient_sync(False)`` before it)."""
+    is_pipelined: bool = False
+    """True in a stage of ``torch.distributed.pipelining``: parameters are gathered for the first micro-batch and stay,
+    and all gradients are scattered after the last one."""
 
-    def shards(self, ranks: int) -> int:
-        """Return all ranks: each updates its own part of the parameters."""
-        return ranks
+    def in_pipeline(self) -> Self:
+        """Gather once a step, as PyTorch's pipelines do and torchtitan sets ``reshard_after_forward`` for them."""
+        return replace(self, is_pipelined=True)
+
+    def sharding(self, sizes: Mapping[str, int]) -> tuple[str, ...]:
+        """Return the degrees along which parameters are divided: all along which ranks have the same ones."""
+        return tuple(sizes)
+
+    def shards(self, sizes: Mapping[str, int]) -> int:
+        """Return the ranks that divide the parameters: each updates its own part."""
+        return math.prod(sizes[name] for name in self.sharding(sizes))
 
     def on_backend(self, backend: str) -> Self:
         """Compute nothing during exchanges on gloo, as PyTorch does."""
@@ -45,50 +58,70 @@ class FSDP(Strategy):
         """List all-gathers and reduce-scatters of modules, in the order in which ranks launch them.
 
         As in FSDP2, frozen parameters are gathered as others are. A module through which no gradient goes is gathered
-        again only where the one after it in the forward pass fetches it ahead.
+        again only where the one after it in the forward pass fetches it ahead. A module that is there several times
+        runs in several batches.
 
         ``CdmppError`` where the modules of ranks differ, there are none although there are gradients, or a parameter
         has no dimension to divide.
         """
         graph.check_alike()
-        modules, ranks = graph.ranks[0].modules, self.ranks_of(graph, sizes)
+        sizes = sizes or {self.degrees[0]: len(graph.ranks)}
+        modules, ranks = graph.ranks[0].modules, self.shards(sizes)
         if not modules and graph.ranks[0].gradients:
-            raise CdmppError("fsdp needs modules, and this step has none: take ddp or ps")
+            raise CdmppError(f"{self.name} needs modules, and this step has none: take ddp or ps")
         if odd := [one.name for one in modules if any(not rows and size for rows, size in one.rows)]:
             raise CdmppError(
-                f"fsdp: module {odd[0]!r} has a parameter without dimensions, and FSDP2 supports no scalar parameters: "
-                "give it the shape (1,), or take ddp or ps"
+                f"{self.name}: module {odd[0]!r} has a parameter without dimensions, and FSDP2 supports no scalar "
+                "parameters: give it the shape (1,), or take ddp or ps"
             )
-        forward = sorted(range(len(modules)), key=lambda i: modules[i].forward)
-        backward = sorted(range(len(modules)), key=lambda i: modules[i].backward)
-        ends = sorted(range(len(modules)), key=lambda i: (modules[i].is_kept, modules[i].forward[1]))
-        ahead = {one for one, later in zip(ends, ends[1:], strict=False) if modules[later].in_backward}
-        again = [
-            i for i in backward
-            if self.reshard_after_forward and not modules[i].is_kept and (modules[i].in_backward or i in ahead)
-        ]  # fmt: skip
-        scattered = [i for i in backward if modules[i].scattered_bytes(ranks)]
-        launched = [
-            *self._scatters(graph, sorted(scattered, key=lambda i: modules[i].backward[1]), ranks),
-            *self._gathers(graph, forward, "forward", ranks),
-            *self._gathers(graph, again, "backward", ranks),
-        ]
-        return tuple(sorted(launched, key=lambda exchange: exchange.after[0]))  # stable: scatters go first
+        batches, launched = graph.ranks[0].module_batches, list[Exchange]()
+        for number, own in enumerate(batches):
+            is_last = number == len(batches) - 1
+            forward = sorted(own, key=lambda i: modules[i].forward)
+            backward = sorted(own, key=lambda i: modules[i].backward)
+            ends = sorted(own, key=lambda i: (modules[i].is_kept, modules[i].forward[1]))
+            ahead = {one for one, later in zip(ends, ends[1:], strict=False) if modules[later].in_backward}
+            again = [
+                i for i in backward
+                if self.reshard_after_forward and not modules[i].is_kept and (modules[i].in_backward or i in ahead)
+            ]  # fmt: skip
+            if is_last or (self.scatter_each_batch and not self.is_pipelined):
+                launched += self._scatters(graph, [i for i in own if modules[i].scattered_bytes(ranks)], ranks)
+            if number == 0 or not self.is_pipelined:
+                launched += self._gathers(graph, forward, "forward", ranks)
+            if not self.is_pipelined:
+                launched += self._gathers(graph, again, "backward", ranks)
+        along = () if len(self.sharding(sizes)) == len(sizes) else self.sharding(sizes)
+        launched.sort(key=lambda one: (one.after[0], one.kind == "all_gather"))  # scatters go first
+        return tuple(replace(one, along=along) for one in launched)
 
-    def rank_bytes(self, held: StepMemory, modules: Sequence[ModuleSpan], ranks: int) -> RankBytes:
-        """Count a part of everything; in the passes two modules and the root, or all, and one module's gradients."""
+    def rank_bytes(
+        self, held: StepMemory, modules: Sequence[ModuleSpan], sizes: Mapping[str, int], batches: int = 1
+    ) -> RankBytes:
+        """Count a part of everything; in the passes gathered parameters, and gradients that are not scattered yet.
+
+        Gathered are two modules and the root, or all. Gradients are those of the root and of one module, or all that
+        are added up, and of the largest module a second time while it is scattered.
+        """
+        ranks = self.shards(sizes)
         if ranks == 1:
-            return super().rank_bytes(held, modules, ranks)
-        sizes = sorted((one.padded_bytes(ranks) for one in modules if not one.is_kept), reverse=True)
+            return super().rank_bytes(held, modules, sizes, batches)
+        blocks = sorted((one.padded_bytes(ranks) for one in modules if not one.is_kept), reverse=True)
         root = sum(one.padded_bytes(ranks) for one in modules if one.is_kept)
-        padding = (sum(sizes) + root) / (sum(one.bytes for one in modules) or 1) if modules else 1.0
-        gathered = sum(sizes[:2]) + root if self.reshard_after_forward else padding * held.parameter_bytes
+        padding = (sum(blocks) + root) / (sum(one.bytes for one in modules) or 1) if modules else 1.0
+        ahead = sum(blocks[:2]) + root
+        if self.is_pipelined or not self.reshard_after_forward:
+            ahead = math.ceil(padding * held.parameter_bytes) + sum(blocks[:1])
+        scattered = [one.scattered_bytes(ranks) for one in modules]
+        sums = sum(one.scattered_bytes(ranks) for one in modules if one.is_kept) + max(scattered, default=0)
+        if batches > 1 and (self.is_pipelined or not self.scatter_each_batch):
+            sums = sum(scattered)
         return RankBytes(
             math.ceil(padding * held.parameter_bytes / ranks),
             math.ceil(padding * held.state_bytes / ranks),
             math.ceil(padding * held.gradient_bytes / ranks),
             math.ceil(padding * held.update_bytes / ranks),
-            gathered_bytes=math.ceil(gathered) + max((one.scattered_bytes(ranks) for one in modules), default=0),
+            gathered_bytes=ahead + sums + max(scattered, default=0),
             holds_gradients=True,
         )
 
@@ -104,10 +137,18 @@ class FSDP(Strategy):
 
     def describe(self, setting: str) -> str:
         """Describe one setting for a reader."""
+        if setting == "scatter_each_batch":
+            return f"{'each' if self.scatter_each_batch else 'only the last'} accumulated batch scatters gradients"
+        if setting == "is_pipelined":
+            return "parameters stay gathered for all micro-batches" if self.is_pipelined else "no pipeline"
         if setting == "reshard_after_forward":
             again = "are gathered again for the backward pass" if self.reshard_after_forward else "stay gathered"
             return f"parameters {again}"
         return super().describe(setting)
+
+    def torch_sync(self) -> str:
+        """Scatter the gradients of the last batch, or of all."""
+        return "" if self.scatter_each_batch else "model.set_requires_gradient_sync(is_last)"
 
     def torch_lines(self) -> tuple[str, ...]:
         """Call ``fully_shard`` on each block and on the model."""
@@ -130,18 +171,23 @@ class FSDP(Strategy):
             found.append(Exchange("all_gather", size, after, before, f"{module.name} {phase}"))
         return found
 
-    def _scatters(self, graph: StepGraph, order: Sequence[int], ranks: int) -> list[Exchange]:
+    def _scatters(self, graph: StepGraph, own: Sequence[int], ranks: int) -> list[Exchange]:
         """The exchanges that scatter gradients, one a module.
 
         With overlap, what follows the backward pass of the next module waits: one buffer holds what is scattered.
         """
-        found = []
+        modules, found = graph.ranks[0].modules, list[Exchange]()
+        order = sorted(own, key=lambda i: modules[i].backward[1])
+        last = order[-1:]
+        if self.is_pipelined:  # the root first, in the order of the model
+            order = sorted(own, key=lambda i: (not modules[i].is_kept, modules[i].forward))
         for place, number in enumerate(order):
-            module, after = graph.ranks[0].modules[number], _places(graph, number, "backward", 1)
+            after = _places(graph, last[0] if self.is_pipelined else number, "backward", 1)
             blocks = order[min(place + 1, len(order) - 1)] if self.overlap else number
             before = {rank: (end + 1,) for rank, end in _places(graph, blocks, "backward", 1).items()}
-            size = module.scattered_bytes(ranks)
-            found.append(Exchange("reduce_scatter", size, after, before, f"{module.name} gradients"))
+            size = modules[number].scattered_bytes(ranks)
+            name = f"{modules[number].name} gradients"
+            found.append(Exchange("reduce_scatter", size, after, {} if self.is_pipelined else before, name))
         return found
 
 

@@ -75,9 +75,11 @@ class ParameterServer(Strategy):
                 found.append(Exchange("push_pull", size, after, name=name, server=server, sum_s=sum_s))
         return tuple(found)
 
-    def rank_bytes(self, held: StepMemory, modules: Sequence[ModuleSpan], ranks: int) -> RankBytes:
+    def rank_bytes(
+        self, held: StepMemory, modules: Sequence[ModuleSpan], sizes: Mapping[str, int], batches: int = 1
+    ) -> RankBytes:
         """Count a whole model, and on several ranks the sums of a server."""
-        own = super().rank_bytes(held, modules, ranks)
+        own, ranks = super().rank_bytes(held, modules, sizes, batches), math.prod(sizes.values())
         sums = -(-held.gradient_bytes // self.servers_on(ranks)) if ranks > 1 else 0
         return replace(own, bucket_bytes=sums)
 

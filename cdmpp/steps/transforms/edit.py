@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cdmpp.steps.exchange import START, Exchange
-from cdmpp.steps.step_graph import Op, RankGraph, StepGraph
+from cdmpp.steps.step_graph import ModuleSpan, Op, RankGraph, StepGraph
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class Edit:
     """Old place -> the new place of the op that waits for what the old one waited for."""
     backward_begins: Mapping[str, int] = field(default_factory=dict)
     """Module -> new place from which on its parameters must be there, where that is earlier than its backward pass."""
+    earlier: tuple[ModuleSpan, ...] = ()
+    """Modules at new places that come before those of the old ops."""
 
     def end(self, place: int) -> int:
         """Return the new place after which there happens what happened after an old ``place``, or the start."""
@@ -78,4 +80,4 @@ def _rank(rank: RankGraph, edit: Edit) -> RankGraph:
         )
         for one in rank.modules
     )
-    return replace(rank, ops=edit.ops, gradients=gradients, modules=modules)
+    return replace(rank, ops=edit.ops, gradients=gradients, modules=(*edit.earlier, *modules))

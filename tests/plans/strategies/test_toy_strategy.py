@@ -39,8 +39,8 @@ class Quantized(Strategy):
     def proposals(self, graph):
         yield "bits", "communication", [replace(self, bits=bits) for bits in (16, 8)]
 
-    def rank_bytes(self, held, modules, ranks):
-        own = super().rank_bytes(held, modules, ranks)
+    def rank_bytes(self, held, modules, sizes, batches=1):
+        own = super().rank_bytes(held, modules, sizes, batches)
         return replace(own, bucket_bytes=held.gradient_bytes * self.bits // 32)
 
     def memory_savers(self, ranks):

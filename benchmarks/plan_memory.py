@@ -1,0 +1,184 @@
+"""Peak memory of real jobs beside that of their plans: ``python -m benchmarks.plan_memory``.
+
+Two small networks, AdamW, on 2 to 4 processes of this machine with gloo. Of each rank PyTorch's allocator is followed
+from the first tensor on; what it holds at most in the third step is compared. Writes ``docs/results/plan-memory.md``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from torch import nn
+from torch.nn import functional
+from torch.profiler import ProfilerActivity, profile, record_function
+
+import cdmpp
+from benchmarks.gloo_jobs.jobs import STEPS, Job
+from benchmarks.gloo_jobs.predicted import plan_of
+from benchmarks.publish.markdown import table, write_page
+from cdmpp.plans.memory import Memory, MemoryParts
+from cdmpp.steps.from_prediction import graph_of
+
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "plan-memory.md"
+HEAD = """# Memory of plans
+
+The most bytes that PyTorch's allocator holds in the third step of small jobs on gloo, on the rank that holds most, and
+the peak that is estimated for the same plan, without a run. *Largest part*: of the estimate. Buffers of gloo and of the
+interpreter are none of the allocator's. Written by `python -m benchmarks.plan_memory`."""
+_PORT = 29900
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.three, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.three(x).unflatten(-1, (3, 4, -1)).transpose(1, 3).unbind(2)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.before, self.mix, self.between = nn.LayerNorm(width), Attention(width), nn.LayerNorm(width)
+        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.mix(self.before(x))
+        return x + self.narrow(functional.gelu(self.widen(self.between(x))))
+
+
+class Transformer(nn.Module):
+    """Returns its loss: the next token of each."""
+
+    def __init__(self, width: int = 256, vocabulary: int = 4096) -> None:
+        super().__init__()
+        self.first = nn.Embedding(vocabulary, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(4))
+        self.norm, self.last = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.first(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return functional.cross_entropy(self.last(self.norm(x)).flatten(0, 1), tokens.flatten())
+
+
+class Residual(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.one, self.two = (nn.Conv2d(width, width, 3, padding=1, bias=False) for _ in range(2))
+        self.norm_one, self.norm_two = nn.BatchNorm2d(width), nn.BatchNorm2d(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x + self.norm_two(self.two(torch.relu(self.norm_one(self.one(x))))))
+
+
+class Convolutions(nn.Module):
+    """Returns its loss."""
+
+    def __init__(self, width: int = 128) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, width, 3, padding=1)
+        self.blocks = nn.ModuleList(Residual(width) for _ in range(4))
+        self.last = nn.Linear(width, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = self.first(images)
+        for block in self.blocks:
+            x = block(x)
+        return self.last(x.mean((2, 3))).square().mean()
+
+
+NETWORKS = {
+    "transformer": (Transformer, lambda: torch.randint(0, 4096, (4, 128))),
+    "convolutions": (Convolutions, lambda: torch.randn(4, 3, 16, 16)),
+}
+
+
+def _jobs() -> tuple[Job, ...]:
+    adamw = torch.optim.AdamW
+    return tuple(
+        Job(name, network, scheme, ranks, settings, batches, optimizer=adamw)
+        for network in NETWORKS
+        for name, scheme, ranks, settings, batches in (
+            ("ddp", "ddp", (1, 2), {}, 1),
+            ("ddp, gradient_as_bucket_view", "ddp", (2,), {"gradient_as_bucket_view": True}, 1),
+            ("ddp, 2 batches", "ddp", (2,), {}, 2),
+            ("zero", "zero", (2, 4), {}, 1),
+            ("fsdp", "fsdp", (2, 4), {}, 1),
+            ("fsdp, reshard_after_forward=False", "fsdp", (2,), {"reshard_after_forward": False}, 1),
+            ("fsdp, 2 batches", "fsdp", (2,), {}, 2),
+            ("fsdp, 2 batches, each scatters", "fsdp", (2,), {"scatter_each_batch": True}, 2),
+            ("hsdp, 2 replicas", "fsdp", (4,), {"replicas": 2}, 1),
+        )
+    )
+
+
+JOBS = _jobs()
+
+
+def measured_bytes(job: Job, ranks: int, port: int) -> int:
+    """Run the job; the most that any rank's allocator held in the third step."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(_rank, (JOBS.index(job), ranks, port, folder), nprocs=ranks)
+        return max(json.loads((Path(folder) / str(rank)).read_text()) for rank in range(ranks))
+
+
+def _rank(rank: int, number: int, ranks: int, port: int, folder: str) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(ranks))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    job = JOBS[number]
+    make, example = NETWORKS[job.network]
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step = STEPS[job.scheme](job, make(), example())
+        for _ in range(2):
+            step()
+        with record_function("third step"):
+            step()
+    events = sorted(profiler.profiler.kineto_results.events(), key=lambda one: one.start_ns())
+    begin_ns, end_ns = next((e.start_ns(), e.end_ns()) for e in events if e.name() == "third step")
+    moves = [one for one in events if one.name() == "[memory]"]
+    held = itertools.accumulate(one.nbytes() for one in moves)
+    most = max(size for size, one in zip(held, moves, strict=True) if begin_ns <= one.start_ns() <= end_ns)
+    (Path(folder) / str(rank)).write_text(json.dumps(most))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def estimated(job: Job, ranks: int) -> MemoryParts:
+    """What the plan of the job is estimated to hold."""
+    make, example = NETWORKS[job.network]
+    step = cdmpp.predict_step(
+        make(), (example(),), device="xeon-icelake", runtime="torch", loss="model", optimizer="adamw"
+    )
+    return Memory(step.step.memory, graph_of(step).ranks[0]).parts(plan_of(job, ranks))
+
+
+def main() -> None:
+    rows, ratios = [], []
+    for job in JOBS:
+        for ranks in job.ranks:
+            held, parts = measured_bytes(job, ranks, _PORT + len(rows)), estimated(job, ranks)
+            ratios.append(parts.peak_bytes / held)
+            sizes = (f"{held / 1e6:.1f}", f"{parts.peak_bytes / 1e6:.1f}", f"{ratios[-1]:.3f}")
+            rows.append((job.network, job.name, str(ranks), *sizes, parts.largest))
+            print(*rows[-1], parts, flush=True)
+    summary = f"{len(rows)} jobs: estimate over measured from {min(ratios):.3f} to {max(ratios):.3f}."
+    heads = ["network", "plan", "ranks", "measured MB", "estimated MB", "ratio", "largest part"]
+    write_page(PAGE, [*HEAD.splitlines(), "", f"{summary} (torch {torch.__version__})", "", *table(heads, rows)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""ZeRO: ranks divide the optimizer's states, and from stage 2 on the gradients. Stage 3 is ``fsdp``.
+
+Two frameworks do it in two ways. ``torch`` is ``ZeroRedundancyOptimizer`` under DistributedDataParallel, as recorded.
+``deepspeed`` is what ``deepspeed/runtime/zero/stage_1_and_2.py`` says (read in 2026, not recorded).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cdmpp.errors import CdmppError
+from cdmpp.network.training_step import StepMemory
+from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.plans.strategies.registry import STRATEGIES
+from cdmpp.platform.limits import Limits, check_choice
+from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.step_graph import Gradient, ModuleSpan, RankGraph, StepGraph
+from cdmpp.steps.strategy import RankBytes, Strategy
+
+FRAMEWORKS = ("torch", "deepspeed")
+
+
+@STRATEGIES.register
+@dataclass(frozen=True)
+class ZeRO(Strategy):
+    """Each rank updates its part of the parameters, and then sends it to all.
+
+    torch, stage 1 only: gradients as under DDP, then a broadcast of each parameter by the rank that updated it. Whole
+    parameters go, the largest first, to the rank that has least.
+
+    DeepSpeed: an all-reduce of each bucket of gradients (by default it is no reduce-scatter: each rank drops what is
+    not its own), then one all-gather of all parameters. Stage 1 exchanges the sum of accumulated batches, stage 2 the
+    gradients of each. Without ``overlap`` (its ``overlap_comm``) buckets leave after the backward pass.
+    """
+
+    LIMITS = {"stage": Limits(1, 2), "bucket_elements": Limits(1, 2**40, "elements")}
+    name = "zero"
+    title = "ZeRO, sharded optimizer"
+
+    stage: int = 1
+    """1: states of the optimizer are divided; 2: gradients too."""
+    framework: str | None = None
+    """One of ``FRAMEWORKS``. None: torch for stage 1, DeepSpeed for stage 2, which torch does not have."""
+    bucket_elements: int = 500_000_000
+    """Most elements of a bucket of DeepSpeed, its ``reduce_bucket_size``: a buffer of that size is there in the passes,
+    with ``overlap`` two."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.framework is not None:
+            check_choice("zero.framework", self.framework, FRAMEWORKS)
+        if self.framework == "torch" and self.stage > 1:
+            raise CdmppError(
+                "zero.stage is 2, and torch's ZeroRedundancyOptimizer has stage 1: take framework deepspeed, or fsdp "
+                "with reshard_after_forward: false"
+            )
+
+    @property
+    def is_deepspeed(self) -> bool:
+        """Return True if DeepSpeed runs the step."""
+        return self.framework == "deepspeed" or self.stage > 1
+
+    def shards(self, sizes: Mapping[str, int]) -> int:
+        """Return all ranks that have the same parameters; torch divides them evenly only if none is large."""
+        return math.prod(sizes.values())
+
+    def in_pipeline(self) -> ZeRO:
+        """Refuse stage 2, as DeepSpeed does."""
+        if self.stage > 1:
+            raise CdmppError("zero.stage is 2, which DeepSpeed does not support in a pipeline: take stage 1")
+        return self
+
+    def exchanges(self, graph: StepGraph, sizes: Mapping[str, int] | None = None) -> tuple[Exchange, ...]:
+        """List exchanges of gradients, and of parameters behind the update; ``CdmppError`` as of ``DDP``."""
+        graph.check_alike()
+        ranks = self.ranks_of(graph, sizes)
+        trained = graph.ranks[0].gradients
+        after = {rank.rank: len(rank.ops) - 1 for rank in graph.ranks}
+        if not self.is_deepspeed:
+            parts = _parts([one.bytes for one in trained], ranks)
+            sent = [
+                Exchange("broadcast", trained[place].bytes, after, name=f"{trained[place].name} updated")
+                for part in parts
+                for place in part
+            ]
+            return (*DDP(overlap=self.overlap).exchanges(graph, sizes), *sent)
+        found, batches = list[Exchange](), graph.ranks[0].module_batches
+        for number in range(len(batches) if self.stage > 1 else 1):
+            earlier = [_ops_before_last(rank, number) if self.stage > 1 else 0 for rank in graph.ranks]
+            for place, bucket in enumerate(self.buckets(graph.ranks[0])):
+                names = {one.name for one in (bucket if self.overlap else trained)}
+                ready = [max(one.ready_after for one in rank.gradients if one.name in names) for rank in graph.ranks]
+                at = {rank.rank: ready[i] - earlier[i] for i, rank in enumerate(graph.ranks)}
+                size = sum(one.bytes for one in bucket)
+                found.append(Exchange("all_reduce", size, at, name=f"bucket {place}"))
+        elements = sum(one.bytes // 4 for one in trained)
+        padded = 4 * math.ceil(elements / (2 * ranks)) * 2 * ranks
+        return (*found, Exchange("all_gather", padded, after, name="updated parameters"))
+
+    def buckets(self, rank: RankGraph) -> list[list[Gradient]]:
+        """Return buckets of DeepSpeed: as gradients become ready, one closes before it would be too large."""
+        found, filled = [list[Gradient]()], 0
+        for one in (one for one in rank.ready_order if one.is_used):
+            elements = one.bytes // 4
+            if found[-1] and filled + elements > self.bucket_elements:
+                found.append([])
+                filled = 0
+            found[-1].append(one)
+            filled += elements
+        return [bucket for bucket in found if bucket]
+
+    def rank_bytes(
+        self, held: StepMemory, modules: Sequence[ModuleSpan], sizes: Mapping[str, int], batches: int = 1
+    ) -> RankBytes:
+        """Divide states and the workspace of the update; DeepSpeed copies its part of the parameters, and has buckets.
+
+        Of torch the rank with the largest part counts.
+        """
+        ranks = math.prod(sizes.values())
+        if ranks == 1:
+            return super().rank_bytes(held, modules, sizes, batches)
+        if not self.is_deepspeed:
+            own = DDP().rank_bytes(held, modules, sizes, batches)
+            parameters = [rows * size for one in modules for rows, size in one.trained_rows or one.rows]
+            loads = [sum(parameters[place] for place in part) for part in _parts(parameters, ranks)]
+            share = max(loads) / sum(loads) if parameters else 1 / ranks
+            return replace(
+                own, state_bytes=math.ceil(held.state_bytes * share), update_bytes=math.ceil(held.update_bytes * share)
+            )
+        part = math.ceil(held.gradient_bytes / ranks)
+        return RankBytes(
+            held.parameter_bytes + part,
+            math.ceil(held.state_bytes / ranks),
+            part if self.stage > 1 else held.gradient_bytes,
+            math.ceil(held.update_bytes / ranks),
+            gathered_bytes=4 * self.bucket_elements * (1 + self.overlap),
+            holds_gradients=self.stage > 1,
+        )
+
+    def describe(self, setting: str) -> str:
+        """Describe one setting for a reader."""
+        return {
+            "stage": f"stage {self.stage}",
+            "framework": "of DeepSpeed" if self.is_deepspeed else "of torch",
+            "bucket_elements": f"buckets of {self.bucket_elements:,} elements",
+        }.get(setting) or super().describe(setting)
+
+    def torch_lines(self) -> tuple[str, ...]:
+        """Wrap the optimizer, or write DeepSpeed's settings."""
+        if not self.is_deepspeed:
+            return (
+                "model = DistributedDataParallel(model)",
+                "optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW, lr=1e-3)",
+            )
+        settings = {
+            "stage": self.stage, "overlap_comm": self.overlap, "reduce_bucket_size": self.bucket_elements,
+        }  # fmt: skip
+        return (
+            f"model, optimizer, *_ = deepspeed.initialize(model=model, config={{'zero_optimization': {settings}}})",
+        )
+
+
+def _ops_before_last(rank: RankGraph, number: int) -> int:
+    """The ops of a batch stand so many places before those of the last one."""
+    own, last = rank.module_batches[number], rank.module_batches[-1]
+    return rank.modules[last[0]].forward[0] - rank.modules[own[0]].forward[0]
+
+
+def _parts(sizes: Sequence[int], ranks: int) -> list[list[int]]:
+    """Places of what each rank updates: the largest first, each to the rank that has least."""
+    found: list[list[int]] = [[] for _ in range(ranks)]
+    loads = [0] * ranks
+    for place in sorted(range(len(sizes)), key=lambda one: -sizes[one]):
+        least = loads.index(min(loads))
+        found[least].append(place)
+        loads[least] += sizes[place]
+    return found

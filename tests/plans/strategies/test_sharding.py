@@ -1,0 +1,140 @@
+"""Strategies that divide states, gradients or parameters: what they exchange, and what a rank holds, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cdmpp.errors import CdmppError
+from cdmpp.network.training_step import StepMemory
+from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.groups import replica_exchanges
+from cdmpp.plans.mesh import Mesh
+from cdmpp.plans.plan import Plan, plan_on
+from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.plans.strategies.fsdp import FSDP
+from cdmpp.plans.strategies.hsdp import HSDP
+from cdmpp.plans.strategies.zero import ZeRO
+from cdmpp.steps.step_graph import StepGraph
+from cdmpp.steps.transforms.accumulate import accumulate
+from tests.steps.toy_graph import MIB, ranks_of
+
+KINDS = {"all_gather": "AG", "reduce_scatter": "RS", "all_reduce": "AR", "broadcast": "B"}
+
+
+def told(exchanges):
+    return [KINDS[one.kind] for one in exchanges]
+
+
+def test_replicas_sum_what_each_reduce_scatter_leaves():
+    graph, sizes = ranks_of(4, sizes=[MIB, 2 * MIB]), {"dp_replicate": 2, "dp_shard": 2}
+    found = HSDP().exchanges(graph, sizes)
+    assert told(found) == ["AG", "AG", "AG", "AG", "RS", "AR", "RS", "AR"]
+    assert [(one.bytes, one.along) for one in found[4:]] == [
+        (2 * MIB, ("dp_shard",)), (MIB, ("dp_replicate",)), (MIB, ("dp_shard",)), (MIB // 2, ("dp_replicate",)),
+    ]  # fmt: skip
+    assert not found[5].before and HSDP(overlap=False).exchanges(graph, sizes)[5].before  # ranks stand still on gloo
+    plan = Plan(HSDP(), ParallelDegrees(dp_replicate=2, dp_shard=2))
+    groups = replica_exchanges(graph, plan, Mesh(plan.degrees), range(4))
+    assert {one.members for one in groups if one.kind == "reduce_scatter"} == {(0, 1), (2, 3)}
+    assert {one.members for one in groups if one.kind == "all_reduce"} == {(0, 2), (1, 3)}
+    one = replica_exchanges(StepGraph(graph.ranks[:1]), plan, Mesh(plan.degrees), [0] * 4)
+    assert [(e.kind, e.bytes, e.members) for e in one] == [
+        (e.kind, e.bytes, e.members) for e in groups if 0 in e.members
+    ]  # fmt: skip
+
+
+def test_one_replica_is_fsdp_and_one_shard_sums_whole_gradients():
+    graph = ranks_of(4, sizes=[MIB, 2 * MIB])
+    plain = [replace(one, along=()) for one in HSDP().exchanges(graph, {"dp_shard": 4, "dp_replicate": 1})]
+    assert plain == list(FSDP().exchanges(graph))
+    whole = HSDP().exchanges(graph, {"dp_shard": 1, "dp_replicate": 4})
+    assert [(one.kind, one.bytes) for one in whole] == [("all_reduce", 2 * MIB), ("all_reduce", MIB)]
+    held = StepMemory(4 * MIB, 4 * MIB, 8 * MIB, 0, 0, 0, 0)
+    sizes = {"dp_shard": 2, "dp_replicate": 4}
+    modules = graph.ranks[0].modules
+    assert HSDP().rank_bytes(held, modules, sizes) == FSDP().rank_bytes(held, modules, {"dp_shard": 2})
+    assert HSDP().shards(sizes) == 2 and FSDP().shards({"dp_shard": 2, "spatial": 4}) == 8
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        (FSDP(), "AG AG AG AG AG AG AG AG RS RS"),
+        (FSDP(scatter_each_batch=True), "AG AG AG AG RS RS AG AG AG AG RS RS"),
+        (FSDP(reshard_after_forward=False), "AG AG AG AG RS RS"),
+        (FSDP(is_pipelined=True), "AG AG RS RS"),
+    ],
+)
+def test_accumulated_batches(strategy, expected):
+    graph = accumulate(ranks_of(2, sizes=[MIB, MIB]), 2)
+    found = strategy.exchanges(graph)
+    assert told(found) == expected.split()
+    assert all(one.after[0] < place for one in found for place in one.before.get(0, ()))
+
+
+def test_no_module_is_gathered_before_its_batch_begins():
+    """The second batch stands behind the whole first one: forward 0 1, backward 2 3; forward 4 5, backward 6 7."""
+    found = FSDP().exchanges(accumulate(ranks_of(1, sizes=[MIB, MIB]), 2))
+    assert [one.after[0] for one in found if one.kind == "all_gather"] == [-1, -1, 1, 1, 3, 3, 5, 5]
+    assert [one.after[0] for one in found if one.kind == "reduce_scatter"] == [6, 7]
+
+
+def test_torch_sends_each_parameter_behind_the_update():
+    """The largest first, each to the rank that has least: 3 | 2 1."""
+    graph = ranks_of(2, sizes=[MIB, 3 * MIB, 2 * MIB])
+    found = ZeRO().exchanges(graph)
+    assert found[:-3] == DDP().exchanges(graph)
+    assert [one.bytes for one in found[-3:]] == [3 * MIB, 2 * MIB, MIB]
+    shared = graph.with_exchanges(found)
+    update, end = len(graph.ranks[0].ops) - 1, len(graph.ranks[0].ops)
+    assert {one.after[0] for one in shared.exchanges[-3:]} == {update}
+    assert {one.before[0] for one in shared.exchanges[-3:]} == {(end,)}  # the update does not wait for what follows it
+    assert update in shared.exchanges[0].before[0]
+
+
+def test_deepspeed_sums_buckets_and_gathers_all():
+    graph = ranks_of(5, sizes=[MIB, MIB, MIB])
+    two = ZeRO(framework="deepspeed", bucket_elements=MIB // 2)  # 2 MiB: two layers
+    found = two.exchanges(graph)
+    assert [(one.kind, one.bytes) for one in found] == [
+        ("all_reduce", 2 * MIB), ("all_reduce", MIB), ("all_gather", 3 * MIB + 32),  # a multiple of 2 x 5 elements
+    ]  # fmt: skip
+    assert len({one.after[0] for one in found[:2]}) == 2
+    assert len({one.after[0] for one in replace(two, overlap=False).exchanges(graph)[:2]}) == 1
+    twice = accumulate(graph, 2)
+    assert told(two.exchanges(twice)) == ["AR", "AR", "AG"]
+    again = replace(two, stage=2).exchanges(twice)
+    assert told(again) == ["AR", "AR", "AR", "AR", "AG"]
+    batch = len(graph.ranks[0].ops) - 1
+    assert [one.after[0] for one in again[2:4]] == [one.after[0] + batch for one in again[:2]]
+
+
+def test_stages_divide_states_and_gradients():
+    modules = ranks_of(1, sizes=[MIB, 3 * MIB, 2 * MIB]).ranks[0].modules
+    modules = tuple(replace(one, rows=((one.bytes // 4, 4),)) for one in modules)
+    held = StepMemory(6 * MIB, 6 * MIB, 12 * MIB, 0, 0, 0, 0, 2 * MIB)
+    sizes = {"dp_replicate": 2}
+    torch = ZeRO().rank_bytes(held, modules, sizes)
+    assert torch == replace(DDP().rank_bytes(held, modules, sizes), state_bytes=6 * MIB, update_bytes=MIB)
+    four = ZeRO().rank_bytes(held, modules, {"dp_replicate": 4})
+    assert four.state_bytes == 6 * MIB  # one rank has the largest parameter
+    one = ZeRO(framework="deepspeed", bucket_elements=MIB).rank_bytes(held, modules, sizes)
+    two = ZeRO(stage=2, bucket_elements=MIB, overlap=False).rank_bytes(held, modules, sizes)
+    assert (one.parameter_bytes, one.state_bytes, one.gradient_bytes, one.gathered_bytes) == (
+        9 * MIB, 6 * MIB, 6 * MIB, 8 * MIB,
+    )  # fmt: skip
+    assert (two.gradient_bytes, two.gathered_bytes, two.holds_gradients) == (3 * MIB, 4 * MIB, True)
+
+
+def test_what_cannot_be_is_refused():
+    for make, message in (
+        (lambda: ZeRO(stage=3), "zero.stage is 3"),
+        (lambda: ZeRO(framework="jax"), "zero.framework is 'jax'; one of torch, deepspeed"),
+        (lambda: ZeRO(stage=2, framework="torch"), "take framework deepspeed, or fsdp"),
+        (lambda: ZeRO(stage=2).in_pipeline(), "take stage 1"),
+        (lambda: plan_on(8, "hsdp"), "give a plan with degrees.dp_shard and degrees.dp_replicate"),
+    ):
+        with pytest.raises(CdmppError, match=message):
+            make()
