@@ -19,6 +19,7 @@ from cdmpp.steps.strategy import Strategy
 from cdmpp.steps.transforms.accumulate import accumulate
 from cdmpp.steps.transforms.fold import fold
 from cdmpp.steps.transforms.fuse_update import can_fuse_update, fuse_update
+from cdmpp.steps.transforms.merge_ops import merge_ops
 from cdmpp.steps.transforms.recompute import can_recompute, recompute
 
 METHODS = ("replay", "closed_form")
@@ -93,7 +94,7 @@ def evaluate(
     strategy = plan.strategy if topology is None else plan.strategy.on_backend(topology.backend)
     planned = changed(graph, plan)
     if method == "replay":
-        replayed = replay(fold(strategy.apply(planned)), topology, synchrony=plan.synchrony)
+        replayed = replay(merge_ops(fold(strategy.apply(planned))), topology, synchrony=plan.synchrony)
         iteration_s, critical_s = replayed.step_s, by_cause(replayed.critical_s)
     else:
         iteration_s, critical_s = _closed_form(planned, strategy, topology)

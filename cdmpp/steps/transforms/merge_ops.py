@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from cdmpp.errors import CdmppError
 from cdmpp.steps.step_graph import Op, RankGraph, StepGraph
 from cdmpp.steps.transforms.edit import Edit, edited
 
@@ -16,13 +15,11 @@ def merge_ops(graph: StepGraph) -> StepGraph:
 
     Every exchange, the step and the seconds of each phase stay as they are, with fewer tasks to simulate. Pauses
     between merged ops come before them, so that ops inside are later than they were. What ops read and write,
-    gradients and modules are left out: memory and strategies are asked before.
-
-    Raises:
-        CdmppError: a graph whose ops take longer next to exchanges, which differs from op to op.
+    gradients and modules are left out: memory and strategies are asked before. The graph stays as it is where ops take
+    longer next to exchanges, which differs from op to op.
     """
     if graph.is_contention_free or graph.processor_share:
-        raise CdmppError("ops that share their processor with exchanges cannot be merged: replay them one by one")
+        return graph
     launching: list[set[int]] = [set() for _ in graph.ranks]
     waiting: list[set[int]] = [set() for _ in graph.ranks]
     for one in graph.exchanges:
