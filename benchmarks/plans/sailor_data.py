@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -20,6 +21,16 @@ ITEM_BYTES = 4
 """Everything is float32: no run names another type."""
 PROFILED_BLOCKS = 2
 """Blocks of the network whose layers were profiled, next to its first and its last layer."""
+
+
+_PHASES = (
+    "forward_compute",
+    "backward_compute",
+    "forward_send",
+    "backward_params_all_reduce",
+    "optimizer",
+)
+_HELD = ("total_mb", "max_allocated", "max_reserved")
 
 
 @dataclass(frozen=True)
@@ -107,6 +118,47 @@ def profiles(folder: Path) -> dict[tuple[str, int, int], tuple[Measured, ...]]:
         layer = Measured(row["fwd_s"], row["bwd_s"], row["update_s"], *counts)
         found.setdefault((row["model"], row["tp"], row["mbs"]), []).append(layer)
     return {key: tuple(layers) for key, layers in found.items()}
+
+
+@dataclass(frozen=True)
+class Phases:
+    """One run of another runtime, Aceso's, of OPT-350 on the same cluster: medians over the ranks of each stage."""
+
+    nodes: int
+    replicas: int
+    stages: int
+    micro_batch: int
+    global_batch: int
+    iteration_s: float
+    seconds: Mapping[str, tuple[float, ...]]
+    """Phase -> seconds in one iteration, a value a stage; NaN where a stage has none."""
+    held: Mapping[str, tuple[float, ...]]
+    """Bytes that the driver and the allocator tell -> most of them over the ranks of each stage, of a run of its own."""
+
+    @property
+    def micro_batches(self) -> int:
+        return self.global_batch // (self.replicas * self.micro_batch)
+
+
+def phases(folder: Path) -> list[Phases]:
+    """Read the runs whose ranks wrote down their phases."""
+    ranks = pq.read_table(folder / "rank_phases.parquet").to_pylist()
+    names = ("nodes", "dp", "pp", "mbs", "global_batch")
+    found = []
+    for key in sorted({tuple(rank[name] for name in names) for rank in ranks if rank["run"] == "time"}):
+        own = [rank for rank in ranks if tuple(rank[name] for name in names) == key]
+
+        def stages(
+            run: str, column: str, of: Callable[[np.ndarray], float], own: list[dict[str, Any]] = own
+        ) -> tuple[float, ...]:
+            count = 1 + max(rank["stage"] for rank in own)
+            values = [[r[column] for r in own if (r["run"], r["stage"]) == (run, stage)] for stage in range(count)]
+            return tuple(of(np.array([one for one in each if one is not None] or [np.nan])) for each in values)
+
+        timed = {name: tuple(1e-3 * one for one in stages("time", name, np.median)) for name in _PHASES}
+        held = {name: tuple(2.0**20 * one for one in stages("memory", name, np.max)) for name in _HELD}
+        found.append(Phases(*key, stages("time", "iteration_ms", np.median)[0] * 1e-3, timed, held))
+    return found
 
 
 def links(folder: Path) -> Mapping[str, np.ndarray]:
