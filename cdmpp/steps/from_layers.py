@@ -28,23 +28,34 @@ class Layer:
     parameter_bytes: int
     """Bytes of its parameters; its gradients have as many."""
     output_bytes: int
-    """Bytes of its output, which its backward pass reads again."""
+    """Bytes of its output, which the next layer and its own backward pass read."""
+    saved_bytes: int | None = None
+    """Bytes that its forward pass leaves for its backward pass; None: those of its output."""
+    update_s: float = 0.0
+    """Seconds of the update of its parameters."""
+    examples: int = 1
+    """Its seconds and bytes hold for so many examples at a time."""
 
     def __post_init__(self) -> None:
-        for what in COLUMNS[1:]:
-            if not (math.isfinite(value := getattr(self, what)) and value >= 0):
-                raise DataError(f"layer {self.name!r}: {what} is {value}, expected 0 or more")
+        for what in (*COLUMNS[1:], *OPTIONAL):
+            value = getattr(self, what)
+            least = 1 if what == "examples" else 0
+            if not (value is None and what == "saved_bytes") and not (math.isfinite(value) and value >= least):
+                raise DataError(f"layer {self.name!r}: {what} is {value}, expected {least} or more")
 
 
 COLUMNS = ("name", "forward_s", "backward_s", "parameter_bytes", "output_bytes")
-"""Columns of a table of layers, in any order."""
+"""Columns of every table of layers, in any order."""
+OPTIONAL = ("saved_bytes", "update_s", "examples")
+"""Columns that a table may have too."""
 
 
 def read_layers(file: Path | str) -> tuple[Layer, ...]:
     """Read the layers of a CSV file with a head, or of a JSON file with a list of objects.
 
     Args:
-        file: ``*.json``, or anything else for CSV, in UTF-8. Columns are ``COLUMNS``; others are refused.
+        file: ``*.json``, or anything else for CSV, in UTF-8. Columns are ``COLUMNS``, and any of ``OPTIONAL``; others
+            are refused. A layer measured at several numbers of examples has a row for each.
 
     Raises:
         DataError: a file that cannot be read, columns that lack or are unknown, a value that is no number.
@@ -64,12 +75,13 @@ def graph_of_layers(layers: Sequence[Layer], ranks: int = 1, update_s: float = 0
     """Make a step of equal ranks that run the layers one after the other.
 
     Each layer is one op of the forward pass, one op of the backward pass, and, where it has parameters, one gradient
-    and one FSDP module. The backward op writes the gradient of the layer's input.
+    and one FSDP module. The backward op writes the gradient of the layer's input; that of its parameters comes with it,
+    from an op that takes no time of its own.
 
     Args:
         layers: in the order of the forward pass.
         ranks: how many, each with its own batch.
-        update_s: seconds of the update of all parameters; 0: there is none.
+        update_s: seconds of the update of all parameters, in addition to those of the layers.
 
     Raises:
         DataError: no layers, or ``update_s`` that is no time.
@@ -77,41 +89,46 @@ def graph_of_layers(layers: Sequence[Layer], ranks: int = 1, update_s: float = 0
     """
     if not layers:
         raise DataError("a step without layers: give one or more")
-    count = len(layers)
-    last = [2 * count - 1 - place for place in range(count)]
-    forward = [
-        Op(one.name, "forward", one.forward_s, output_bytes=one.output_bytes, inputs=(place - 1,) if place else ())
+    ops = [
+        Op(
+            one.name,
+            "forward",
+            one.forward_s,
+            output_bytes=max(one.output_bytes, one.saved_bytes or 0),
+            inputs=(place - 1,) if place else (),
+            saved_bytes=one.saved_bytes,
+            result_bytes=one.output_bytes,
+        )
         for place, one in enumerate(layers)
     ]
-    backward = [
-        Op(
-            f"{layers[place].name} backward",
-            "backward",
-            layers[place].backward_s,
-            output_bytes=layers[place - 1].output_bytes if place else 0,
-            inputs=tuple(dict.fromkeys((place, last[place] - 1))),
-            forward=place,
-        )
-        for place in reversed(range(count))
-    ]
-    update = [Op("update", "update", update_s)] if update_s else []
-    trained = [(place, one) for place, one in enumerate(layers) if one.parameter_bytes]
-    gradients = tuple(Gradient(one.name, one.parameter_bytes, last[place], readers=(place,)) for place, one in trained)
-    modules = tuple(
-        ModuleSpan(one.name, one.parameter_bytes, (place, place), (last[place], last[place])) for place, one in trained
-    )
-    return scale_ranks(StepGraph((RankGraph(0, (*forward, *backward, *update), gradients, modules),)), ranks)
+    gradients, modules, after = list[Gradient](), list[ModuleSpan](), len(layers) - 1
+    for place, one in reversed(list(enumerate(layers))):
+        before = layers[place - 1].output_bytes if place else 0
+        inputs = tuple(dict.fromkeys((place, after)))
+        after = len(ops)
+        name = f"{one.name} backward"
+        ops.append(Op(name, "backward", one.backward_s, output_bytes=before, inputs=inputs, forward=place))
+        if one.parameter_bytes:
+            made = len(ops)
+            name, size = f"{one.name} gradient", one.parameter_bytes
+            ops.append(Op(name, "backward", 0.0, output_bytes=size, inputs=(after,), forward=place))
+            gradients.append(Gradient(one.name, size, made, readers=(place,)))
+            modules.append(ModuleSpan(one.name, size, (place, place), (after, made)))
+    if update_s := update_s + sum(one.update_s for one in layers):
+        ops.append(Op("update", "update", update_s))
+    rank = RankGraph(0, tuple(ops), tuple(reversed(gradients)), tuple(reversed(modules)))
+    return scale_ranks(StepGraph((rank,)), ranks)
 
 
 def _layer(row: Any, where: str) -> Layer:
-    if not isinstance(row, Mapping) or set(row) != set(COLUMNS):
+    if not isinstance(row, Mapping) or not set(COLUMNS) <= set(row) <= {*COLUMNS, *OPTIONAL}:
         given = ", ".join(map(str, row)) if isinstance(row, Mapping) else str(row)[:60]
-        raise DataError(f"{where} has {given}: expected exactly {', '.join(COLUMNS)}")
+        raise DataError(f"{where} has {given}: expected {', '.join(COLUMNS)}, and any of {', '.join(OPTIONAL)}")
     values: dict[str, Any] = {"name": str(row["name"])}
-    for column in COLUMNS[1:]:
+    for column in (one for one in (*COLUMNS[1:], *OPTIONAL) if one in row):
         try:
             values[column] = float(row[column]) if column.endswith("_s") else int(row[column])
         except (TypeError, ValueError) as error:
-            kind = "seconds" if column.endswith("_s") else "whole bytes"
+            kind = "seconds" if column.endswith("_s") else "a whole number"
             raise DataError(f"{where}: {column} is {str(row[column])[:60]!r}, expected {kind}") from error
     return Layer(**values)

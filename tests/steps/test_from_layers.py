@@ -29,12 +29,19 @@ def test_results_are_saved_and_gradients_follow_their_layers():
     layers = (Layer("embed", 1.0, 2.0, 8, 100), Layer("relu", 3.0, 4.0, 0, 50))
     (rank,) = graph_of_layers(layers).ranks
     assert [(op.phase, op.duration_s) for op in rank.ops] == [
-        ("forward", 1.0), ("forward", 3.0), ("backward", 4.0), ("backward", 2.0),
+        ("forward", 1.0), ("forward", 3.0), ("backward", 4.0), ("backward", 2.0), ("backward", 0.0),
     ]  # fmt: skip
-    assert [op.inputs for op in rank.ops] == [(), (0,), (1,), (0, 2)]
-    assert [op.output_bytes for op in rank.ops] == [100, 50, 100, 0]
-    assert [(one.name, one.ready_after) for one in rank.gradients] == [("embed", 3)]
+    assert [op.inputs for op in rank.ops] == [(), (0,), (1,), (0, 2), (3,)]
+    assert [op.output_bytes for op in rank.ops] == [100, 50, 100, 0, 8]
+    assert [(one.name, one.ready_after) for one in rank.gradients] == [("embed", 4)]
     assert [one.name for one in rank.modules] == ["embed"]
+
+
+def test_what_a_layer_saves_is_not_what_it_hands_on():
+    one = Layer("block", 1.0, 2.0, 8, 100, saved_bytes=700, update_s=0.5)
+    (rank,) = graph_of_layers((one, one)).ranks
+    assert (rank.ops[0].output_bytes, rank.ops[0].saved_bytes, rank.ops[0].result_bytes) == (700, 700, 100)
+    assert rank.phase_s == {"forward": 2.0, "backward": 4.0, "update": 1.0}
 
 
 def test_both_files_are_read_alike(tmp_path):
@@ -48,13 +55,13 @@ def test_both_files_are_read_alike(tmp_path):
     ("name", "text", "message"),
     [
         ("a.csv", "", "has no layers"),
-        ("a.csv", "name,forward_s\nx,1", "layer 1 has name, forward_s: expected exactly name, forward_s, backward_s"),
+        ("a.csv", "name,forward_s\nx,1", "layer 1 has name, forward_s: expected name, forward_s, backward_s"),
         ("a.csv", TABLE.replace("1e-3", "fast"), "layer 1: forward_s is 'fast', expected seconds"),
         ("a.csv", TABLE.replace("1e-3", "-1"), "layer 'layer 0': forward_s is -1.0, expected 0 or more"),
         ("a.csv", TABLE.replace("1e-3", "nan"), "forward_s is nan"),
-        ("a.csv", TABLE + ",9", "expected exactly"),
+        ("a.csv", TABLE + ",9", "expected name"),
         ("a.json", '{"name": "x"}', "has no layers"),
-        ("a.json", "[1]", "layer 1 has 1: expected exactly"),
+        ("a.json", "[1]", "layer 1 has 1: expected name"),
         ("a.json", "[", "cannot read"),
     ],
 )
