@@ -133,7 +133,7 @@ class Phases:
     seconds: Mapping[str, tuple[float, ...]]
     """Phase -> seconds in one iteration, a value a stage; NaN where a stage has none."""
     held: Mapping[str, tuple[float, ...]]
-    """Bytes that the driver and the allocator tell -> most of them over the ranks of each stage, of a run of its own."""
+    """Bytes that driver and allocator tell -> most of them over the ranks of each stage, in a run of its own."""
 
     @property
     def micro_batches(self) -> int:

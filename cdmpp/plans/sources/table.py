@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -100,11 +101,12 @@ def _scaled(layer: Layer, batch: int) -> Layer:
     """A layer in proportion; the update is that of the same parameters."""
     times = batch / layer.examples
     values = {name: getattr(layer, name) for name in _BY_EXAMPLES if name != "update_s"}
-    return replace(layer, examples=batch, **{name: _like(value, value, times) for name, value in values.items()})
+    found: dict[str, Any] = {name: _like(value, value, times) for name, value in values.items()}
+    return replace(layer, examples=batch, **found)
 
 
 def _between(rows: Sequence[Layer], known: np.ndarray, batch: int) -> Layer:
-    found = {}
+    found = dict[str, Any]()
     for name in _BY_EXAMPLES:
         values = [getattr(row, name) for row in rows]
         found[name] = None if None in values else _like(values[0], float(np.interp(batch, known, values)), 1.0)
