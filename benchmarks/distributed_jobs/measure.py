@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from benchmarks.distributed_jobs.link import carried_mbit
 from benchmarks.distributed_jobs.namespaces import Place, links
 from benchmarks.distributed_jobs.rank import TRACED
 from benchmarks.distributed_jobs.scenario import Scenario
-from cdmpp.trace.folder import read_job, read_recordings
+from cdmpp.trace.folder import PROBE, read_job, read_recordings
 from cdmpp.trace.graph_file import graph_to_dict
 
 LIMIT_S = 180
@@ -32,49 +33,68 @@ def measure(scenario: Scenario, steps: int, keep: Path | None = None) -> dict[st
     Raises:
         RuntimeError: a rank that failed or did not end, with its last words.
     """
-    begin_s = time.time()
-    with tempfile.TemporaryDirectory() as scratch, links(scenario.ranks, scenario.mbit) as places:
-        folder = keep / scenario.name if keep else Path(scratch) / "traces"
-        shutil.rmtree(folder, ignore_errors=True)
-        carried = carried_mbit(places, scenario.pins)
-        run(scenario, places, folder, steps)
-        graph = read_job(folder)
-        recordings = read_recordings(folder)
-        told = [json.loads((folder / f"rank{rank}.told").read_text()) for rank in range(scenario.ranks)]
-    quartiles = np.percentile(
-        [s for one in recordings for s in one.steps_s[1 : one.profiled[0]] + one.steps_s[one.profiled[1] + 1 :]],
-        (25, 50, 75),
-    )
+    return measure_all((scenario,), steps, keep)[0]
+
+
+def measure_all(scenarios: Sequence[Scenario], steps: int, keep: Path | None = None) -> list[dict[str, Any]]:
+    """Run scenarios of as many ranks on the same links, one after the other in the same processes: a row each."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = keep or Path(scratch)
+        shared = run_all(scenarios, steps, folder)
+        return [{**shared, **row_of(one, folder)} for one in scenarios]
+
+
+def run_all(scenarios: Sequence[Scenario], steps: int, folder: Path) -> dict[str, Any]:
+    """Run scenarios, each into a folder of its name; what their rows share."""
+    begin_s, first = time.time(), scenarios[0]
+    for one in scenarios:
+        shutil.rmtree(folder / one.name, ignore_errors=True)
+    with links(first.ranks, first.mbit) as places:
+        carried = carried_mbit(places, first.pins)
+        run(scenarios, places, folder, steps)
+    return {"at": begin_s, "carried_mbit": carried, "took_s": time.time() - begin_s}
+
+
+def row_of(scenario: Scenario, folder: Path) -> dict[str, Any]:
+    """What the ranks of one scenario measured."""
+    own = folder / scenario.name
+    told = [json.loads((own / f"rank{rank}.told").read_text()) for rank in range(scenario.ranks)]
+    row: dict[str, Any] = {"name": scenario.name, "scenario": scenario.to_dict()}
+    row["reference_s"] = [one["reference_s"] for one in told]
+    if (own / PROBE).exists():
+        row["probe"] = json.loads((own / PROBE).read_text())
+    if not scenario.is_traced:
+        seconds = [s for one in told for s in one["steps_s"]]
+        median_s = float(np.median([np.median(one["steps_s"]) for one in told]))
+        return {**row, "unprofiled_s": median_s, "quartiles_s": np.percentile(seconds, (25, 50, 75)).tolist()}
+    recordings, graph = read_recordings(own), read_job(own)
+    seconds = [s for one in recordings for s in one.steps_s[1 : one.profiled[0]] + one.steps_s[one.profiled[1] + 1 :]]
     return {
-        "name": scenario.name,
-        "scenario": scenario.to_dict(),
-        "at": begin_s,
-        "carried_mbit": carried,
-        "took_s": time.time() - begin_s,
+        **row,
         "unprofiled_s": graph.measured.unprofiled_s,
-        "quartiles_s": quartiles.tolist(),
+        "quartiles_s": np.percentile(seconds, (25, 50, 75)).tolist(),
         "before_s": [one.before_s for one in recordings],
         "after_s": [one.after_s for one in recordings],
-        "reference_s": [one["reference_s"] for one in told],
         "traced_steps": TRACED,
         "recording": asdict(recordings[0]) | {"steps_s": []},
         "job": graph_to_dict(graph),
     }
 
 
-def run(scenario: Scenario, places: tuple[Place, ...], folder: Path, steps: int) -> None:
+def run(scenarios: Sequence[Scenario], places: tuple[Place, ...], folder: Path, steps: int) -> None:
     """All ranks at once, each on its core with one thread."""
+    scenario, limit_s = scenarios[0], LIMIT_S * len(scenarios)
     shared = {**os.environ, "MASTER_ADDR": places[0].address, "MASTER_PORT": "29400", "OMP_NUM_THREADS": "1",
               "GLOO_SOCKET_IFNAME": "eth0", "WORLD_SIZE": str(scenario.ranks), "PYTHONPATH": str(REPOSITORY),
               "KINETO_LOG_LEVEL": "5"}  # fmt: skip
     children = []
     for rank, (place, core) in enumerate(zip(places, scenario.pins, strict=True)):
         words = [*place.command, "taskset", "-c", str(core), sys.executable, "-m", "benchmarks.distributed_jobs.rank"]
-        words += [json.dumps(scenario.to_dict()), str(folder), str(steps)]
+        words += [json.dumps([one.to_dict() for one in scenarios]), str(folder), str(steps)]
         log = tempfile.TemporaryFile()  # noqa: SIM115 (closed below, after its last words are read)
         child = subprocess.Popen(words, env={**shared, "RANK": str(rank)}, stdout=log, stderr=log, cwd=REPOSITORY)
         children.append((child, log))
-    end_s = time.time() + LIMIT_S
+    end_s = time.time() + limit_s
     try:
         while any(child.poll() is None for child, _ in children) and time.time() < end_s:
             if any(child.poll() for child, _ in children):
@@ -87,7 +107,7 @@ def run(scenario: Scenario, places: tuple[Place, ...], folder: Path, steps: int)
                 log.seek(0)
                 raise RuntimeError(f"rank {rank} of {scenario.name}: {log.read().decode()[-1500:]}")
     except subprocess.TimeoutExpired:
-        raise RuntimeError(f"{scenario.name} did not end within {LIMIT_S} s") from None
+        raise RuntimeError(f"{scenario.name} did not end within {limit_s} s") from None
     finally:
         for child, log in children:
             child.kill()

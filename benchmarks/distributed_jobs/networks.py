@@ -52,14 +52,16 @@ def gpt(width: int = 256, depth: int = 4, tokens: int = 2048, length: int = 64) 
     return nn.Sequential(nn.Embedding(tokens, width), *[block() for _ in range(depth)], head)
 
 
-def make(name: str) -> tuple[nn.Sequential, torch.Tensor]:
-    """Network of blocks, and a batch, of seed 0."""
+def make(name: str, examples: int = 0) -> tuple[nn.Sequential, torch.Tensor]:
+    """Network of blocks, and a batch, of seed 0; ``examples``: how many, 0: the network's own number."""
     torch.manual_seed(0)
     if name == "mlp":
-        return mlp(), torch.randn(256, 1024)
-    if name == "cnn":
-        return cnn(), torch.randn(8, 3, 64, 64)
-    return gpt(), torch.randint(0, 2048, (8, 64))
+        return mlp(), torch.randn(examples or 256, 1024)
+    if name.startswith("cnn"):
+        return cnn(), torch.randn(examples or 8, 3, *SIDES[name])
+    return gpt(), torch.randint(0, 2048, (examples or 8, LENGTHS[name]))
 
 
-NETWORKS = ("mlp", "cnn", "gpt")
+SIDES = {"cnn": (64, 64), "cnn-large": (96, 96)}
+LENGTHS = {"gpt": 64, "gpt-long": 128}
+NETWORKS = ("mlp", *SIDES, *LENGTHS)

@@ -1,10 +1,14 @@
-"""One rank: ``python -m benchmarks.distributed_jobs.rank SCENARIO_JSON FOLDER STEPS``, the rest by its environment."""
+"""One rank: ``python -m benchmarks.distributed_jobs.rank SCENARIOS_JSON FOLDER STEPS``, the rest by its environment.
+
+Scenarios of as many ranks on the same links run one after the other, each into a folder of its name.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import json
+import shutil
 import statistics
 import sys
 import time
@@ -17,14 +21,17 @@ from torch import nn
 
 from benchmarks.distributed_jobs.networks import make
 from benchmarks.distributed_jobs.scenario import Scenario, from_dict
-from cdmpp.plans import Plan
+from cdmpp.plans import Plan, plan_on
 from cdmpp.plans.plan_file import plan_from_dict
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.trace import probe, record
+from cdmpp.trace.folder import PROBE
 
 TRACED = 7
 SETTLE = 3
 """Steps before anything counts."""
+LONG_S = 5.0
+"""Seconds of the steps of a scenario that is not traced."""
 
 
 def loss_of(output: torch.Tensor) -> torch.Tensor:
@@ -34,9 +41,14 @@ def loss_of(output: torch.Tensor) -> torch.Tensor:
 def ddp(scenario: Scenario) -> Callable[[], None]:
     from torch.nn.parallel import DistributedDataParallel
 
-    model, batch = make(scenario.network)
+    model, batch = make(scenario.network, scenario.batch)
     if scenario.plan:
         return _planned(model, batch, plan_from_dict(json.loads(scenario.plan)))
+    if scenario.micro_batches > 1:
+        strategy = DDP(bucket_bytes=(int(2**20 * scenario.bucket_mb),))
+        return _planned(
+            model, batch, plan_on(scenario.ranks, strategy, gradient_accumulation_steps=scenario.micro_batches)
+        )
     wrapped = DistributedDataParallel(model, bucket_cap_mb=scenario.bucket_mb)
     return _plain(wrapped, batch)
 
@@ -65,8 +77,12 @@ def fsdp(scenario: Scenario) -> Callable[[], None]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    model, batch = make(scenario.network)
-    mesh = init_device_mesh("cpu", (scenario.ranks,))
+    model, batch = make(scenario.network, scenario.batch)
+    shards = scenario.ranks // scenario.replicas
+    sizes, names = (
+        ((shards,), ("shard",)) if scenario.replicas == 1 else ((scenario.replicas, shards), ("replicate", "shard"))
+    )
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=names)
     for block in model:
         if any(True for _ in block.parameters()):
             fully_shard(block, mesh=mesh)
@@ -147,29 +163,98 @@ def reference_s() -> float:
     return mean_s
 
 
-def main() -> None:
-    scenario, folder, steps = from_dict(json.loads(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3])
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    step = {"ddp": ddp, "fsdp": fsdp, "server": server}[scenario.scheme](scenario)
+def pipeline(scenario: Scenario) -> Callable[[], None]:
+    """Stages by 1F1B; replicas of a stage, which have neighbouring numbers, average their gradients by DDP."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+    from torch.nn.parallel import DistributedDataParallel
+
+    stages = scenario.ranks // scenario.replicas
+    mesh = init_device_mesh("cpu", (stages, scenario.replicas), mesh_dim_names=("pp", "dp"))
+    number = mesh.get_local_rank("pp")
+    model, batch = make(scenario.network, scenario.batch * scenario.micro_batches)
+    ends = (0, *scenario.cuts, len(model))
+    module: nn.Module = model[ends[number] : ends[number + 1]]
+    if scenario.replicas > 1:
+        settings = {"bucket_cap_mb": scenario.bucket_mb, "process_group": mesh.get_group("dp")}
+        module = DistributedDataParallel(module, **settings)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1e-4, momentum=0.9)
+    stage = PipelineStage(module, number, stages, torch.device("cpu"), group=mesh.get_group("pp"))
+    schedule = Schedule1F1B(stage, scenario.micro_batches, loss_fn=lambda output, _: loss_of(output))
+    given = (batch,) if number == 0 else ()
+    target = {"target": torch.zeros(len(batch))} if number == stages - 1 else {}
+
+    def step() -> None:
+        optimizer.zero_grad()
+        schedule.step(*given, **target, return_outputs=False)
+        optimizer.step()
+
+    return step
+
+
+SCHEMES = {"ddp": ddp, "fsdp": fsdp, "server": server, "pipeline": pipeline}
+KINDS = {
+    "ddp": ("all_reduce", "broadcast"),
+    "fsdp": ("all_gather", "all_reduce"),
+    "server": (),
+    "pipeline": ("send_recv",),
+}
+"""Collectives that are timed apart; gloo runs a reduce-scatter as an all-reduce."""
+
+
+def timed(step: Callable[[], None], most: int) -> list[float]:
+    """Seconds of each of ``most`` steps, or of fewer where they take longer than ``LONG_S`` together; 8 at least."""
+    begin_s = time.perf_counter()
+    step()
+    longest = torch.tensor(time.perf_counter() - begin_s, dtype=torch.float64)
+    dist.all_reduce(longest, dist.ReduceOp.MAX)
+    found = []
+    for _ in range(max(8, min(most, int(LONG_S / float(longest))))):
+        begin_s = time.perf_counter()
+        step()
+        found.append(time.perf_counter() - begin_s)
+    return found
+
+
+def run(scenario: Scenario, folder: Path, steps: int) -> None:
+    """Run one scenario and write what this rank measured."""
+    folder.mkdir(parents=True, exist_ok=True)
+    step = SCHEMES[scenario.scheme](scenario)
     for _ in range(SETTLE):
         step()
     before_s = reference_s()
     gc.collect()
     gc.disable()
     dist.barrier()
-    half = steps // 2
-    with record(folder, wait=half + 1, steps=TRACED) as recorder:
-        for _ in range(half + 1 + 1 + TRACED + 2 + half):
-            step()
-            recorder.step()
+    if scenario.is_traced:
+        half = steps // 2
+        with record(folder, wait=half + 1, steps=TRACED) as recorder:
+            for _ in range(half + 1 + 1 + TRACED + 2 + half):
+                step()
+                recorder.step()
+        steps_s = recorder.steps_s
+    else:
+        steps_s = timed(step, steps)
     gc.enable()
-    kinds = {"ddp": ("all_reduce",), "fsdp": ("all_gather", "all_reduce"), "server": ()}[scenario.scheme]
-    if kinds:
-        probe(folder, kinds, budget_s=2.5)
-    told = {"reference_s": [before_s, reference_s()], "median_s": statistics.median(recorder.steps_s)}
+    told = {"reference_s": [before_s, reference_s()], "median_s": statistics.median(steps_s), "steps_s": steps_s}
     (folder / f"rank{dist.get_rank()}.told").write_text(json.dumps(told))
     dist.barrier()
+
+
+def main() -> None:
+    scenarios = [from_dict(one) for one in json.loads(sys.argv[1])]
+    folder, steps = Path(sys.argv[2]), int(sys.argv[3])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    for scenario in scenarios:
+        run(scenario, folder / scenario.name, steps)
+    kinds = tuple(dict.fromkeys(kind for one in scenarios for kind in KINDS[one.scheme]))
+    if kinds:
+        probe(folder / scenarios[0].name, kinds, budget_s=2.5)
+    dist.barrier()
+    if kinds and dist.get_rank() == 0:
+        for other in scenarios[1:]:
+            shutil.copy(folder / scenarios[0].name / PROBE, folder / other.name / PROBE)
     dist.destroy_process_group()
 
 

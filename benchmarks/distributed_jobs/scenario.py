@@ -11,7 +11,7 @@ class Scenario:
     network: str
     """A key of ``networks.NETWORKS``."""
     scheme: str
-    """ddp, fsdp or server."""
+    """ddp, fsdp, server or pipeline."""
     mbit: int
     """Rate of each rank's link, each way, in Mbit/s."""
     bucket_mb: float = 25.0
@@ -21,12 +21,24 @@ class Scenario:
     """Core of each rank, from the first again where there are more ranks."""
     plan: str = ""
     """A ``cdmpp.plans.Plan`` of ddp as JSON, which takes the place of ``bucket_mb``."""
+    batch: int = 0
+    """Examples of a micro-batch; 0: as many as the network has by itself."""
+    micro_batches: int = 1
+    """Of a pipeline; of ddp, whose gradients are accumulated."""
+    replicas: int = 1
+    """Replicas of a sharded model (HSDP), or of a pipeline under DDP."""
+    cuts: tuple[int, ...] = ()
+    """First block of each stage of a pipeline but the first one."""
+    is_traced: bool = True
+    """False if its steps are only timed."""
 
     @property
     def name(self) -> str:
         packed = "" if len(set(self.pins)) == min(self.ranks, 2) else "-packed"
-        bucket = "" if self.scheme == "fsdp" or self.plan else f"-{self.bucket_mb:g}MB"
-        return f"{self.network}-{self.scheme}-{self.ranks}ranks{packed}-{self.mbit}Mbit{bucket}"
+        bucket = "" if self.scheme in ("fsdp", "pipeline") or self.plan else f"-{self.bucket_mb:g}MB"
+        several = f"-{self.micro_batches}x{self.batch}" if self.batch else ""
+        replicas = f"-{self.replicas}replicas" if self.replicas > 1 else ""
+        return f"{self.network}-{self.scheme}-{self.ranks}ranks{packed}{replicas}-{self.mbit}Mbit{several}{bucket}"
 
     @property
     def pins(self) -> tuple[int, ...]:
@@ -42,7 +54,7 @@ class Scenario:
 
 
 def from_dict(told: dict[str, Any]) -> Scenario:
-    return Scenario(**{**told, "cores": tuple(told["cores"])})
+    return Scenario(**{**told, "cores": tuple(told["cores"]), "cuts": tuple(told.get("cuts", ()))})
 
 
 def _all() -> tuple[Scenario, ...]:

@@ -60,8 +60,9 @@ def _lost_beside(rows: Sequence[dict]) -> float:
         alone = _calls_a_second(x, lambda begin_s: time.perf_counter() - begin_s < _ROUND_S)
         dist.barrier()
         work = _started(kind, size, "cpu")
-        shared = _calls_a_second(x, lambda _: not work.is_completed())  # noqa: B023 (called in this round alone)
-        work.wait()
+        shared = _calls_a_second(x, lambda _: work is not None and not work.is_completed())  # noqa: B023 (this round's)
+        if work is not None:
+            work.wait()
         lost.append(_mean(max(0.0, 1 - shared / alone)))
     return statistics.median(lost)
 
@@ -78,14 +79,16 @@ def _once(kind: str, size: int, device: str) -> float:
     """Seconds."""
     dist.barrier()
     begin_s = time.perf_counter()
-    _started(kind, size, device).wait()
+    if (work := _started(kind, size, device)) is not None:
+        work.wait()
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - begin_s
 
 
-def _started(kind: str, size: int, device: str) -> dist.Work:
-    world = dist.get_world_size()
+def _started(kind: str, size: int, device: str) -> dist.Work | None:
+    """None on the rank that is left over where an odd number of ranks send messages."""
+    world, rank = dist.get_world_size(), dist.get_rank()
     count = size // 4
     whole, part = torch.zeros(count, device=device), torch.zeros(count // world, device=device)
     if kind == "all_reduce":
@@ -94,7 +97,13 @@ def _started(kind: str, size: int, device: str) -> dist.Work:
         return dist.all_gather_into_tensor(whole[: len(part) * world], part, async_op=True)
     if kind == "reduce_scatter":
         return dist.reduce_scatter_tensor(part, whole[: len(part) * world], async_op=True)
-    raise ValueError(f"cannot probe {kind}: expected all_reduce, all_gather or reduce_scatter")
+    if kind == "broadcast":
+        return dist.broadcast(whole, 0, async_op=True)
+    if kind == "send_recv":  # each even rank to the one after it, all at once
+        if rank ^ 1 >= world:
+            return None
+        return dist.irecv(whole, rank ^ 1) if rank % 2 else dist.isend(whole, rank ^ 1)
+    raise ValueError(f"cannot probe {kind}: expected all_reduce, all_gather, reduce_scatter, broadcast or send_recv")
 
 
 def _slowest(seconds: float, device: str) -> float:
