@@ -21,7 +21,10 @@ Shared = Mapping[int, Sequence[float]]
 
 
 def shared_s(graph: StepGraph, timeline: Timeline) -> dict[int, list[float]]:
-    """Return the seconds of each op of the replayed step in which an exchange of its rank is under way."""
+    """Return the seconds of each op of the replayed step in which an exchange of its rank is under way.
+
+    Where ranks share a processor, an op that takes twice as long for that counts half of them.
+    """
     under_way: dict[int, list[tuple[float, float]]] = {rank.rank: [] for rank in graph.ranks}
     for step in (STEADY - 1, STEADY):
         for place, one in enumerate(graph.exchanges):
@@ -39,6 +42,8 @@ def shared_s(graph: StepGraph, timeline: Timeline) -> dict[int, list[float]]:
             while number < len(busy) and busy[number][0] < span.end_s:
                 seconds += min(busy[number][1], span.end_s) - max(busy[number][0], span.start_s)
                 number += 1
+            if graph.processors and seconds:
+                seconds *= rank.ops[place].duration_s / (span.end_s - span.start_s)
             shares.append(seconds)
         found[rank.rank] = shares
     return found

@@ -118,7 +118,7 @@ def replay(
     for turn in range(_TURNS):
         if abs(made.step_s - last_s) <= _CLOSE * made.step_s:
             break
-        now, last_s = shared_s(graph, made.timeline), made.step_s
+        now, last_s = shared_s(made.graph, made.timeline), made.step_s
         if turn > _TURNS // 3:  # it goes to and fro
             now = {rank: [(a + b) / 2 for a, b in zip(now[rank], shared[rank], strict=True)] for rank in now}
         shared = now
@@ -135,4 +135,5 @@ def contention_free(graph: StepGraph) -> StepGraph:
 
 def _run(graph: StepGraph, topology: Topology | None, granularity: str, synchrony: Synchrony | None) -> Replay:
     rates = {**({} if topology is None else topology.rates), **measured_rates(graph.exchanges)}
+    rates |= dict.fromkeys(graph.processors, 1.0)
     return Replay(graph, simulate(step_tasks(graph, topology, granularity, synchrony=synchrony), rates=rates))

@@ -319,6 +319,9 @@ class StepGraph:
     is_contention_free: bool = False
     """True if durations are those of ops that run next to no exchange: a replay then makes them longer next to one."""
     measured: Measured = field(default_factory=Measured)
+    processors: tuple[str, ...] = ()
+    """Name of the processor of each rank. Ranks of one processor share it evenly while they compute at the same time.
+    Empty: each rank has one for itself."""
 
     def __post_init__(self) -> None:
         check_all("ranks", self.ranks, RankGraph)
@@ -332,6 +335,11 @@ class StepGraph:
         fitting("step.processor_share", self.processor_share, float)
         if not 0 <= self.processor_share < 1:
             raise DataError(f"exchanges take {self.processor_share} of a processor: expected 0 to below 1")
+        fitting("step.processors", self.processors, tuple[str, ...])
+        if len(self.processors) not in (0, len(self.ranks)):
+            raise DataError(
+                f"{len(self.processors)} processors for {len(self.ranks)} ranks: name that of each, or none"
+            )
         for place, rank in enumerate(self.ranks):
             if rank.rank != place:
                 raise DataError(f"rank {rank.rank} stands in place {place}: give ranks in order, from 0")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from cdmpp.collectives.topology import Topology
+from cdmpp.simulate.flow import Flow
 from cdmpp.simulate.task import Task, check_tasks
 from cdmpp.simulate.timeline import Timeline
 from cdmpp.steps.exchange import START
@@ -78,7 +80,20 @@ def _step(step: int, awaited: int | None, graph: StepGraph, topology: Topology |
                 if awaited != step and waiting in graph.ranks[rank].synchronized:
                     ends = () if awaited is None or awaited < 0 else tuple(k._replace(step=awaited) for k in ends)
                 waits[rank].setdefault(waiting, []).extend(ends)
-    return [*(task for rank in graph.ranks for task in _rank(step, rank, waits[rank.rank])), *exchanged]
+    computed = [_rank(step, rank, waits[rank.rank]) for rank in graph.ranks]
+    if graph.processors:
+        computed = [_sharing(tasks, name) for tasks, name in zip(computed, graph.processors, strict=True)]
+    return [*(task for tasks in computed for task in tasks), *exchanged]
+
+
+def _sharing(tasks: Sequence[Task], processor: str) -> list[Task]:
+    """What a rank runs, as work on a processor: who else runs something there takes an equal part of it."""
+    return [
+        replace(task, duration=0.0, flow=Flow(task.duration, (processor,)))
+        if isinstance(task.duration, float) and task.duration
+        else task
+        for task in tasks
+    ]
 
 
 def _rank(step: int, rank: RankGraph, waits: Mapping[int, list[TaskKey]]) -> list[Task]:

@@ -28,9 +28,11 @@ def probe(folder: Path | str, kinds: Sequence[str] = ("all_reduce",), budget_s: 
     share of a processor that exchanges take.
     """
     rows = [row for kind in kinds for row in _curve(kind, budget_s)]
-    share = _lost_beside(rows) if rows and dist.get_backend() != "nccl" else 0.0
+    beside = kinds if dist.get_backend() != "nccl" else ()
+    shares = {kind: _lost_beside(rows, kind) for kind in beside if kind == kinds[0] or kind == "send_recv"}
     if dist.get_rank() == 0:
-        table = {"ranks": dist.get_world_size(), "backend": dist.get_backend(), "rows": rows, "processor_share": share}
+        table = {"ranks": dist.get_world_size(), "backend": dist.get_backend(), "rows": rows}
+        table |= {"processor_share": shares.get(kinds[0], 0.0), "processor_shares": shares}
         write_text(Path(folder) / PROBE, json.dumps(table))
 
 
@@ -49,9 +51,8 @@ def _curve(kind: str, budget_s: float) -> list[dict]:
     return rows
 
 
-def _lost_beside(rows: Sequence[dict]) -> float:
+def _lost_beside(rows: Sequence[dict], kind: str) -> float:
     """Share of its speed that an operator loses next to an exchange, mean over ranks, median over rounds."""
-    kind = rows[0]["kind"]
     fits = [row["bytes"] for row in rows if row["kind"] == kind and row["latency_s"] <= 2 * _ROUND_S]
     size, x = max(fits, default=SIZES[0]), torch.ones(256, 256)
     lost = []

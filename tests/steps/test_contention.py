@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from cdmpp.errors import DataError
-from cdmpp.steps.replay import contention_free
-from cdmpp.steps.step_graph import StepGraph
+from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.replay import contention_free, replay
+from cdmpp.steps.step_graph import Op, RankGraph, StepGraph
 from cdmpp.steps.transforms.links import scale_bandwidth, without_wire_time
 from cdmpp.steps.transforms.rebucket import rebucket
 from tests.steps.toy_traced import MB, job, step_s
@@ -43,3 +44,33 @@ def test_ops_are_longer_next_to_an_exchange_that_shares_their_processor():
     assert step_s(faster) == pytest.approx(4 + 8 + 3 * 0.5 / 1.6 + 1 / 1.6 + 0.5, rel=2e-3)
     with pytest.raises(DataError, match=r"take 1\.0 of a processor"):
         replace(traced, processor_share=1.0)
+
+
+def two_ranks(*seconds: float, wire_s: float = 0.25) -> StepGraph:
+    """Each rank has one op of so many seconds, then both exchange."""
+    ranks = tuple(RankGraph(rank, (Op("x", "backward", s),)) for rank, s in enumerate(seconds))
+    ends = dict.fromkeys(range(len(ranks)), (1,))
+    return StepGraph(ranks, (Exchange("all_reduce", MB, dict.fromkeys(ends, 0), ends, wire_s=wire_s),))
+
+
+def test_ranks_of_one_processor_share_it_evenly():
+    apart = two_ranks(2.0, 1.0)
+    assert step_s(apart) == pytest.approx(2.25)
+    assert step_s(replace(apart, processors=("a", "b"))) == pytest.approx(2.25)
+    shared = replace(apart, processors=("a", "a"))
+    assert step_s(shared) == pytest.approx(3.25)  # rank 1 ends at 2, rank 0 goes on alone
+    busy = replay(shared).busy_s
+    assert (busy[0], busy[1]) == pytest.approx((3.0, 2.0))
+    four = replace(two_ranks(1.0, 1.0, 1.0, 2.0), processors=("a", "b", "a", "b"))
+    assert step_s(four) == pytest.approx(3.25)
+    with pytest.raises(DataError, match="1 processors for 2 ranks: name that of each, or none"):
+        replace(apart, processors=("a",))
+
+
+def test_an_exchange_takes_its_share_of_a_processor_that_ranks_share():
+    ranks = tuple(RankGraph(rank, (Op("x", "forward", 0.0), Op("y", "backward", 1.0))) for rank in range(2))
+    ends = {0: (2,), 1: (2,)}
+    sent = Exchange("all_reduce", MB, {0: 0, 1: 0}, ends, wire_s=1.0)
+    graph = StepGraph(ranks, (sent,), processor_share=0.5, is_contention_free=True, processors=("a", "a"))
+    assert step_s(graph) == pytest.approx(2.5, rel=2e-3)  # a quarter of the processor for a second, then half of it
+    assert step_s(replace(graph, processors=())) == pytest.approx(1.5, rel=2e-3)
