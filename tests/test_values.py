@@ -151,7 +151,9 @@ MADE: list[tuple[Any, Mapping[str, tuple[Any, ...]]]] = [
     (interconnect.get("nvlink3"), {
         **dict.fromkeys(("name", "title"), TEXTS), **dict.fromkeys(("sources", "ranges"), ({},)),
         "bandwidth_gbps": (1.5,)}),
-    (topology_of(2, "a100", link="nvlink3"), {"name": TEXTS, "near_rate": SECONDS, "far_rate": SECONDS}),
+    (topology_of(2, "a100", link="nvlink3"), {
+        "name": TEXTS, "near_rate": SECONDS, "far_rate": SECONDS,
+        **dict.fromkeys(("warnings", "near_flags"), ([], ["x", "x"]))}),
     (devices.get("a100"), {"name": TEXTS, "title": TEXTS, "core": TEXTS, "sources": ({},), "ranges": ({},)}),
     (EagerOperator.parse("linear", "8x8x8", "float32"), {}),
     (CompiledRuntime(), {"model": TEXTS}),
@@ -180,7 +182,7 @@ PARTS: list[tuple[Any, Callable[[Any], Any], Mapping[str, tuple[Any, ...]]]] = [
     (LATER, lambda op: RankGraph(0, (OP, op)), {
         **dict.fromkeys(("name", "kind", "stream"), ANY_TEXT), **dict.fromkeys(("waits", "inputs"), ("", [], {})),
         **dict.fromkeys(("duration_s", "gap_s", "delay_s", "spread_s"), SECONDS),
-        **dict.fromkeys(("output_bytes", "saved_bytes"), (0, 10**18))}),
+        **dict.fromkeys(("output_bytes", "saved_bytes", "result_bytes"), (0, 10**18)), "forward": (0,)}),
     (StepBuffer(4, "float32"), lambda one: RankGraph(0, (OP, LATER), buffers=(one,)), {
         "bytes": (0,), "dtype": TEXTS}),
     (GRADIENT, lambda one: RankGraph(0, (OP, LATER), (one,)), {

@@ -6,7 +6,7 @@ groups reach into other nodes share its adapters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import ClassVar
@@ -21,7 +21,6 @@ from cdmpp.collectives.cluster import Cluster
 from cdmpp.collectives.collective import RANKS, Collective, check_backend
 from cdmpp.collectives.collective_model import CollectiveEstimate, shipped
 from cdmpp.collectives.cost_curve import cost_curve
-from cdmpp.collectives.curve import Curve
 from cdmpp.collectives.group_shape import GroupShape, check_members
 from cdmpp.collectives.interconnect import AlphaBeta, Interconnect
 from cdmpp.devices import Device
@@ -32,17 +31,14 @@ from cdmpp.simulate.flow import Flow
 Cost = Callable[[Collective], CollectiveEstimate]
 FarCost = Callable[[Collective, float], CollectiveEstimate]
 """Cost of a collective, and of how many flows share each adapter."""
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Groups of ranks carry out this part of a collective at the same time."""
-
-    collective: Collective
-    """The collective of one group."""
-    groups: tuple[tuple[int, ...], ...]
-    is_far: bool
-    """True if the members of a group stand in different nodes."""
+_NEAR_FLAGS = {
+    "bus": ("groups of one node share its bus, which no table tells: they may be slow",),
+    "local": ("groups of one machine share its memory and its processors, which no table tells: they may be slow",),
+    "mesh": (
+        "a group of some devices of a mesh has only the links between these, which no table tells: it may be slow",
+    ),
+}
+"""Kind of link inside a node -> the reason to doubt a group that leaves out some of its ranks."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +67,8 @@ class Topology:
     """Adapters of each node, shared evenly by its ranks."""
     warnings: tuple[str, ...] = ()
     """Reasons to doubt all costs, a sentence each."""
+    near_flags: tuple[str, ...] = ()
+    """Reasons to doubt a group inside a node that leaves out some of its ranks, whose groups act next to it."""
 
     def __post_init__(self) -> None:
         check_fields(self, "topology.")
@@ -114,15 +112,16 @@ class Topology:
         shape = self.shape(members)
         if collective.ranks != shape.ranks:
             raise CdmppError(f"{collective.kind} of {collective.ranks} ranks among {shape.ranks}: give as many")
+        flags = list(self.near_flags) if 1 < shape.fewest < self.ranks // self.nodes else []
+        if not shape.is_even:
+            flags.append("nodes hold unequal numbers of a group's ranks: it is priced as one ring")
         if shape.nodes == 1 or self.far is None:
-            return self.near(collective)
-        flows = shape.flows(self.backend, collective.kind)
-        found = [
-            self.far(part, flows) if is_far else self.near(part)
-            for part, is_far in shape.parts(collective, self.backend)
-        ]
-        flags = () if shape.is_even else ("nodes hold unequal numbers of a group's ranks: it is priced as one ring",)
-        return CollectiveEstimate.total(found, flags)
+            parts = [self.near(collective)]
+        else:
+            flows = shape.flows(self.backend, collective.kind)
+            cut = shape.parts(collective, self.backend)
+            parts = [self.far(part, flows) if is_far else self.near(part) for part, is_far in cut]
+        return CollectiveEstimate.total(parts, flags)
 
     def bounded(self, bound: str) -> Topology:
         """Return the topology on which everything takes its ``low_s`` or its ``high_s``, the ends of its interval."""
@@ -176,19 +175,6 @@ class Topology:
             check_members(group, self.ranks)
             self._shapes[group] = GroupShape.of(group, self.ranks, self.nodes, self.adapters)
         return self._shapes[group]
-
-    def stages(self, collective: Collective, members: Sequence[int] | None = None) -> list[Stage]:
-        """List the stages of a collective of a group, or of all ranks, one after the other."""
-        ranks = tuple(range(self.ranks) if members is None else members)
-        if len(ranks) == 1:
-            return []
-        shape, by_node = self.shape(ranks), dict[int, list[int]]()
-        for rank in ranks:
-            by_node.setdefault(self.node_of(rank), []).append(rank)
-        if shape.is_ring(self.backend):
-            return [Stage(collective.runs_as, (ranks,), shape.nodes > 1)]
-        inside, across = tuple(map(tuple, by_node.values())), tuple(zip(*by_node.values(), strict=True))
-        return [Stage(part, across if far else inside, far) for part, far in shape.parts(collective, self.backend)]
 
     def message(self, source: int, target: int, n_bytes: int) -> tuple[float, Flow]:
         """Return the seconds before the first byte, and the bytes on their way."""
@@ -264,7 +250,7 @@ def on_link(link: str | Interconnect, ranks: int, backend: str = "nccl") -> Topo
     on = interconnect.get(link) if isinstance(link, str) else link
     shipped().check(on, ranks, backend)
     cost = cache(lambda collective: shipped().predict(collective, on))
-    return Topology(on.name, ranks, backend, cost, 1e9 * on.bandwidth_gbps)
+    return Topology(on.name, ranks, backend, cost, 1e9 * on.bandwidth_gbps, near_flags=_NEAR_FLAGS.get(on.topology, ()))
 
 
 def on_cluster(cluster: Cluster, ranks: int, backend: str = "nccl") -> Topology:
@@ -275,59 +261,21 @@ def on_cluster(cluster: Cluster, ranks: int, backend: str = "nccl") -> Topology:
     if nodes > 1 and between is not None:
         model.check(between, nodes, backend)
     near = cache(lambda collective: model.predict(collective, cluster.inside))
-    near_rate = 1e9 * cluster.inside.bandwidth_gbps
+    near_rate, flags = 1e9 * cluster.inside.bandwidth_gbps, _NEAR_FLAGS.get(cluster.inside.topology, ())
     if nodes == 1 or between is None:
-        return Topology(cluster.name, ranks, backend, near, near_rate)
+        return Topology(cluster.name, ranks, backend, near, near_rate, near_flags=flags)
     adapters = min(cluster.adapters_per_node, ranks // nodes)
     far = cache(lambda collective, flows=1.0: model.predict(collective, between, shared_by=flows))
     far_rate = 1e9 * between.bandwidth_gbps
-    return Topology(cluster.name, ranks, backend, near, near_rate, nodes, far, far_rate, adapters)
+    return Topology(cluster.name, ranks, backend, near, near_rate, nodes, far, far_rate, adapters, near_flags=flags)
 
 
 def fitted(wire: AlphaBeta, ranks: int, backend: str = "gloo") -> Topology:
     """Join ranks in rings of which each message takes ``wire``: two numbers fitted to one set-up."""
-    cost = cache(lambda collective: _estimate(ring(collective, wire), "two fitted numbers"))
+    cost = cache(lambda collective: certain(ring(collective, wire), "two fitted numbers"))
     return Topology("fitted", ranks, backend, cost, 1.0 / wire.beta_s)
 
 
-def probed(
-    table: Mapping[str, Sequence[tuple[float, float]]], ranks: int, bytes_per_s: float, backend: str = "gloo"
-) -> Topology:
-    """Join ranks whose collectives were timed.
-
-    Args:
-        table: kind of collective -> (bytes, seconds), two or more sizes of each.
-        ranks: that took part.
-        bytes_per_s: of each rank's link; it matters where flows share one.
-        backend: that carried them out.
-
-    Raises:
-        CdmppError: a table that is no curve, and later a kind that was not timed.
-    """
-    curves = {}
-    for kind, rows in table.items():
-        sizes, seconds = np.array(sorted(rows), np.float64).reshape(-1, 2).T
-        curves[kind] = Curve("probed", None, backend, kind, ranks, 1, sizes, seconds).monotone()
-
-    def cost(collective: Collective) -> CollectiveEstimate:
-        runs_as = collective.runs_as
-        if runs_as.ranks == 1:
-            return _estimate(0.0, "one rank")
-        if runs_as.kind not in curves:
-            raise CdmppError(f"no {runs_as.kind} was timed here, only {', '.join(curves)}: time it too")
-        curve = curves[runs_as.kind]
-        timed_s = float(curve.at(runs_as.bytes))
-        if runs_as.ranks == ranks or runs_as.kind == "send_recv":
-            return _estimate(timed_s, "timed")
-        timed, latency_s = replace(runs_as, ranks=ranks), min(float(curve.latency_s[0]), timed_s)
-        found_s = latency_s * runs_as.steps / timed.steps
-        found_s += (timed_s - latency_s) * runs_as.traffic_bytes / timed.traffic_bytes
-        return _estimate(
-            found_s, "timed", f"{runs_as.kind} of {runs_as.ranks} ranks was not timed: from {ranks}, as a ring grows"
-        )
-
-    return Topology("probed", ranks, backend, cost, bytes_per_s)
-
-
-def _estimate(seconds: float, source: str, *flags: str) -> CollectiveEstimate:
+def certain(seconds: float, source: str, *flags: str) -> CollectiveEstimate:
+    """Return an estimate without a spread."""
     return CollectiveEstimate(seconds, seconds, seconds, source, flags)

@@ -60,8 +60,9 @@ class Exchange:
         for name in ("after", "before", "lag_s", "blocks"):
             if not isinstance(value := getattr(self, name), Mapping):
                 raise DataError(f"{name} of {self.title} is {shown(value)}: expected ranks with values")
-        if not isinstance(self.members, tuple) or not {*map(type, self.members)} <= {int}:
-            raise DataError(f"members of {self.title} are {shown(self.members)}: expected numbers of ranks")
+        for name, kind in (("along", str), ("members", int)):
+            if not isinstance(value := getattr(self, name), tuple) or not {*map(type, value)} <= {kind}:
+                raise DataError(f"{name} of {self.title} is {shown(value)}: expected a tuple of {kind.__name__}")
         check_seconds(self.sum_s, f"sum of {self.title}")
         check_seconds(self.spread_s, f"spread of {self.title}")
         if self.wire_s is not None:

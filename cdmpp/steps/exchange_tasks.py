@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from cdmpp.collectives.collective import steps
-from cdmpp.collectives.topology import Stage, Topology
+from cdmpp.collectives.ring_stage import RingStage, ring_stages
+from cdmpp.collectives.topology import Topology
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.simulate.flow import Flow
 from cdmpp.simulate.task import Task
@@ -135,7 +136,7 @@ def _measured(step: int, place: int, exchange: Exchange, wire_s: float, launched
 def _rings(step: int, place: int, exchange: Exchange, launched: Keys, topology: Topology) -> Carried:
     """Stage after stage, in each all groups at once. At each ring step a rank sends to the next one what it has got."""
     tasks, ends, streams = list[Task](), dict(launched), _own_streams(exchange, topology)
-    for number, stage in enumerate(topology.stages(exchange.collective(topology.backend), exchange.participants)):
+    for number, stage in enumerate(ring_stages(topology, exchange.collective(topology.backend), exchange.participants)):
         for group in stage.groups:
             made = _ring(partial(_ring_key, step, place, number), stage, group, topology, ends, streams)
             tasks += made.tasks
@@ -158,7 +159,7 @@ def _ring_key(step: int, place: int, stage: int, ring_step: int, rank: int) -> T
 
 
 def _ring(
-    key: partial[TaskKey], stage: Stage, group: Sequence[int], topology: Topology, launched: Keys,
+    key: partial[TaskKey], stage: RingStage, group: Sequence[int], topology: Topology, launched: Keys,
     streams: Mapping[int, Stream],
 ) -> Carried:  # fmt: skip
     count, size = steps(stage.collective.kind, len(group)), len(group)

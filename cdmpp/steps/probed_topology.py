@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from cdmpp.collectives.collective import BACKENDS, traffic
-from cdmpp.collectives.topology import Topology, probed
+from cdmpp.collectives.probed import probed
+from cdmpp.collectives.topology import Topology
 from cdmpp.errors import DataError
 from cdmpp.steps.step_graph import StepGraph
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from cdmpp.collectives import cluster
 from cdmpp.collectives.collective import Collective
 from cdmpp.collectives.interconnect import AlphaBeta
-from cdmpp.collectives.topology import Topology, fitted, on_cluster, on_link, probed, topology_of
+from cdmpp.collectives.probed import probed
+from cdmpp.collectives.topology import Topology, fitted, on_cluster, on_link, topology_of
 from cdmpp.errors import CdmppError
 
 MIB = 2**20
@@ -101,6 +102,15 @@ def test_messages_cross_an_adapter_next_to_those_that_go_as_far():
     assert boxes().shape((6, 8)).messages == 2 and boxes().shape((7, 8)).messages == 1
     assert boxes().shape((2, 4)).messages == 1
     assert boxes().latency_s("send_recv", np.array([64 * MIB]), (0, 8)) == pytest.approx([far.latency_s], rel=2e-3)
+
+
+def test_groups_that_share_what_is_inside_a_node_are_flagged():
+    asked = Collective("all_reduce", 64 * MIB, 4)
+    for link, flag in (("pcie4", "groups of one node share its bus"), ("nvlink2", "only the links between these")):
+        job = on_link(link, 8)
+        part, whole = job.cost(asked, range(4)).flags, job.whole(replace(asked, ranks=8)).flags
+        assert any(flag in one for one in part) and not any(flag in one for one in whole)
+    assert on_link("nvlink3", 8).cost(asked, range(4)).flags == ()  # a switch
 
 
 def test_uneven_groups_are_one_ring_and_say_so():

@@ -9,7 +9,9 @@ import pytest
 from cdmpp.collectives import cluster
 from cdmpp.collectives.collective import Collective
 from cdmpp.collectives.interconnect import AlphaBeta
-from cdmpp.collectives.topology import fitted, on_cluster, on_link, probed
+from cdmpp.collectives.probed import probed
+from cdmpp.collectives.ring_stage import ring_stages
+from cdmpp.collectives.topology import fitted, on_cluster, on_link
 from cdmpp.errors import CdmppError
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP
@@ -50,8 +52,12 @@ def test_adapters_are_shared():
     graph = ranks_of(4, sizes=[64 * MIB])
     exposed = [replay_strategy(graph, DDP(), topology, "ring step").exposed_s for topology in (shared, own)]
     assert exposed[0] > 1.3 * exposed[1]
-    assert [stage.is_far for stage in own.stages(Collective("all_reduce", MIB, 4))] == [False, True, False]
-    assert own.stages(Collective("all_reduce", MIB, 4))[1].groups == ((0, 2), (1, 3))
+    assert [stage.is_far for stage in ring_stages(own, Collective("all_reduce", MIB, 4), range(4))] == [
+        False,
+        True,
+        False,
+    ]
+    assert ring_stages(own, Collective("all_reduce", MIB, 4), range(4))[1].groups == ((0, 2), (1, 3))
 
 
 @pytest.mark.parametrize("topology", [on_link("ethernet-10g", 5, "gloo"), wires(4, backend="gloo"),
