@@ -35,14 +35,17 @@ def run(options: argparse.Namespace) -> None:
     from cdmpp.collectives import cluster
     from cdmpp.collectives.collective import Collective, kind_named
     from cdmpp.collectives.collective_model import shipped
-    from cdmpp.collectives.topology import on_cluster
+    from cdmpp.collectives.messages import read_messages
+    from cdmpp.collectives.topology import by_messages, on_cluster
     from cdmpp.report.collective import collective_report
 
     asked = Collective(kind_named(options.kind), read_bytes(options.size), options.ranks, options.backend)
+    if options.system and (options.cluster or options.link.endswith(".csv")):
+        raise UsageError(f"--system {options.system} goes with --link NAME: a cluster or a file has its own links")
     if options.cluster:
-        if options.system:
-            raise UsageError(f"--system {options.system} goes with --link: a cluster names its own links")
         found = on_cluster(cluster.get(options.cluster), asked.ranks, asked.backend).whole(asked)
+    elif options.link.endswith(".csv"):
+        found = by_messages(read_messages(options.link, asked.backend), asked.ranks, asked.backend).near(asked)
     else:
         found = shipped().predict(asked, options.link, options.system)
     show({"": collective_report(asked, found)}, options)

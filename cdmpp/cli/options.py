@@ -30,4 +30,5 @@ def add_place(verb: argparse._ActionsContainer, required: bool = False) -> None:
     """Declare what connects the ranks: a cluster or a link."""
     place = verb.add_mutually_exclusive_group(required=required)
     place.add_argument("--cluster", type=text, help="a file of conf/cluster, such as dgx-a100")
-    place.add_argument("--link", type=text, help="a file of conf/interconnect, such as nvlink3, in place of a cluster")
+    link = "a file of conf/interconnect, such as nvlink3, in place of a cluster, or a CSV file of bytes,seconds"
+    place.add_argument("--link", type=text, help=link)

@@ -21,8 +21,10 @@ from cdmpp.collectives.cluster import Cluster
 from cdmpp.collectives.collective import RANKS, Collective, check_backend
 from cdmpp.collectives.collective_model import CollectiveEstimate, shipped
 from cdmpp.collectives.cost_curve import cost_curve
+from cdmpp.collectives.curve import Curve
 from cdmpp.collectives.group_shape import GroupShape, check_members
 from cdmpp.collectives.interconnect import AlphaBeta, Interconnect
+from cdmpp.collectives.messages import read_messages, ring_of
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
 from cdmpp.platform.limits import check_choice, check_fields, numbers
@@ -215,9 +217,10 @@ def topology_of(
 ) -> Topology:
     """Return the topology on which ``ranks`` of a device exchange: a cluster, or one link for all, by name.
 
-    ``backend`` is gloo on CPUs, rccl on AMD's GPUs and nccl elsewhere, unless it is given. With ``can_grow`` a cluster
-    gets more nodes of its kind where ranks do not fit, and says so in ``warnings``. ``CdmppError`` where there is no
-    such cluster, link or back end, neither or both are given, or ranks do not fit.
+    A link may also be a ``*.csv`` file of timed messages (``messages.read_messages``). ``backend`` is gloo on CPUs,
+    rccl on AMD's GPUs and nccl elsewhere, unless it is given. With ``can_grow`` a cluster gets more nodes of its kind
+    where ranks do not fit, and says so in ``warnings``. ``CdmppError`` where there is no such cluster, link or back
+    end, neither or both are given, or ranks do not fit.
     """
     check_ranks(ranks)
     if cluster is not None and link is not None:
@@ -232,6 +235,8 @@ def topology_of(
             f"for {ranks:,} ranks: switches between them carry as much for all"
         )
         return found if grown is described else replace(found, warnings=(more,))
+    if link is not None and link.endswith(".csv"):
+        return by_messages(read_messages(link, carries), ranks, carries)
     if link is not None:
         return on_link(link, ranks, carries)
     if ranks > 1:
@@ -268,6 +273,11 @@ def on_cluster(cluster: Cluster, ranks: int, backend: str = "nccl") -> Topology:
     far = cache(lambda collective, flows=1.0: model.predict(collective, between, shared_by=flows))
     far_rate = 1e9 * between.bandwidth_gbps
     return Topology(cluster.name, ranks, backend, near, near_rate, nodes, far, far_rate, adapters, near_flags=flags)
+
+
+def by_messages(curve: Curve, ranks: int, backend: str = "nccl") -> Topology:
+    """Join ranks by links whose messages take what a curve says, as ``messages.ring_of`` has it."""
+    return Topology("timed messages", ranks, backend, ring_of(curve), float(np.max(curve.bytes / curve.latency_s)))
 
 
 def fitted(wire: AlphaBeta, ranks: int, backend: str = "gloo") -> Topology:

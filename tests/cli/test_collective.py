@@ -66,3 +66,10 @@ def test_wrong_input_is_one_line(workplace, refused):
     assert "nearest: nvlink3" in refused("collective", "all_reduce", "1MiB", "--ranks", "8", "--link", "nvlinc3")
     asked = ("collective", "all_reduce", "1MiB", "--ranks", "8", "--cluster", "dgx-a100", "--system", "a100_sxm")
     assert "goes with --link" in refused(*asked)
+
+
+def test_timed_messages_are_a_link(tmp_path, capsys):
+    """An all-reduce of 2 ranks is two messages of half the bytes: 2 x 2 ms."""
+    (tmp_path / "links.csv").write_text("bytes,seconds\n1000000,1e-3\n3000000,3e-3\n")
+    cli.main(["collective", "all_reduce", "4MB", "--ranks", "2", "--link", str(tmp_path / "links.csv")])
+    assert "4.000 ms" in capsys.readouterr().out
