@@ -138,6 +138,11 @@ class Topology:
         check_choice("bound", bound, ("low_s", "high_s"))
         return replace(self, near=at_bound(self.near), far=None if self.far is None else at_bound(self.far))
 
+    def free(self) -> Topology:
+        """Return the topology on which nothing takes any time."""
+        nothing = certain(0.0, "nothing takes time")
+        return replace(self, near=lambda _: nothing, far=None if self.far is None else lambda *_: nothing)
+
     def whole(self, collective: Collective) -> CollectiveEstimate:
         """Estimate a collective of all ranks."""
         return self.cost(collective, range(self.ranks))

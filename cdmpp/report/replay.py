@@ -46,7 +46,9 @@ def timeline_of(spans: Iterable[RankSpan]) -> tuple[TimelineSpan, ...]:
 
 def _totals(replay: StepReplay) -> tuple[Total, ...]:
     whole_s = replay.iteration_s or 1.0
-    overlap, idle = (sum(getattr(one, what) for one in replay.shares) / replay.ranks for what in ("overlap", "idle"))
+    overlap, idle = (
+        sum(getattr(one, what) for one in replay.shares) / len(replay.shares) for what in ("overlap", "idle")
+    )
     chain = tuple(Total(kind, seconds / whole_s, SHARE) for kind, seconds in replay.critical_s.items())
     alone = (Total("one rank by itself", replay.alone_s, "s"),)
     bounds = (Total("all communication hidden", replay.full_overlap_s, "s"), Total("none", replay.no_overlap_s, "s"))

@@ -24,23 +24,33 @@ def compute_s(graph: StepGraph, strategy: Strategy) -> float:
     return _slowest_s(shard_update(graph, strategy.shards({strategy.degrees[0]: len(graph.ranks)})))
 
 
+def computed_s(graph: StepGraph, topology: Topology) -> float:
+    """Compute the seconds of a step whose exchanges take no time: of a pipeline, ranks still wait for each other."""
+    if not any(one.kind == "send_recv" for one in graph.exchanges):
+        return _slowest_s(graph)
+    ends = step_ends_s(simulate(step_tasks(graph, topology.free(), steps=2), rates=topology.rates))
+    return ends[1] - ends[0]
+
+
 def communication_s(graph: StepGraph, strategy: Strategy, topology: Topology) -> tuple[float, float]:
     """Compute the least and the most seconds that all exchanges of the rank that has most take by themselves.
 
     Collectives run one after the other: both are the same. Messages of parameter servers take at least what the
     busiest link, pair of ranks or server has to do, and at most as long as one message at a time.
     """
-    if len(graph.ranks) == 1:
-        return 0.0, 0.0
-    exchanges = strategy.exchanges(graph)
+    return exchanged_s(strategy.exchanges(graph), topology) if len(graph.ranks) > 1 else (0.0, 0.0)
+
+
+def exchanged_s(exchanges: Sequence[Exchange], topology: Topology) -> tuple[float, float]:
+    """Do the same for exchanges that are known."""
     pushed = [exchange for exchange in exchanges if exchange.kind == "push_pull"]
-    own_s = [0.0] * len(graph.ranks)
+    own_s: dict[int, float] = {}
     for one in exchanges:
         if one.kind != "push_pull":
             seconds = topology.cost(one.collective(topology.backend), one.participants).latency_s
             for rank in one.after:
-                own_s[rank] += seconds
-    whole_s, (least_s, most_s) = max(own_s), _served_s(pushed, topology)
+                own_s[rank] = own_s.get(rank, 0.0) + seconds
+    whole_s, (least_s, most_s) = max(own_s.values(), default=0.0), _served_s(pushed, topology)
     return whole_s + least_s, whole_s + most_s
 
 

@@ -68,7 +68,7 @@ class StepReplay:
     iteration_s: float
     """Seconds from the last end of one step to the last end of the next."""
     shares: tuple[RankShare, ...]
-    """One for each rank."""
+    """One for each rank of the replayed graph."""
     critical_s: Mapping[str, float]
     """Kind of span, or ``gap`` -> seconds on the longest chain of the step; they sum up to the step."""
     spans: tuple[RankSpan, ...]
@@ -84,11 +84,8 @@ class StepReplay:
     full_overlap_s: float
     """Closed form: the longer of the two; of parameter servers, what the busiest link or server takes."""
     warnings: tuple[str, ...] = ()
-
-    @property
-    def ranks(self) -> int:
-        """The step has so many ranks."""
-        return len(self.shares)
+    ranks: int = 1
+    """Ranks of the job. Each of ``shares`` stands for several that are alike where they are fewer."""
 
     @property
     def speed_up(self) -> float:

@@ -10,7 +10,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import PHASES
 from cdmpp.simulate.intervals import Interval, length_s, union, without
 from cdmpp.simulate.timeline import Span
-from cdmpp.steps.bounds import alone_s, communication_s, compute_s
+from cdmpp.steps.bounds import alone_s, computed_s, exchanged_s
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.keys import Stream
 from cdmpp.steps.rank_spans import rank_spans
@@ -44,11 +44,31 @@ def replay_strategy(
         raise CdmppError(
             f"a step of {count} ranks on {topology.ranks} ranks of {topology.name}: give one RankGraph for each"
         )
-    made = replay(strategy.apply(graph), topology, granularity, synchrony)
-    exchanges = made.graph.exchanges
-    computed_s, (least_s, most_s) = compute_s(graph, strategy), communication_s(graph, strategy, topology)
+    return replay_exchanges(strategy.apply(graph), strategy.name, topology, alone_s(graph), granularity, synchrony)
+
+
+def replay_exchanges(
+    graph: StepGraph, name: str, topology: Topology, alone_s: float, granularity: str = "collective",
+    synchrony: Synchrony | None = None,
+) -> StepReplay:  # fmt: skip
+    """Replay one training step with the exchanges that it has, and account for its time.
+
+    Args:
+        graph: all ranks of the job, or one each of those that are alike.
+        name: of the strategy, for a reader.
+        topology: the links of the job.
+        alone_s: seconds of one device by itself for all examples, over the ranks of the job.
+        granularity: as of ``replay``.
+        synchrony: as of ``replay``.
+
+    Raises:
+        CdmppError: as of ``replay``.
+    """
+    made = replay(graph, topology, granularity, synchrony)
+    exchanges = graph.exchanges
+    busy_s, (least_s, most_s) = computed_s(graph, topology), exchanged_s(exchanges, topology)
     return StepReplay(
-        strategy.name,
+        name,
         topology.name,
         topology.backend,
         granularity,
@@ -58,10 +78,11 @@ def replay_strategy(
         rank_spans(made),
         len(exchanges),
         _sent_bytes(exchanges, topology),
-        alone_s(graph),
-        computed_s + most_s,
-        max(computed_s, least_s),
+        alone_s,
+        busy_s + most_s,
+        max(busy_s, least_s),
         _warnings(exchanges, topology),
+        topology.ranks,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -11,10 +11,12 @@ from cdmpp.collectives import cluster
 from cdmpp.collectives.topology import on_cluster
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.steps.bounds import computed_s
 from cdmpp.steps.exchange import START, Exchange
 from cdmpp.steps.rank_spans import rank_spans
 from cdmpp.steps.replay import replay
 from cdmpp.steps.step_graph import Op, RankGraph, StepGraph
+from cdmpp.steps.strategy_replay import replay_exchanges
 from cdmpp.steps.transforms.fold import fold
 from cdmpp.steps.transforms.merge_ops import merge_ops
 from tests.steps.toy_graph import MIB, WIRE, ranks_of, wires
@@ -91,7 +93,8 @@ def test_a_folded_job_takes_as_long():
     assert replay(few, TWO_NODES).step_s == pytest.approx(replay(graph, TWO_NODES).step_s)
     unlike = replace(graph, ranks=(replace(graph.ranks[0], start_s=1.0), *graph.ranks[1:]))
     message = replace(graph, exchanges=(Exchange("send_recv", 8, {0: START, 1: START}, group="0->1"),))
-    assert fold(unlike) is unlike and fold(message) is message
+    shared = replace(graph, processors=("cpu",) * 8)
+    assert fold(unlike) is unlike and fold(message) is message and fold(shared) is shared
     with pytest.raises(CdmppError, match="its ranks stand for 8 ranks of the job; take whole collectives"):
         replay(few, TWO_NODES, "ring step")
 
@@ -127,3 +130,36 @@ def test_a_job_of_1024_ranks_is_replayed_in_seconds():
     assert time.process_time() - begun_s < 20
     slowest_s = max(step.busy_s.values())
     assert slowest_s < step.step_s < 1.3 * slowest_s
+
+
+def test_a_folded_step_accounts_for_its_time_as_all_ranks_do():
+    topology = on_cluster(replace(cluster.get("dgx-h100"), nodes=8, devices_per_node=4, adapters_per_node=2), 32)
+    every, few = (
+        replay_exchanges(pipeline(4, 8, 6, folded=folded), "pipeline", topology, 1.0) for folded in (False, True)
+    )
+    assert (every.ranks, len(every.shares), few.ranks, len(few.shares)) == (32, 32, 32, 4)
+    for name in ("iteration_s", "sent_bytes", "speed_up", "no_overlap_s", "full_overlap_s"):
+        assert getattr(few, name) == pytest.approx(getattr(every, name)), name
+    for stage, share in enumerate(few.shares):
+        one = asdict(every.shares[8 * stage])
+        assert {**asdict(share), "rank": one["rank"]} == {
+            key: pytest.approx(value) if key != "rank" else value for key, value in one.items()
+        }
+    assert few.warnings == every.warnings and any("datasheet" in one for one in few.warnings)
+    # The stages in the middle send 6 x 4 MiB on and 6 x 4 MiB back, and sum 32 MiB over 8 ranks.
+    assert few.sent_bytes == (2 * 6 * 4 + 2 * 7 / 8 * 32) * MIB
+    assert few.full_overlap_s < few.iteration_s < few.no_overlap_s
+
+
+def test_a_free_pipeline_still_has_its_bubble():
+    """(m + p - 1) slots of a forward and a backward pass, where all stages are alike."""
+    alike = pipeline(4, 1, 8, ops=1, folded=True)
+    alike = replace(
+        alike,
+        ranks=tuple(
+            replace(one, start_s=0.0, ops=tuple(replace(op, duration_s=4e-4) for op in one.ops[:-1]))
+            for one in alike.ranks
+        ),
+        exchanges=tuple(one for one in alike.exchanges if one.kind == "send_recv"),
+    )
+    assert computed_s(alike, wires(4)) == pytest.approx((8 + 4 - 1) * 2 * 4e-4)

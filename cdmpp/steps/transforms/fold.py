@@ -11,10 +11,10 @@ def fold(graph: StepGraph) -> StepGraph:
     """Let one rank stand for all where they run the same ops and take part alike in every exchange.
 
     Exchanges take as long as before: their members are all ranks of the job. The graph stays as it is where ranks
-    differ, messages have two ends or some ranks a server, or exchanges were measured, to which ranks came in turn.
+    differ or share a processor, messages have two ends, some ranks a server, or exchanges were measured.
     """
     ranks, first = tuple(range(len(graph.ranks))), graph.ranks[0]
-    if len(ranks) == 1 or any(replace(rank, rank=0) != first for rank in graph.ranks[1:]):
+    if len(ranks) == 1 or graph.processors or any(replace(rank, rank=0) != first for rank in graph.ranks[1:]):
         return graph
     for one in graph.exchanges:
         is_of_all = one.kind not in ("push_pull", "send_recv") and one.wire_s is None and one.ranks == ranks

@@ -16,9 +16,9 @@ def merge_ops(graph: StepGraph) -> StepGraph:
     Every exchange, the step and the seconds of each phase stay as they are, with fewer tasks to simulate. Pauses
     between merged ops come before them, so that ops inside are later than they were. What ops read and write,
     gradients and modules are left out: memory and strategies are asked before. The graph stays as it is where ops take
-    longer next to exchanges, which differs from op to op.
+    longer next to exchanges or ranks share a processor, which differs from op to op.
     """
-    if graph.is_contention_free or graph.processor_share:
+    if graph.is_contention_free or graph.processor_share or graph.processors:
         return graph
     launching: list[set[int]] = [set() for _ in graph.ranks]
     waiting: list[set[int]] = [set() for _ in graph.ranks]

@@ -70,5 +70,5 @@ def test_ops_between_which_nothing_happens_are_one():
     assert [op.duration_s for op in ops] == pytest.approx([3e-3, 2e-3, 4e-3, 1e-3])
     assert [op.delay_s for op in ops] == pytest.approx([2e-4, 0.0, 1e-4, 0.0])
     assert merge_ops(graph).exchanges[0].after == {0: 1, 1: 1} and merge_ops(graph).exchanges[0].before[0] == (3,)
-    shared = replace(graph, processor_share=0.2)
-    assert merge_ops(shared) is shared
+    for shared in (replace(graph, processor_share=0.2), replace(graph, processors=("cpu", "cpu"))):
+        assert merge_ops(shared) is shared
