@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.operators.aten_attention import attention_of, drops
-from cdmpp.operators.aten_convolution import CONVOLUTIONS, convolution_of, has_bias, stands_for
+from cdmpp.operators.aten_convolution import CONVOLUTIONS, convolution_of, has_bias, image_of, stands_for
 from cdmpp.operators.aten_indexing import LOOKUPS, STORES, lookup_of, store_of
 from cdmpp.operators.aten_layout import copies_for, copy_of, dtype_of, matrix, shape_of
 from cdmpp.operators.aten_norm import BATCH_NORMS, ROW_NORMS, batch_norm_of, row_norm_of
@@ -64,7 +64,7 @@ def calls_of(node: Any) -> Calls:
 
     ``UnsupportedProgramError`` names an operator that nothing here can answer for, with the place in the model.
     """
-    name = _name(node)
+    name = name_of(node)
     if runs_nothing(node):
         return Calls(())
     if name in ("reshape", "flatten", "ravel", "reshape_as", "contiguous"):
@@ -82,13 +82,13 @@ def calls_of(node: Any) -> Calls:
         return Calls((matrix(_UNARY[name.removesuffix("_")], _value(node)),))
     if name in _COPIES or name.startswith(("upsample_", "_upsample_")):
         return Calls((copy_like(node),), name)
-    if _is_pointwise(node):
+    if is_pointwise(node):
         tensors = [arg for arg in node.args if _is_node(arg) and _value(arg).numel() == _value(node).numel()]
         like = "add" if len(tensors) > 1 else "relu"
         return Calls((matrix(like, _value(node)),), name)
     raise UnsupportedProgramError(
-        f"the operator {node.target} ({node.name}{_place(node)}) is of no kind that was measured; replace it in the "
-        "model, or predict the network without the part that it belongs to"
+        f"the operator {node.target} ({node.name}{place_of_node(node)}) is of no kind that was measured; replace it in "
+        "the model, or predict the network without the part that it belongs to"
     )
 
 
@@ -99,8 +99,8 @@ def _of_kind(node: Any, name: str) -> tuple[EagerOperator, str] | None:
     if name in BATCH_NORMS:
         return batch_norm_of(node), ""
     if name in POOLS:
-        return pool_of(node, name, _place(node))
-    if name in REDUCTIONS and not _is_pointwise(node):
+        return pool_of(node, name, place_of_node(node))
+    if name in REDUCTIONS and not is_pointwise(node):
         return reduction_of(node, name)
     if name in LOOKUPS:
         return lookup_of(node, name)
@@ -117,13 +117,14 @@ def _by_rule(node: Any, name: str, operators: tuple[EagerOperator, ...]) -> Call
     return Calls(operators, stands_for(node, name) if name in CONVOLUTIONS else "")
 
 
-def _name(node: Any) -> str:
-    """``add`` of ``aten.add.Tensor``."""
+def name_of(node: Any) -> str:
+    """Return ``add`` of ``aten.add.Tensor``."""
     schema = getattr(node.target, "_schema", None)
     return schema.name.split("::")[-1] if schema is not None else getattr(node.target, "__name__", str(node.target))
 
 
-def _place(node: Any) -> str:
+def place_of_node(node: Any) -> str:
+    """Return ``, in`` and the module of a node; nothing where that is not known."""
     stack = node.meta.get("nn_module_stack") or {}
     path = list(stack.values())[-1][0] if stack else ""
     return f", in {path}" if path else ""
@@ -133,10 +134,11 @@ def _is_node(value: Any) -> bool:
     return hasattr(value, "meta") and hasattr(value.meta.get("val"), "numel")
 
 
-def _is_pointwise(node: Any) -> bool:
+def is_pointwise(node: Any) -> bool:
+    """Return True for an operator that computes each element by itself."""
     import torch
 
-    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or _name(node) in _UNTAGGED
+    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or name_of(node) in _UNTAGGED
 
 
 def _value(node: Any) -> Any:
@@ -169,7 +171,7 @@ def _product(x: Any, cols: int, bias: bool) -> list[EagerOperator]:
 def _matmul(node: Any) -> Sequence[EagerOperator]:
     x, y = (_value(arg) for arg in node.args[-2:])
     if y.dim() <= 2:
-        return _product(x, shape_of(y)[-1] if y.dim() == 2 else 1, _name(node) == "addmm")
+        return _product(x, shape_of(y)[-1] if y.dim() == 2 else 1, name_of(node) == "addmm")
     return _batched(x, y)
 
 
@@ -201,7 +203,7 @@ def _einsum(node: Any) -> Sequence[EagerOperator]:
     given, _, result = equation.partition("->")
     if len(operands) != 2 or "." in equation or "->" not in equation:
         raise UnsupportedProgramError(
-            f"einsum {equation} ({node.name}{_place(node)}): of two tensors, `ab,bc->ac` alone"
+            f"einsum {equation} ({node.name}{place_of_node(node)}): of two tensors, `ab,bc->ac` alone"
         )
     left, right = (set(letters) for letters in given.split(","))
     extent = {
@@ -225,8 +227,8 @@ def _einsum(node: Any) -> Sequence[EagerOperator]:
 
 
 def _convolution(node: Any) -> Sequence[EagerOperator]:
-    x, out = _value(node.args[0]), _value(node)
-    operators = [convolution_of(node, _name(node), shape_of(x), shape_of(out), dtype_of(x))]
+    out = _value(node)
+    operators = [convolution_of(node, name_of(node), image_of(node), shape_of(out), dtype_of(out))]
     return [*operators, matrix("add_broadcast", out)] if has_bias(node) else operators
 
 

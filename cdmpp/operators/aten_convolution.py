@@ -11,11 +11,14 @@ from cdmpp.operators.operator import EagerOperator
 
 CONVOLUTIONS = tuple(f"{name}{n}d" for name in ("conv", "conv_transpose") for n in (1, 2, 3)) + ("convolution",)
 """Names of convolutions in ATen."""
+STRIP = "cdmpp_strip"
+"""Key in the ``meta`` of a convolution of a part of an image, next to which rows of other parts were put: shape of the
+part, and the padding of the whole image. It counts as a convolution of the part with that padding."""
 _NEAR = 0.1
 """Share of the pixels that a square image may have more or less."""
 
 
-class _Convolution(NamedTuple):
+class Convolution(NamedTuple):
     """The arguments of a node, the sizes along each axis of the image."""
 
     kernel: tuple[int, ...]
@@ -33,6 +36,11 @@ class _Convolution(NamedTuple):
         return all(one[0] == one[1] for one in (self.kernel, self.stride, self.padding))
 
 
+def image_of(node: Any) -> list[int]:
+    """Return the shape of the image that a convolution reads."""
+    return list(node.meta[STRIP][0]) if STRIP in node.meta else shape_of(node.args[0].meta["val"])
+
+
 def has_bias(node: Any) -> bool:
     """Return True if the node adds a bias."""
     return len(node.args) > 2 and node.args[2] is not None
@@ -40,9 +48,9 @@ def has_bias(node: Any) -> bool:
 
 def stands_for(node: Any, name: str) -> str:
     """Return the kind of convolution of the node if ``convolution_of`` gives another one in its place; else nothing."""
-    found = _read(node, name)
+    found = geometry_of(node, name)
     if found.is_square:
-        image, out = (shape_of(one) for one in (node.args[0].meta["val"], node.meta["val"]))
+        image, out = image_of(node), shape_of(node.meta["val"])
         return "" if _as_square(found, image, out) else "convolution of an image that is far from square"
     if found.is_transposed:
         return "transposed convolution"
@@ -60,7 +68,7 @@ def convolution_of(node: Any, name: str, image: Sequence[int], out: Sequence[int
     it: its channels are those under all taps of the filter, its image has the pixels of the result. Of a transposed
     one, where each pixel of the input gives all taps of the result, these are its output channels.
     """
-    found = _read(node, name)
+    found = geometry_of(node, name)
     axes, groups, taps = len(found.kernel), found.groups, math.prod(found.kernel)
     batch = math.prod(image[: -axes - 1])
     channels, made, pixels = image[-axes - 1], out[-axes - 1], math.prod(image[-axes:])
@@ -80,7 +88,7 @@ def _made(batch: int, channels: int, out: int, pixels: int, dtype: str, **option
     return EagerOperator("conv2d", sizes, dtype)
 
 
-def _as_square(found: _Convolution, image: Sequence[int], out: Sequence[int]) -> dict[str, int]:
+def _as_square(found: Convolution, image: Sequence[int], out: Sequence[int]) -> dict[str, int]:
     """Options of the convolution of a square image; none where that would have other pixels, or give other ones."""
     sizes = {"kernel": found.kernel[0], "stride": found.stride[0], "padding": found.padding[0]}
     side = round(math.sqrt(math.prod(image[-2:])))
@@ -92,8 +100,8 @@ def _near(given: int, real: int) -> bool:
     return abs(given - real) <= _NEAR * real
 
 
-def _read(node: Any, name: str) -> _Convolution:
-    """Arguments stand in three orders; the last ones may be missing."""
+def geometry_of(node: Any, name: str) -> Convolution:
+    """Read the arguments of a node: they stand in three orders, and the last ones may be missing."""
     kernel = tuple(int(size) for size in node.args[1].meta["val"].shape[2:])
     given, is_transposed = node.args[3:], name.startswith("conv_transpose")
     orders = {"convolution": "stride padding dilation transposed output groups"}
@@ -102,13 +110,13 @@ def _read(node: Any, name: str) -> _Convolution:
     )
     said: dict[str, Any] = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "transposed": is_transposed}
     said |= dict(zip(order.split(), given, strict=False))
-    padding, dilation = said["padding"], _each(said["dilation"], kernel)
+    padding, dilation = node.meta[STRIP][1] if STRIP in node.meta else said["padding"], _each(said["dilation"], kernel)
     if isinstance(padding, str):  # an odd number of added pixels counts as one less
         padding = [
             (size - 1) * step // 2 if padding == "same" else 0 for size, step in zip(kernel, dilation, strict=True)
         ]
     stride, groups = _each(said["stride"], kernel), int(said["groups"])
-    return _Convolution(kernel, stride, _each(padding, kernel), dilation, groups, bool(said["transposed"]))
+    return Convolution(kernel, stride, _each(padding, kernel), dilation, groups, bool(said["transposed"]))
 
 
 def _each(value: Any, kernel: tuple[int, ...]) -> tuple[int, ...]:

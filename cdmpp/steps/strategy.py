@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 
 from cdmpp.errors import CdmppError
+from cdmpp.network.eager.divided import DividedExport
 from cdmpp.network.training_step import StepMemory
 from cdmpp.platform.limits import Limits, check_fields
 from cdmpp.steps.exchange import Exchange
@@ -209,3 +210,41 @@ class Strategy(ABC):
     @abstractmethod
     def torch_lines(self) -> tuple[str, ...]:
         """Write Python that sets the strategy for a ``model``, its ``blocks`` and an ``optimizer``."""
+
+
+@dataclass(frozen=True)
+class OperatorStrategy(Strategy):
+    """Ranks divide single operators, and exchange what these need for each micro-batch.
+
+    These exchanges come with the work of one rank (``RankWork``), so that the strategy itself has none.
+    """
+
+    divides_model = True
+
+    @abstractmethod
+    def limit(self, exported: Any) -> tuple[int, str]:
+        """Return the most ranks that can divide an exported step, and the layer that allows no more."""
+
+    @abstractmethod
+    def divide(self, exported: Any, ranks: int) -> DividedExport:
+        """Write what one of several ranks runs of an exported step.
+
+        Raises:
+            CdmppError: more ranks than ``limit``, or an operator that cannot be divided, by name.
+        """
+
+    def check_limit(self, exported: Any, ranks: int, what: str) -> None:
+        """Raise ``CdmppError`` where ``ranks`` are more than ``limit``, which counts ``what``."""
+        most, layer = self.limit(exported)
+        if not layer:
+            raise CdmppError(f"{self.name}={ranks}: the network has no convolution that can be divided by {what}")
+        if ranks > most:
+            raise CdmppError(f"{self.name}={ranks}: {layer} has {most} {what}: expected at most {most} ranks")
+
+    def exchanges(self, graph: StepGraph, sizes: Mapping[str, int] | None = None) -> tuple[Exchange, ...]:
+        """List none: those of operators come with the work of a rank."""
+        return ()
+
+    def torch_lines(self) -> tuple[str, ...]:
+        """Say that PyTorch has no module for it."""
+        return (f"# {self.title}: PyTorch has no module for it",)

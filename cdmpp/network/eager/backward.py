@@ -49,7 +49,7 @@ class _Backward:
         self.graph, self.operators, self.learning = made.graph, made.operators, made.learning
         self.accumulates = accumulates
         self.grown = GrownTasks(self.graph.name, self.operators.values())
-        self.elements = dict(made.elements)
+        self.elements, self.returns = dict(made.elements), made.returns
         self.calls = list(self.graph.calls)
         self.saved = dict[int, dict[int, int]]()
         """Call of the forward pass, or that runs one again -> buffers of it that gradients are made from: bytes."""
@@ -118,7 +118,8 @@ class _Backward:
         buffers = [(self.again.latest(buffer.place), buffer) for buffer in self.learning[place].kept]
         for owner, buffer in buffers:
             self.saved.setdefault(owner, {})[buffer.number] = buffer.bytes
-        parts = backward_of(operator)
+        returned = self.returns.get(place)
+        parts = backward_of(operator) if returned is None else (Gradient(returned, "inputs"),)
         held = _held(parts, weights, operator.element_bytes, self.learning[place].factors)
         for index, one in enumerate(parts):
             own = [number for number in weights if held[number] == index]

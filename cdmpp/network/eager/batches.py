@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from cdmpp.network.eager.divided import CallExchange
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.graph import Call
 from cdmpp.network.training_phases import live_bytes, saved_bytes
@@ -22,6 +23,8 @@ class SizedStep:
     calls: tuple[Call, ...]
     """Calls with the bytes that they write. Their task ids are those of the reading that they come from."""
     memory: StepMemory
+    exchanges: tuple[CallExchange, ...]
+    """Exchanges of ranks that divide operators."""
     step: TrainingStep
     """The step, at a batch that was read: phases, parameters and buffers are those of every batch."""
 
@@ -30,7 +33,7 @@ def sized(read: EagerNetwork) -> SizedStep:
     """Return the calls of a step at the batch at which it was read."""
     step = _step(read)
     operators = tuple(read.operators[call.task_id] for call in read.graph.calls)
-    return SizedStep(read.batch, operators, read.graph.calls, step.memory, step)
+    return SizedStep(read.batch, operators, read.graph.calls, step.memory, read.exchanges, step)
 
 
 def at_batch(low: EagerNetwork, high: EagerNetwork, batch: int) -> SizedStep | None:
@@ -64,7 +67,12 @@ def at_batch(low: EagerNetwork, high: EagerNetwork, batch: int) -> SizedStep | N
         operators.append(operator)
         calls.append(replace(one, output_bytes=written, saved_bytes=saved))
     given = _affine(step.memory.input_bytes, other.memory.input_bytes, low.batch, more)
-    if given is None:
+    exchanges = [
+        replace(one, bytes=size)
+        for one, two in zip(low.exchanges, high.exchanges, strict=True)
+        if (size := _affine(one.bytes, two.bytes, low.batch, more)) is not None
+    ]
+    if given is None or len(exchanges) < len(low.exchanges):
         return None
     graph, phases = replace(step.graph, calls=tuple(calls)), [call.phase for call in step.calls]
     ready = [one.ready for one in step.parameters if one.is_used]
@@ -75,7 +83,7 @@ def at_batch(low: EagerNetwork, high: EagerNetwork, batch: int) -> SizedStep | N
         saved_activation_bytes=saved_bytes(graph, phases),
         live_bytes=live_bytes(graph, phases, ready, recomputed),
     )
-    return SizedStep(batch, tuple(operators), graph.calls, memory, step)
+    return SizedStep(batch, tuple(operators), graph.calls, memory, tuple(exchanges), step)
 
 
 def _step(read: EagerNetwork) -> TrainingStep:
@@ -94,7 +102,12 @@ def _is_alike(low: EagerNetwork, high: EagerNetwork) -> bool:
         lambda one: (one.parameters, one.frozen, one.buffers, one.optimizer),
         lambda one: replace(one.memory, input_bytes=0, saved_activation_bytes=0, live_bytes=0),
     )
-    return low.stand_ins == high.stand_ins and all(what(step) == what(other) for what in fixed)
+    are_alike = [[replace(one, bytes=0) for one in read.exchanges] for read in (low, high)]
+    return (
+        low.stand_ins == high.stand_ins
+        and are_alike[0] == are_alike[1]
+        and all(what(step) == what(other) for what in fixed)
+    )
 
 
 def _operator(

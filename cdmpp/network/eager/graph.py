@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from cdmpp.network.eager.divided import RETURNS
 from cdmpp.network.eager.learning import Buffer, Factor, Learning, Part, together
 from cdmpp.network.eager.saved import AFTER, BEFORE, Autograd, Saved, overwritten_by
 from cdmpp.network.graph import Call, NetworkGraph
@@ -41,6 +42,10 @@ class EagerGraph(NamedTuple):
     """One a call, of a network that was exported to be trained."""
     elements: Mapping[int, float] = MappingProxyType({})
     """Place of a call that ``EagerOperator.flat`` made -> its elements."""
+    places: Mapping[str, tuple[int, int]] = MappingProxyType({})
+    """Name of a node of the exported graph -> its first and its last call."""
+    returns: Mapping[int, EagerOperator] = MappingProxyType({})
+    """Place of a call -> the operator of its gradient, where it is not that of ``backward_of``."""
 
 
 def eager_graph_of(exported: Any, name: str, kind: str = "gpu", trains: bool = False) -> EagerGraph:
@@ -67,7 +72,7 @@ def eager_graph_of(exported: Any, name: str, kind: str = "gpu", trains: bool = F
     held = frozenset(number for node, (number, _) in made.resident.items() if node.name in weights)
     return EagerGraph(
         made.graph(), made.grown.operators, made.stand_ins, parameters, frozen, held, kind, tuple(made.learning),
-        made.elements,
+        made.elements, made.places, made.returns,
     )  # fmt: skip
 
 
@@ -107,6 +112,8 @@ class _Made:
         self.calls: list[Call] = []
         self.grown = GrownTasks(network)
         self.elements: dict[int, float] = {}
+        self.places: dict[str, tuple[int, int]] = {}
+        self.returns: dict[int, EagerOperator] = {}
         self.stand_ins: StandIns = {}
         self.bytes = {True: 0, False: 0}
         self.views = 0
@@ -148,6 +155,9 @@ class _Made:
         again, is_one = recomputed_in(node), self.kind in found.fused_on
         results, kept, extra_bytes = self._buffers(saved, len(self.calls) + len(found.operators) - 1)
         factors = tuple(self._factor(one) for one in operands_of(node))
+        self.places[node.name] = len(self.calls), len(self.calls) + len(found.operators) - 1
+        if RETURNS in node.meta:
+            self.returns[len(self.calls)] = node.meta[RETURNS]
         for operator in found.operators:
             if operator.elements:
                 self.elements[len(self.calls)] = operator.elements

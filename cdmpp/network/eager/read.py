@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cdmpp.network.eager.backward import ForwardBackward, with_backward
+from cdmpp.network.eager.divided import CallExchange
 from cdmpp.network.eager.graph import EagerGraph, StandIns, eager_graph_of
 from cdmpp.network.graph import check_runs
 from cdmpp.network.runtime import ReadNetwork
@@ -31,6 +32,8 @@ class EagerNetwork(ReadNetwork):
     """True if a backward pass is among the calls."""
     elements: Mapping[int, float] = field(default_factory=dict)
     """Place of a call that ``EagerOperator.flat`` made -> its elements; of a training step."""
+    exchanges: tuple[CallExchange, ...] = ()
+    """Exchanges of ranks that divide its operators; of a training step."""
 
 
 def read_run(workload: Workload, kind: str = "gpu") -> EagerNetwork:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cdmpp.errors import CdmppError
 from cdmpp.network.eager.backward import with_backward
+from cdmpp.network.eager.divided import DividedExport, placed
 from cdmpp.network.eager.graph import GrownTasks, eager_graph_of
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.graph import Call
-from cdmpp.network.source.trained_model import batch_of, buffers_of, frozen_of, modes_kept, rows_of, trained_model
+from cdmpp.network.source.torch_network import TorchNetwork
+from cdmpp.network.source.trained_model import batch_of, buffers_of, frozen_of, modes_kept, trained_model
 from cdmpp.network.training_phases import live_bytes, saved_bytes
 from cdmpp.network.training_step import PHASES, StepCall, StepMemory, StepParameter, TrainingStep
 from cdmpp.network.workload import Workload
@@ -23,6 +26,36 @@ from cdmpp.programs.training.loss import with_loss
 
 _BYTES = 4
 """Bytes of a float32."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExportedStep:
+    """This is the forward pass and the loss of a training step as a graph of PyTorch's operators."""
+
+    network: TorchNetwork
+    model: Any
+    """The model in training mode."""
+    module: Any
+    """The model with its loss."""
+    arguments: tuple[Any, ...]
+    """Examples and targets."""
+    exported: Any
+    """``torch.export.ExportedProgram`` of the module."""
+    optimizer: str
+    """``none``: no update."""
+    warnings: tuple[str, ...]
+
+    def read(self, kind: str = "gpu", divided: DividedExport | None = None) -> EagerNetwork:
+        """Read the calls of a training step; of one rank where ``divided`` says what it runs.
+
+        Args:
+            kind: of the device, ``cpu``, or any other as ``gpu``.
+            divided: made of ``exported``; None: the step is not divided.
+
+        Raises:
+            CdmppError: as ``read_step``.
+        """
+        return _read(self, kind != "cpu", divided)
 
 
 def read_step(workload: Workload, kind: str = "gpu") -> EagerNetwork:
@@ -39,13 +72,23 @@ def read_step(workload: Workload, kind: str = "gpu") -> EagerNetwork:
         CdmppError: what was given is no torch model, has an operator that nothing can answer for, or a loss that
             depends on no parameter.
     """
-    together = kind != "cpu"
+    return export_step(workload).read(kind)
+
+
+def export_step(workload: Workload) -> ExportedStep:
+    """Export a training step; ``CdmppError``: what was given is no torch model, or has no graph."""
     with modes_kept(workload.network), compiled_noted() as compiled:
         network, model = trained_model(workload, needs_values=False)
         module, arguments = with_loss(model, network.example, workload.loss, workload.target)
         exported = export(module, arguments, eager=True, trains=True)
-        made = eager_graph_of(exported, network.name, "gpu" if together else "cpu", trains=True)
-    whole, update = with_backward(made, accumulates=False), workload.optimizer or "none"
+    warnings = compiled_flag(compiled | compiled_modules(network.model), EAGER)
+    return ExportedStep(network, model, module, arguments, exported, workload.optimizer or "none", warnings)
+
+
+def _read(given: ExportedStep, together: bool, divided: DividedExport | None) -> EagerNetwork:
+    network, module, update = given.network, given.module, given.optimizer
+    made = eager_graph_of(divided or given.exported, network.name, "gpu" if together else "cpu", trains=True)
+    whole = with_backward(made, accumulates=False)
     if made.parameters and not whole.ready:
         raise CdmppError(
             f"the loss of {network.name} depends on no parameter that is trained: gradients are off there "
@@ -63,14 +106,15 @@ def read_step(workload: Workload, kind: str = "gpu") -> EagerNetwork:
     graph = replace(whole.graph, calls=tuple(calls), tasks=grown.tasks)
     names = unwrapped(module)
     ready = {names(made.parameters[number]): place for number, place in whole.ready.items()}
-    parameters = _parameters(module, names, made.parameters, whole.ready, whole.forward)
-    all_bytes = sum(one.numel() * one.element_size() for one in module.parameters())
+    shapes = divided.shapes if divided else {}
+    parameters = _parameters(module, names, made.parameters, whole.ready, whole.forward, shapes)
+    all_bytes = sum(_BYTES * math.prod(shapes.get(name, one.shape)) for name, one in module.named_parameters())
     memory = StepMemory(
         all_bytes, sum(sizes.values()), STATES[update] * sum(sizes.values()), made.graph.weight_bytes - all_bytes,
         made.graph.input_bytes, saved_bytes(graph, phases), live_bytes(graph, phases, ready.values(), whole.recomputed),
         _BYTES * workspace_elements(update, elements, together),
     )  # fmt: skip
-    size, warnings = batch_of(arguments), compiled_flag(compiled | compiled_modules(network.model), EAGER)
+    size, warnings = batch_of(given.arguments), (*given.warnings, *(divided.warnings if divided else ()))
     stepped = tuple(
         StepCall(call, phase, place in whole.recomputed)
         for place, (call, phase) in enumerate(zip(graph.calls, phases, strict=True))
@@ -86,26 +130,39 @@ def read_step(workload: Workload, kind: str = "gpu") -> EagerNetwork:
             size,
             update,
             memory,
-            buffers_of(model),
+            buffers_of(given.model),
             warnings,
             frozen=frozen_of(module, names, {names(name): number for number, name in made.frozen.items()}),
         ),  # fmt: skip
         operators=grown.operators,
         elements=flat,
+        exchanges=placed(divided.exchanges, made.places, stepped) if divided else (),
         stand_ins=made.stand_ins,
         trains=True,
     )
 
 
 def _parameters(
-    module: Any, names: Callable[[str], str], numbers: Mapping[int, str], ready: Mapping[int, int], backward: int
+    module: Any,
+    names: Callable[[str], str],
+    numbers: Mapping[int, str],
+    ready: Mapping[int, int],
+    backward: int,
+    shapes: Mapping[str, tuple[int, ...]],
 ) -> tuple[StepParameter, ...]:
-    """The parameters of a module, in its order: ``numbers`` names those that calls read, ``ready`` has gradients."""
+    """The parameters of a module, in its order: ``numbers`` names those that calls read, ``ready`` has gradients.
+
+    ``shapes``: those of parameters of which a rank has a part.
+    """
     named = dict(module.named_parameters(remove_duplicate=False))
     found = {id(named[numbers[number]]): (number, place) for number, place in ready.items()}
     return tuple(
-        StepParameter(names(name), one.numel() * one.element_size(), place, number, rows_of(one), number is not None)
+        StepParameter(
+            names(name), math.prod(shape) * one.element_size(), place, number, shape[0] if shape else 0,
+            number is not None,
+        )
         for name, one in module.named_parameters()
         if one.requires_grad
         for number, place in (found.get(id(one), (None, backward)),)
-    )
+        for shape in (shapes.get(name, tuple(one.shape)),)
+    )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from cdmpp.devices import Device
@@ -13,27 +13,25 @@ from cdmpp.network.eager.launch import host_warnings, started_s
 from cdmpp.network.eager.price import Price, priced_by, prices_of
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.eager.runtime import EagerRuntime
-from cdmpp.network.eager.step import read_step
+from cdmpp.network.eager.step import ExportedStep, export_step
 from cdmpp.network.prediction import LEVEL
 from cdmpp.network.workload import Workload
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.plans.degrees import ParallelDegrees
-from cdmpp.plans.sources.source import RankWork, StepSource, split_of
+from cdmpp.plans.sources.source import SPLITS, OpExchange, RankWork, StepSource, split_of
+from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.steps.from_prediction import gradients_of, modules_of
-from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph
+from cdmpp.steps.step_graph import Op, RankGraph
+from cdmpp.steps.strategy import OperatorStrategy
 
 _LOW = 2
 """The smaller batch that is read. At one example tensors may have other layouts."""
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """A step was read at two batches, which say those between and above."""
-
-    low: EagerNetwork
-    high: EagerNetwork
-    gradients: tuple[Gradient, ...]
-    modules: tuple[ModuleSpan, ...]
+_Split = tuple[str, int]
+"""A degree of ``SPLITS`` and its ranks."""
+_WHOLE: _Split = ("", 1)
+"""Nothing is divided."""
 
 
 class PredictedSource(StepSource):
@@ -53,50 +51,63 @@ class PredictedSource(StepSource):
         """
         self.workload, self.device = replace(workload, mode="training_step"), device
         self.predictor, self.model = (runtime or EagerRuntime()).predictor(device)
-        self._read = dict[int, EagerNetwork]()
-        self._steps = dict[int, SizedStep]()
+        self._exported = dict[int, ExportedStep]()
+        self._read = dict[tuple[int, _Split], EagerNetwork]()
+        self._steps = dict[tuple[int, _Split], SizedStep]()
         self._prices = dict[EagerOperator, Price]()
-        self._works = dict[tuple[int, str, int], RankWork]()
+        self._works = dict[tuple[int, _Split], RankWork]()
         self._warnings: tuple[str, ...] | None = None
 
     def prepare(self, batches: Iterable[int], degrees: Iterable[ParallelDegrees]) -> None:
         """Price the operators of all combinations in one prediction."""
-        batches = tuple(batches)
-        for one in degrees:
-            split_of(one)
-        steps = [self._step(batch) for batch in batches]
+        splits = dict.fromkeys(map(split_of, degrees))
+        steps = [self._step(batch, split) for batch in batches for split in splits]
         wanted = dict.fromkeys(operator for step in steps for operator in step.operators)
         if new := [operator for operator in wanted if operator not in self._prices]:
             self._prices.update(zip(new, prices_of(self.predictor, new, self.device), strict=True))
 
     def work(self, batch: int, degrees: ParallelDegrees) -> RankWork:
         """Return the work of one rank; the first one of a batch reads and prices it, if ``prepare`` did not."""
-        key = (batch, *split_of(degrees))
-        if key not in self._works:
+        split = split_of(degrees)
+        if (batch, split) not in self._works:
             self.prepare((batch,), (degrees,))
-            self._works[key] = self._work(self._steps[batch])
-        return self._works[key]
+            self._works[batch, split] = self._work(self._steps[batch, split], split)
+        return self._works[batch, split]
 
     def limits(self) -> Mapping[str, int]:
-        """Return the most stages: forward calls that read parameters."""
-        step = self._step(_LOW).step
+        """Return the most stages (forward calls that read parameters), and the most ranks that divide operators."""
+        step = self._at(_LOW, _WHOLE).step
+        assert step is not None
         numbers = {one.number for one in (*step.parameters, *step.frozen)}
         layers = [c for c in step.calls if c.phase == "forward" and numbers & {number for number, _ in c.call.resident}]
-        return {"pp": max(1, len(layers))}
+        return {"pp": max(1, len(layers)), **{name: self.limit_of(name)[0] for name in SPLITS}}
 
-    def _step(self, batch: int) -> SizedStep:
-        if batch not in self._steps:
-            low = self._at(_LOW)
-            found = sized(low) if batch == _LOW else at_batch(low, self._at(_LOW + 1), batch) if batch > 1 else None
-            self._steps[batch] = found or sized(self._at(batch))
-        return self._steps[batch]
+    def limit_of(self, degree: str) -> tuple[int, str]:
+        """Return the most ranks that divide operators along ``degree``, and the layer that allows no more."""
+        return _strategy(degree).limit(self._export(_LOW).exported)
 
-    def _at(self, batch: int) -> EagerNetwork:
-        if batch not in self._read:
-            self._read[batch] = read_step(at(self.workload, batch), self.device.kind)
-        return self._read[batch]
+    def _step(self, batch: int, split: _Split) -> SizedStep:
+        if (batch, split) not in self._steps:
+            found = None
+            if batch >= _LOW:
+                low = self._at(_LOW, split)
+                found = sized(low) if batch == _LOW else at_batch(low, self._at(_LOW + 1, split), batch)
+            self._steps[batch, split] = found or sized(self._at(batch, split))
+        return self._steps[batch, split]
 
-    def _work(self, sized: SizedStep) -> RankWork:
+    def _at(self, batch: int, split: _Split) -> EagerNetwork:
+        if (batch, split) not in self._read:
+            step, (degree, ranks) = self._export(batch), split
+            divided = _strategy(degree).divide(step.exported, ranks) if degree else None
+            self._read[batch, split] = step.read(self.device.kind, divided)
+        return self._read[batch, split]
+
+    def _export(self, batch: int) -> ExportedStep:
+        if batch not in self._exported:
+            self._exported[batch] = export_step(at(self.workload, batch))
+        return self._exported[batch]
+
+    def _work(self, sized: SizedStep, split: _Split) -> RankWork:
         prices = [self._prices[operator] for operator in sized.operators]
         starts = started_s([one.latency_s for one in prices], [one.dispatch_s for one in prices])
         ends = [start + price.latency_s for start, price in zip(starts, prices, strict=True)]
@@ -123,16 +134,26 @@ class PredictedSource(StepSource):
             low, high = (
                 (whole_s - busy_s + sum(p.intervals[LEVEL][side] for p in prices)) / whole_s for side in (0, 1)
             )
-        warnings = (*self._told(), *host_warnings(whole_s, busy_s))
-        return RankWork(rank, (), sized.memory, min(low, 1.0), max(high, 1.0), warnings)
+        exchanges = tuple(
+            OpExchange(one.kind, one.bytes, split[0], one.after, one.before, one.name, one.shift)
+            for one in sized.exchanges
+        )
+        warnings = (*step.warnings, *self._told(), *host_warnings(whole_s, busy_s))
+        return RankWork(rank, exchanges, sized.memory, min(low, 1.0), max(high, 1.0), tuple(dict.fromkeys(warnings)))
 
     def _told(self) -> tuple[str, ...]:
-        """Warnings about the network and its kernels, at the smaller batch."""
+        """Warnings about the kernels of the whole network, at the smaller batch."""
         if self._warnings is None:
-            read = self._at(_LOW)
+            read = self._at(_LOW, _WHOLE)
             priced = priced_by(self.predictor, self.model, read, self.device)
-            self._warnings = (*read.warnings, *priced.warnings, *flag_warnings(priced.kernels))
+            self._warnings = (*priced.warnings, *flag_warnings(priced.kernels))
         return self._warnings
+
+
+def _strategy(degree: str) -> OperatorStrategy:
+    strategy = STRATEGIES[degree]()
+    assert isinstance(strategy, OperatorStrategy)
+    return strategy
 
 
 def at(workload: Workload, batch: int) -> Workload:

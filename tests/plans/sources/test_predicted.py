@@ -49,14 +49,14 @@ def test_work_is_the_predicted_step_at_any_batch(network, batch):
     channels, size = (4, 8) if network is training_networks.Depthwise else (3, 16)
     source = source_of(network(), torch.randn(4, channels, size, size))
     check_same(source, batch)
-    assert batch in (1, 2) or set(source._read) == {2, 3}
+    assert batch in (1, 2) or set(source._exported) == {2, 3}
 
 
 @pytest.mark.parametrize("batch", [2, 5])
 def test_a_step_that_two_readings_do_not_say_is_read_at_each_batch(batch):
     source = source_of(Scores(), torch.randn(4, 8))
     check_same(source, batch)
-    assert batch in source._read
+    assert batch in source._exported
 
 
 def test_all_batches_are_priced_in_one_prediction():
@@ -80,7 +80,7 @@ NETWORKS = (
 def test_a_third_batch_of_full_networks_is_what_two_say(name):
     source = PredictedSource(Workload(name), T4, EagerRuntime(ByBytes()))
     check_same(source, 48)
-    assert set(source._read) == {2, 3}
+    assert set(source._exported) == {2, 3}
 
 
 def test_degrees_that_no_source_divides_by_are_refused():

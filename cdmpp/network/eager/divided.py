@@ -1,0 +1,284 @@
+"""The graph of one rank among several that divide the operators of a network, written from the graph of the whole one.
+
+A strategy copies an exported graph node by node, with the shapes that one rank has, and puts exchanges between nodes.
+What comes out is read as any exported graph is: operators at their divided sizes, and what autograd keeps of them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cdmpp.errors import CdmppError
+from cdmpp.network.training_step import StepCall
+from cdmpp.operators.aten import name_of, place_of_node
+from cdmpp.operators.aten_convolution import CONVOLUTIONS, Convolution, geometry_of
+from cdmpp.operators.aten_layout import matrix, tensors_in
+from cdmpp.programs.refusal import first_line
+from cdmpp.programs.regions import has_gradient
+
+ROLE, WEIGHT_PART, RETURNS = "cdmpp_role", "cdmpp_part", "cdmpp_returns"
+"""Keys in the ``meta`` of a node: what the ranks do there together; the axis along which a weight is divided; the
+operator of its gradient, where that is not as large as the node's own."""
+
+
+@dataclass(frozen=True)
+class NodeExchange:
+    """Ranks exchange this next to a node."""
+
+    kind: str
+    """A key of ``collective.KINDS``."""
+    bytes: int
+    """Counted as there; of a halo the message from one rank to its neighbour."""
+    node: str
+    """Name of the node of the divided graph that it belongs to."""
+    when: str
+    """``before`` the node runs, ``after`` it ran; ``before gradient``: before the gradient of its first input is made,
+    ``after gradient``: after that."""
+    name: str
+    """Title for a reader."""
+    shift: int = 0
+    """Of a ``send_recv``: each rank sends to the one so many places further."""
+
+
+@dataclass(frozen=True, eq=False)
+class DividedExport:
+    """It stands for an ``ExportedProgram``: what one rank runs."""
+
+    graph: Any
+    graph_module: Any
+    graph_signature: Any
+    state_dict: Mapping[str, Any]
+    exchanges: tuple[NodeExchange, ...] = ()
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Name of a parameter that is divided -> its shape on one rank."""
+    warnings: tuple[str, ...] = ()
+
+
+class LocalGraph:
+    """It is written node by node; each new node has the value that one rank computes, without its numbers."""
+
+    def __init__(self, exported: Any) -> None:
+        """Begin with an ``ExportedProgram``, which is left as it is."""
+        import torch
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        self.exported, self.graph = exported, torch.fx.Graph()
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.nodes: dict[Any, Any] = {}
+        """Node of the whole graph -> that of one rank."""
+        self.learns = set[Any]()
+        """New nodes whose values depend on a trained parameter."""
+        self.exchanges: list[NodeExchange] = []
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.warnings: list[str] = []
+
+    def placeholder(self, old: Any, shape: Sequence[int] | None = None, axis: int | None = None) -> Any:
+        """Copy an input or a parameter, of another shape where one is given; ``axis``: along which it is divided."""
+        import torch
+
+        new = self.graph.create_node("placeholder", old.target, name=old.name)
+        value, parameter = old.meta.get("val"), self.exported.graph_signature.inputs_to_parameters.get(old.name)
+        if isinstance(value, torch.Tensor):
+            with self.mode:
+                value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+                value = value if shape is None else torch.empty(tuple(shape), dtype=value.dtype)
+        if parameter is not None and shape is not None:
+            self.shapes[parameter] = tuple(shape)
+        if parameter is not None and self.exported.state_dict[parameter].requires_grad:
+            self.learns.add(new)
+        own = {} if axis is None else {WEIGHT_PART: axis}
+        return self._done(old, new, {**old.meta, "val": value, **own})
+
+    def copy(self, old: Any, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None) -> Any:
+        """Copy a node with the new nodes of its arguments, or with other ``args`` and ``kwargs``."""
+        import torch
+
+        if old.op == "output":
+            return self._done(old, self.graph.output(torch.fx.map_arg(old.args[0], self.nodes.__getitem__)), old.meta)
+        if old.op == "get_attr":
+            value = operator.attrgetter(old.target)(self.exported.graph_module)
+            value = self.mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
+            new = self.graph.create_node("get_attr", old.target, name=old.name)
+            return self._done(old, new, {**old.meta, "val": value})
+        own = self.arguments(old)
+        args, kwargs = own[0] if args is None else tuple(args), own[1] if kwargs is None else dict(kwargs)
+        return self._done(old, self.call(old.target, args, kwargs, old, old.name), None)
+
+    def arguments(self, old: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of a node of the whole graph, with the new nodes in place of the old ones."""
+        from torch.fx import map_arg
+
+        return map_arg(old.args, self.nodes.__getitem__), map_arg(old.kwargs, self.nodes.__getitem__)
+
+    def call(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], like: Any, name: str = "") -> Any:
+        """Add a call; it stands in the same place of the model as the node ``like`` of the whole graph.
+
+        ``CdmppError``: it cannot run on what one rank has.
+        """
+        import torch
+        from torch.fx import map_arg
+        from torch.utils._pytree import tree_map_only
+
+        new = self.graph.create_node("call_function", target, tuple(args), dict(kwargs), name=name or None)
+        given = map_arg((new.args, new.kwargs), lambda node: node.meta["val"])
+        given = tree_map_only(torch.device, lambda _: torch.device("cpu"), given)
+        try:
+            with self.mode, torch.no_grad():
+                value = target(*given[0], **given[1])
+        except Exception as error:
+            raise CdmppError(
+                f"{name_of(like)} ({like.name}{place_of_node(like)}) cannot run on a part of what it reads: "
+                f"{first_line(error)}"
+            ) from error
+        new.meta = {**like.meta, "val": value}
+        if any(one in self.learns for one in new.all_input_nodes) and has_gradient(new):
+            self.learns.add(new)
+        return new
+
+    def exchange(self, kind: str, node: Any, when: str, size: int, title: str, shift: int = 0) -> None:
+        """Note an exchange of ``size`` bytes next to a new node; none without bytes."""
+        if size:
+            self.exchanges.append(NodeExchange(kind, size, node.name, when, title, shift))
+
+    def done(self) -> DividedExport:
+        """Return the graph that was written."""
+        exported = self.exported
+        return DividedExport(
+            self.graph, exported.graph_module, exported.graph_signature, exported.state_dict,
+            tuple(self.exchanges), self.shapes, tuple(self.warnings),
+        )  # fmt: skip
+
+    def _done(self, old: Any, new: Any, meta: dict[str, Any] | None) -> Any:
+        if meta is not None:
+            new.meta = meta
+        self.nodes[old] = new
+        return new
+
+
+def bytes_of_value(value: Any) -> int:
+    """Return the bytes of all tensors of a node's value."""
+    return sum(one.numel() * one.dtype.itemsize for one in tensors_in(value))
+
+
+def part(size: int, ranks: int) -> int:
+    """Return the largest part where ``size`` is divided as evenly as can be."""
+    return -(-size // ranks)
+
+
+def title_of(node: Any) -> str:
+    """Name a node of the whole graph as the model does, such as ``layer1.0.conv2``."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = list(stack.values())[-1][0] if stack else ""
+    return path.removeprefix("L['self'].").removeprefix("model.").removeprefix("inner.") or node.name
+
+
+def smallest(sizes: Iterable[tuple[int, str]]) -> tuple[int, str]:
+    """Return the smallest size and the name of its first node; ``(1, "")`` where there is none."""
+    return min(sizes, key=lambda one: one[0], default=(1, ""))
+
+
+def convolutions(exported: Any) -> list[tuple[Any, Convolution]]:
+    """List the convolutions of a graph, but transposed ones, with their arguments."""
+    return [(node, one) for node in exported.graph.nodes if (one := convolution_at(node)) is not None]
+
+
+def convolution_at(node: Any) -> Convolution | None:
+    """Return the arguments of a convolution; None where a node is none, or a transposed one."""
+    if node.op != "call_function" or name_of(node) not in CONVOLUTIONS:
+        return None
+    found = geometry_of(node, name_of(node))
+    return None if found.is_transposed else found
+
+
+def gathered(local: LocalGraph, old: Any, new: Any, axis: int) -> Any:
+    """Let every rank have what node ``old`` of the whole graph gives, of which ``new`` is its part along an axis.
+
+    The ranks' parts lie one behind the other as they arrive, and are copied into their places. Of the gradient of the
+    whole each rank copies its part.
+    """
+    import torch
+
+    whole, own = old.meta["val"].shape[axis], new.meta["val"].shape[axis]
+    parts = [new] * (whole // own)
+    if rest := whole % own:
+        parts.append(local.call(torch.ops.aten.slice.Tensor, (new, axis, 0, rest), {}, old))
+    cat = local.call(torch.ops.aten.cat.default, (parts, axis), {}, old)
+    cat.meta |= {ROLE: ("gather", axis), RETURNS: matrix("copy", new.meta["val"])}
+    local.exchange("all_gather", cat, "before", bytes_of_value(cat.meta["val"]), f"{title_of(old)} output")
+    local.nodes[old] = cat
+    return cat
+
+
+def sliced(local: LocalGraph, old: Any, x: Any, size: int, axis: int) -> Any:
+    """Copy the part of ``x`` along an axis that node ``old`` reads on one rank; of its gradient it copies all."""
+    import torch
+
+    view = local.call(torch.ops.aten.slice.Tensor, (x, axis, 0, size), {}, old)
+    view.meta[ROLE] = ("slice", axis)
+    own = local.call(torch.ops.aten.contiguous.default, (view,), {}, old)
+    own.meta[RETURNS] = matrix("copy", x.meta["val"])
+    return own
+
+
+@dataclass(frozen=True)
+class CallExchange:
+    """It is a ``NodeExchange`` between calls of a training step."""
+
+    kind: str
+    bytes: int
+    after: int
+    """Place of the call that must have ended; -1: from the start on."""
+    before: tuple[int, ...]
+    """Places of the calls that wait for it."""
+    name: str
+    shift: int = 0
+
+
+def placed(
+    exchanges: Iterable[NodeExchange], places: Mapping[str, tuple[int, int]], calls: Sequence[StepCall]
+) -> tuple[CallExchange, ...]:
+    """Put exchanges between the calls of a step, in the order in which they can begin.
+
+    What ``torch.utils.checkpoint`` runs again exchanges again. A node that runs nothing has no exchange.
+
+    Args:
+        exchanges: next to nodes.
+        places: name of a node -> its first and its last call.
+        calls: all calls of the step.
+    """
+    again: dict[int, list[int]] = {}
+    gradients: dict[int, list[int]] = {}
+    readers: dict[int, list[int]] = {}
+    for place, call in enumerate(calls):
+        for source in call.call.inputs:
+            readers.setdefault(source, []).append(place)
+        if call.call.forward is not None:
+            (again if call.is_recomputed else gradients).setdefault(call.call.forward, []).append(place)
+    found: list[CallExchange] = []
+    for one in exchanges:
+        if one.node not in places:
+            continue
+        first, last = places[one.node]
+        made: list[tuple[int, tuple[int, ...]]]
+        if one.when == "before":
+            made = [(max(calls[p].call.inputs, default=-1), (p,)) for p in (first, *again.get(first, ()))]
+        elif one.when == "after":
+            made = [(p, _of_phase(readers.get(p, ()), calls, calls[p].phase)) for p in (last, *again.get(last, ()))]
+        elif first not in gradients:
+            continue
+        elif one.when == "before gradient":
+            place = gradients[first][0]
+            given = _of_phase(calls[place].call.inputs, calls, "backward")
+            made = [(max(given, default=place - 1), (place,))]
+        else:
+            place = gradients[first][0]
+            made = [(place, _of_phase(readers.get(place, ()), calls, "backward"))]
+        found += [CallExchange(one.kind, one.bytes, after, before, one.name, one.shift) for after, before in made]
+    return tuple(sorted(found, key=lambda one: one.after))
+
+
+def _of_phase(places: Iterable[int], calls: Sequence[StepCall], phase: str) -> tuple[int, ...]:
+    return tuple(place for place in places if calls[place].phase == phase)

@@ -1,0 +1,207 @@
+"""Divided convolutions: ranks that run what is predicted compute what one does, and send as many bytes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from network.training_networks import Depthwise
+from plans.sources.toy_source import source_of
+from plans.strategies.divided_ranks import Ranks
+from torch import nn
+from torch.nn import functional
+
+from cdmpp.errors import CdmppError
+from cdmpp.network.eager.step import export_step
+from cdmpp.network.workload import Workload
+from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.strategies import STRATEGIES
+from cdmpp.plans.strategies.spatial import Window, _blocks, _Divided
+
+
+class Images(nn.Module):
+    """A stem, poolings, a stride, a skip, channels side by side, then an average and a dense layer."""
+
+    def __init__(self, norm: bool = False) -> None:
+        super().__init__()
+        self.stem, self.first = nn.Conv2d(3, 8, 7, 2, 3), nn.Conv2d(8, 8, 3, 1, 1, bias=False)
+        self.second, self.third = nn.Conv2d(8, 16, 3, 2, 1), nn.Conv2d(8, 16, 1, 2)
+        self.norm = nn.BatchNorm2d(16) if norm else nn.Identity()
+        self.fourth, self.head = nn.Conv2d(32, 8, 5, padding="same"), nn.Linear(8, 4)
+
+    def forward(self, x):
+        x = functional.max_pool2d(functional.relu(self.stem(x)), 3, 2, 1)
+        x = functional.gelu(self.first(x)) + x
+        x = torch.cat([self.norm(self.second(x)), self.third(x)], 1)
+        x = functional.avg_pool2d(functional.relu_(self.fourth(x)), 2)
+        return self.head(functional.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+class Volumes(nn.Module):
+    """Convolutions over three axes, as of CosmoFlow, and a dense layer of all that is left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Conv3d(4, 8, 3, 1, 1), nn.Conv3d(8, 8, 3, 2, 1), nn.Linear(8 * 64, 4)
+
+    def forward(self, x):
+        x = functional.max_pool3d(functional.leaky_relu(self.first(x)), 2)
+        return self.head(functional.leaky_relu(self.second(x)).flatten(1))
+
+
+IMAGES, VOLUMES = torch.randn(2, 3, 64, 64), torch.randn(2, 4, 16, 16, 16)
+
+
+def divided_by(degree: str, ranks: int | tuple[int, ...], network: nn.Module, example: torch.Tensor):
+    torch.manual_seed(0)
+    step = export_step(Workload(network, example, mode="training_step"))
+    if isinstance(ranks, tuple):
+        return step, (divided := _Divided(step.exported, ranks).run()), Ranks(step, divided, ranks, True)
+    divided = STRATEGIES[degree]().divide(step.exported, ranks)
+    is_spatial = degree == "spatial"
+    factors = _blocks(step.exported, ranks) if is_spatial else (ranks,)
+    return step, divided, Ranks(step, divided, factors, is_spatial)
+
+
+CASES = [
+    *[("spatial", ranks, Images, IMAGES) for ranks in (2, 4, (2, 2), (1, 4))],
+    *[("spatial", ranks, Volumes, VOLUMES) for ranks in (2, (1, 2, 2), (2, 2, 2))],
+    *[(degree, ranks, lambda: Images(norm=True), IMAGES) for degree in ("filter", "channel") for ranks in (2, 4)],
+    *[(degree, 2, Depthwise, torch.randn(3, 4, 8, 8)) for degree in ("filter", "channel")],
+    ("filter", 4, Volumes, VOLUMES),
+    ("channel", 4, Volumes, VOLUMES),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("degree", "ranks", "network", "example"), CASES)
+def test_ranks_compute_what_one_does(degree, ranks, network, example):
+    model = network()
+    for one in model.modules():
+        if isinstance(one, nn.Dropout):
+            one.p = 0.0
+    step, divided, job = divided_by(degree, ranks, model, example)
+    names = [name for name, one in step.exported.state_dict.items() if one.requires_grad]
+    for name in names:
+        job.state[name].requires_grad_()
+    losses = job.run()
+    whole = step.exported.module()
+    (expected,) = whole(*step.arguments)
+    ranks = len(losses)
+    assert [one.item() for one in losses] == pytest.approx([expected.item()] * ranks, rel=1e-5)
+
+    got = torch.autograd.grad(sum(losses) / ranks, [job.state[name] for name in names])
+    expected = torch.autograd.grad(expected, [dict(whole.named_parameters())[name] for name in names])
+    for name, one, other in zip(names, got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize(("degree", "ranks", "network", "example"), CASES[:7])
+def test_halos_are_as_large_as_what_a_rank_fetches(degree, ranks, network, example):
+    _, divided, job = divided_by(degree, ranks, network(), example)
+    job.run()
+    said: dict[str, int] = {}
+    for one in divided.exchanges:
+        if one.kind == "send_recv" and one.when == "before":
+            said[one.node] = said.get(one.node, 0) + one.bytes
+    assert job.fetched == said and said
+    assert {abs(one.shift) for one in divided.exchanges if one.kind == "send_recv"} == {
+        (2, 1): {1}, (4, 1): {1}, (1, 4): {1}, (2, 2): {1, 2}, (2, 1, 1): {1}, (1, 2, 2): {1, 2}, (2, 2, 2): {1, 2, 4}
+    }[job.factors]  # fmt: skip
+
+
+@pytest.mark.parametrize("stride", [1, 2, 4])
+@pytest.mark.parametrize(("kernel", "padding"), [(1, 0), (2, 0), (3, 1), (4, 1), (5, 2), (7, 3)])
+def test_halos_are_the_rows_that_a_convolution_and_its_gradient_read(kernel, padding, stride):
+    if kernel < stride and padding:
+        pytest.skip("such windows leave out rows")
+    own, ranks, rank = 8, 5, 2
+    out = own // stride
+    if (own * ranks + 2 * padding - kernel) // stride + 1 < out * ranks:
+        pytest.skip("its result has fewer rows than can be divided evenly")
+    window, mine = Window((kernel,), (stride,), (padding,)), range(rank * own, (rank + 1) * own)
+    results = range(rank * out, (rank + 1) * out)
+    reads = {row for one in results for row in range(one * stride - padding, one * stride - padding + kernel)}
+    before, behind = window.halo(0, own, out)
+    assert (before, max(0, behind)) == (max(0, mine[0] - min(reads)), max(0, max(reads) - mine[-1]))
+    needs = [
+        one
+        for one in range(out * ranks)
+        if any(one * stride - padding <= row < one * stride - padding + kernel for row in mine)
+    ]
+    before, behind = window.gradient_halo(0, own, out)
+    assert (before, behind) == (max(0, results[0] - needs[0]), max(0, needs[-1] - results[-1]))
+
+
+@pytest.mark.parametrize(("degree", "ranks"), [("spatial", 2), ("spatial", 4), ("filter", 4), ("channel", 4)])
+def test_a_rank_has_its_part_of_operations_weights_and_activations(degree, ranks):
+    source = source_of(Images(), IMAGES)
+    one, whole = source.work(4, ParallelDegrees(**{degree: ranks})), source.work(4, ParallelDegrees())
+
+    def flops(split):
+        found = source._steps[4, split]
+        return sum(o.flops for o in found.operators if o.kind.family == "conv")
+
+    own, all_ = flops((degree, ranks)), flops(("", 1))
+    stem = 3 * 2 * 4 * 32 * 32 * 8 * 3 * 49  # whole on each rank where input channels are divided
+    expected = (all_ - (stem * 2 / 3)) / ranks + stem * 2 / 3 if degree == "channel" else all_ / ranks
+    assert own == pytest.approx(expected, rel=0.1)
+    weights = {g.name: g.bytes for g in one.rank.gradients}
+    for gradient in whole.rank.gradients:
+        is_divided = degree == "filter" and not gradient.name.startswith("head")
+        is_divided |= (
+            degree == "channel" and gradient.name.endswith("weight") and gradient.name[:4] not in ("head", "stem")
+        )
+        assert weights[gradient.name] == gradient.bytes / (ranks if is_divided else 1), gradient.name
+    assert one.memory.parameter_bytes == one.memory.gradient_bytes == sum(weights.values())
+    assert one.memory.state_bytes == 2 * sum(weights.values())
+    if degree == "spatial":
+        ratio = one.memory.saved_activation_bytes / whole.memory.saved_activation_bytes
+        assert 1 / ranks < ratio < 2.6 / ranks, "copies with the rows of neighbours are held too"
+    else:
+        assert one.memory.saved_activation_bytes >= whole.memory.saved_activation_bytes / 2
+
+
+def test_exchanges_stand_between_the_ops_that_need_them():
+    source = source_of(Images(), IMAGES)
+    for degree, forward, backward in (
+        ("filter", "all_gather", "all_reduce"),
+        ("channel", "all_reduce", "all_gather"),
+        ("spatial", "send_recv", "send_recv"),
+    ):  # fmt: skip
+        work = source.work(8, ParallelDegrees(**{degree: 2}))
+        ops = work.rank.ops
+        for one in work.exchanges:
+            assert one.degree == degree and all(one.after < place for place in one.before)
+            phases = {ops[place].phase for place in one.before}
+            assert len(phases) == 1 and one.kind in ((forward,) if phases == {"forward"} else (backward,)) + (
+                ("all_gather", "all_reduce") if degree == "spatial" else ()
+            )
+        many = {"filter": (5, 4), "channel": (4, 4), "spatial": (9, 6)}[degree]
+        counts = [sum(ops[one.before[0]].phase == phase for one in work.exchanges) for phase in ("forward", "backward")]
+        assert tuple(counts) == many
+
+
+def test_bytes_of_exchanges_grow_with_the_batch():
+    source = source_of(Images(), IMAGES)
+    few, many = (source.work(batch, ParallelDegrees(filter=2)).exchanges for batch in (8, 24))
+    assert [3 * one.bytes for one in few] == [one.bytes for one in many]
+
+
+def test_more_ranks_than_a_network_has_parts_are_refused_with_the_layer():
+    source = source_of(Images(), IMAGES)
+    assert source.limits() == {"pp": 6, "spatial": 16, "filter": 8, "channel": 8}
+    for degree, message in (
+        ("spatial", "spatial=17: .* has 16 elements in a channel: expected at most 16"),
+        ("filter", "filter=17: stem has 8 output channels or groups: expected at most 8"),
+        ("channel", "channel=17: first has 8 input channels or groups: expected at most 8"),
+    ):
+        with pytest.raises(CdmppError, match=message):
+            source.work(4, ParallelDegrees(**{degree: 17}))
+    with pytest.raises(CdmppError, match="spatial=7: the smallest images .* have 4x4 elements"):
+        source.work(4, ParallelDegrees(spatial=7))
+
+
+def test_a_network_without_convolutions_cannot_be_divided():
+    source = source_of(nn.Linear(8, 4), torch.randn(4, 8))
+    for degree in ("spatial", "filter", "channel"):
+        with pytest.raises(CdmppError, match=f"{degree}=2: the network has no convolution"):
+            source.work(4, ParallelDegrees(**{degree: 2}))
