@@ -31,6 +31,7 @@ from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.parameter_server import ParameterServer
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph, StepGraph
+from cdmpp.steps.strategy import OperatorStrategy
 
 ODD = (math.nan, math.inf, -1, 0, 1.5, 10**18, True, "no such thing", "", "a\nb", b"x", [], {}, ["x", "x"], object())
 LAYER = cdmpp.Workload(torch.nn.Linear(16, 16), torch.zeros(4, 16), loss="mse")
@@ -145,6 +146,7 @@ MADE: list[tuple[Any, Mapping[str, tuple[Any, ...]]]] = [
     (ParallelDegrees(), {}),
     (DDP(), {}),
     (FSDP(), {}),
+    *((kind(), {}) for kind in STRATEGIES if issubclass(kind, OperatorStrategy)),
     (ParameterServer(), {"sum_bytes_per_s": (1.5, 10**18)}),
     (Collective("all_reduce", 8, 2), {}),
     (cluster.get("dgx-a100"), {"name": TEXTS, "title": TEXTS, "source": TEXTS}),
@@ -155,7 +157,7 @@ MADE: list[tuple[Any, Mapping[str, tuple[Any, ...]]]] = [
         "name": TEXTS, "near_rate": SECONDS, "far_rate": SECONDS,
         **dict.fromkeys(("warnings", "near_flags"), ([], ["x", "x"]))}),
     (devices.get("a100"), {"name": TEXTS, "title": TEXTS, "core": TEXTS, "sources": ({},), "ranges": ({},)}),
-    (EagerOperator.parse("linear", "8x8x8", "float32"), {}),
+    (EagerOperator.parse("linear", "8x8x8", "float32"), {"elements": (0, 1.5)}),
     (CompiledRuntime(), {"model": TEXTS}),
     (EagerRuntime(), {"model": TEXTS}),
     (Exchange("all_reduce", 4, {0: 0}), {

@@ -120,6 +120,8 @@ class EagerOperator:
                 raise UnsupportedProgramError(
                     f"{self.name}: {name} is {value!r}; a whole number from {low} to {high}{hint}"
                 )
+        if type(self.elements) not in (int, float) or not 0 <= self.elements <= _MOST:
+            raise UnsupportedProgramError(f"{self.name} of {self.elements!r} elements: expected 0 to {_MOST}")
         object.__setattr__(self, "sizes", {**kind.optional, **self.sizes})
         if self.name == "conv2d" and (self["in_channels"] % self["groups"] or self["out_channels"] % self["groups"]):
             raise UnsupportedProgramError(f"conv2d: {self['groups']} groups do not divide its channels")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import lru_cache
 
 from cdmpp.ast.layout import EAGER_FEATURES
 from cdmpp.operators.loop_script import script
@@ -16,7 +17,12 @@ def operator_task(operator: EagerOperator, network: str = "", origin: str = EAGE
     """Return the task of an operator, with one call site in ``network``."""
     networks = {network: 1} if network else {}
     kind, work = operator.kind.op_class, (operator.flops, operator.io_bytes)
-    return Task(task_id(operator), operator.to_json(), kind, script(loop_program(operator)), *work, networks, origin)
+    return Task(task_id(operator), operator.to_json(), kind, _text(operator), *work, networks, origin)
+
+
+@lru_cache(maxsize=4096)
+def _text(operator: EagerOperator) -> str:
+    return script(loop_program(operator))
 
 
 def task_id(operator: EagerOperator) -> str:

@@ -52,7 +52,7 @@ def plan_from_dict(values: Mapping[str, Any], ranks: int | None = None) -> Plan:
     if "synchrony" in values:
         values["synchrony"] = SYNCHRONIES.from_dict(values["synchrony"], "synchrony")
     if "model_parallel" in values:
-        given = fitting("model_parallel", values["model_parallel"], list)
+        given = fitting("model_parallel", values["model_parallel"], list[Any])
         made = (STRATEGIES.from_dict(one, f"model_parallel.{place}") for place, one in enumerate(given))
         values["model_parallel"] = tuple(made)
     if "recompute" in values:

@@ -27,6 +27,8 @@ def traced_plan(graph: StepGraph) -> Plan:
     """
     reasons = list[str]()
     for kind in STRATEGIES:
+        if kind.divides_model:
+            continue
         try:
             strategy = kind.from_trace(graph)
         except CdmppError as error:

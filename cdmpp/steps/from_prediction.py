@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from cdmpp.network.compiled.replay import START
 from cdmpp.network.training_prediction import StepPrediction
-from cdmpp.network.training_step import StepParameter, TrainingStep
+from cdmpp.network.training_step import StepCall, StepParameter, TrainingStep
 from cdmpp.simulate.timeline import Timeline
 from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph, StepGraph
 
@@ -22,25 +22,29 @@ def graph_of(prediction: StepPrediction) -> StepGraph:
     streams = {queue: f"compute {queue}" if len(set(queues)) > 1 else "compute" for queue in queues}
     gaps_s = _gaps_s(prediction.prediction.timeline, names, queues)
     ops = tuple(
-        Op(
-            call.call.name,
-            call.phase,
+        op_of(
+            call,
             spans[call.call.name].end_s - spans[call.call.name].start_s,
             gaps_s[place],
             spans[call.call.name].task.label,
             streams[queues[place]],
             tuple(source for source in call.call.inputs if queues[source] != queues[place]),
-            call.is_recomputed,
-            output_bytes=call.call.output_bytes,
-            inputs=call.call.inputs,
-            saved_bytes=call.call.saved_bytes,
-            result_bytes=call.call.result_bytes,
-            forward=call.call.forward,
         )
         for place, call in enumerate(step.calls)
     )
     start_s = spans[START].end_s - spans[START].start_s if START in spans else spans[names[0]].start_s
     return StepGraph((RankGraph(0, ops, gradients_of(step), modules_of(step), start_s, buffers=step.buffers),))
+
+
+def op_of(
+    call: StepCall, duration_s: float, gap_s: float, kind: str, stream: str = "compute", waits: tuple[int, ...] = ()
+) -> Op:
+    """Return a call of a step as an op that takes so long."""
+    return Op(
+        call.call.name, call.phase, duration_s, gap_s, kind, stream, waits, call.is_recomputed,
+        output_bytes=call.call.output_bytes, inputs=call.call.inputs, saved_bytes=call.call.saved_bytes,
+        result_bytes=call.call.result_bytes, forward=call.call.forward,
+    )  # fmt: skip
 
 
 def gradients_of(step: TrainingStep) -> tuple[Gradient, ...]:

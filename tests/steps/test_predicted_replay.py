@@ -43,7 +43,7 @@ def found(tmp_path_factory):
         yield cdmpp.predict_step(step, device="epyc-genoa", schedule="untuned", progress=False)
 
 
-@pytest.mark.parametrize("name", [kind.name for kind in STRATEGIES])
+@pytest.mark.parametrize("name", [kind.name for kind in STRATEGIES if not kind.divides_model])
 def test_one_rank_is_the_prediction(found, name):
     assert cdmpp.replay_step(found, ranks=1, strategy=name).iteration_s == pytest.approx(found.latency_s)
 

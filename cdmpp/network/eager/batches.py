@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from cdmpp.network.eager.divided import CallExchange
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.graph import Call
 from cdmpp.network.training_phases import live_bytes, saved_bytes
-from cdmpp.network.training_step import StepMemory, TrainingStep
+from cdmpp.network.training_step import StepCall, StepMemory, TrainingStep
 from cdmpp.operators.operator import EagerOperator
+
+_BYTES = ("output_bytes", "saved_bytes", "result_bytes")
+"""Fields of a call that may depend on the batch."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,7 @@ class SizedStep:
     batch: int
     operators: tuple[EagerOperator, ...]
     """One a call."""
-    calls: tuple[Call, ...]
+    calls: tuple[StepCall, ...]
     """Calls with the bytes that they write. Their task ids are those of the reading that they come from."""
     memory: StepMemory
     exchanges: tuple[CallExchange, ...]
@@ -33,7 +37,7 @@ def sized(read: EagerNetwork) -> SizedStep:
     """Return the calls of a step at the batch at which it was read."""
     step = _step(read)
     operators = tuple(read.operators[call.task_id] for call in read.graph.calls)
-    return SizedStep(read.batch, operators, read.graph.calls, step.memory, read.exchanges, step)
+    return SizedStep(read.batch, operators, step.calls, step.memory, read.exchanges, step)
 
 
 def at_batch(low: EagerNetwork, high: EagerNetwork, batch: int) -> SizedStep | None:
@@ -55,24 +59,23 @@ def at_batch(low: EagerNetwork, high: EagerNetwork, batch: int) -> SizedStep | N
     made: dict[tuple[str, str, float, float], EagerOperator | None] = {}
     operators: list[EagerOperator] = []
     calls: list[Call] = []
+    grow = partial(_affine, first=low.batch, more=more)
     for place, (one, two) in enumerate(zip(low.graph.calls, high.graph.calls, strict=True)):
         key = (one.task_id, two.task_id, low.elements.get(place, 0), high.elements.get(place, 0))
         if key not in made:
             pair = low.operators[one.task_id], high.operators[two.task_id]
             made[key] = _operator(*pair, key[2:], low.batch, batch)
-        operator, written = made[key], _affine(one.output_bytes, two.output_bytes, low.batch, more)
-        saved = None if one.saved_bytes is None else _affine(one.saved_bytes, two.saved_bytes or 0, low.batch, more)
-        if operator is None or written is None or (one.saved_bytes is not None and saved is None):
+        sizes = [(getattr(one, name), getattr(two, name)) for name in _BYTES]
+        grown = [None if size is None or larger is None else grow(size, larger) for size, larger in sizes]
+        operator = made[key]
+        if operator is None or any(a is None and b[0] is not None for a, b in zip(grown, sizes, strict=True)):
             return None
         operators.append(operator)
-        calls.append(replace(one, output_bytes=written, saved_bytes=saved))
-    given = _affine(step.memory.input_bytes, other.memory.input_bytes, low.batch, more)
-    exchanges = [
-        replace(one, bytes=size)
-        for one, two in zip(low.exchanges, high.exchanges, strict=True)
-        if (size := _affine(one.bytes, two.bytes, low.batch, more)) is not None
-    ]
-    if given is None or len(exchanges) < len(low.exchanges):
+        found: dict[str, Any] = dict(zip(_BYTES, grown, strict=True))
+        calls.append(replace(one, **found))
+    given = grow(step.memory.input_bytes, other.memory.input_bytes)
+    sent = [grow(one.bytes, two.bytes) for one, two in zip(low.exchanges, high.exchanges, strict=True)]
+    if given is None or None in sent:
         return None
     graph, phases = replace(step.graph, calls=tuple(calls)), [call.phase for call in step.calls]
     ready = [one.ready for one in step.parameters if one.is_used]
@@ -83,7 +86,9 @@ def at_batch(low: EagerNetwork, high: EagerNetwork, batch: int) -> SizedStep | N
         saved_activation_bytes=saved_bytes(graph, phases),
         live_bytes=live_bytes(graph, phases, ready, recomputed),
     )
-    return SizedStep(batch, tuple(operators), graph.calls, memory, tuple(exchanges), step)
+    exchanges = tuple(replace(one, bytes=size) for one, size in zip(low.exchanges, sent, strict=True) if size)
+    stepped = tuple(replace(told, call=call) for told, call in zip(step.calls, calls, strict=True))
+    return SizedStep(batch, tuple(operators), stepped, memory, exchanges, step)
 
 
 def _step(read: EagerNetwork) -> TrainingStep:
@@ -93,21 +98,22 @@ def _step(read: EagerNetwork) -> TrainingStep:
 
 def _is_alike(low: EagerNetwork, high: EagerNetwork) -> bool:
     """True if both readings have the same calls, but for sizes."""
-    step, other = _step(low), _step(high)
-    fixed: Sequence[Callable[[TrainingStep], object]] = (
-        lambda one: [
-            (c.call.name, c.call.inputs, c.phase, c.is_recomputed, c.call.saved_bytes is None) for c in one.calls
-        ],
-        lambda one: [[number for number, _ in c.call.resident] for c in one.calls],
-        lambda one: (one.parameters, one.frozen, one.buffers, one.optimizer),
-        lambda one: replace(one.memory, input_bytes=0, saved_activation_bytes=0, live_bytes=0),
-    )
-    are_alike = [[replace(one, bytes=0) for one in read.exchanges] for read in (low, high)]
-    return (
-        low.stand_ins == high.stand_ins
-        and are_alike[0] == are_alike[1]
-        and all(what(step) == what(other) for what in fixed)
-    )
+
+    def fixed(read: EagerNetwork) -> tuple[object, ...]:
+        step = _step(read)
+        return (
+            [(told.phase, told.is_recomputed, _without_sizes(told.call)) for told in step.calls],
+            (step.parameters, step.frozen, step.buffers, step.optimizer, read.stand_ins),
+            replace(step.memory, input_bytes=0, saved_activation_bytes=0, live_bytes=0),
+            [replace(one, bytes=0) for one in read.exchanges],
+        )
+
+    return fixed(low) == fixed(high)
+
+
+def _without_sizes(call: Call) -> Call:
+    known: dict[str, Any] = {name: None if getattr(call, name) is None else 0 for name in _BYTES}
+    return replace(call, task_id="", resident=tuple((number, 0) for number, _ in call.resident), **known)
 
 
 def _operator(

@@ -66,6 +66,7 @@ class LocalGraph:
         from torch._subclasses.fake_tensor import FakeTensorMode
 
         self.exported, self.graph = exported, torch.fx.Graph()
+        self.parameters = exported.graph_signature.inputs_to_parameters
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.nodes: dict[Any, Any] = {}
         """Node of the whole graph -> that of one rank."""
@@ -80,7 +81,7 @@ class LocalGraph:
         import torch
 
         new = self.graph.create_node("placeholder", old.target, name=old.name)
-        value, parameter = old.meta.get("val"), self.exported.graph_signature.inputs_to_parameters.get(old.name)
+        value, parameter = old.meta.get("val"), self.parameters.get(old.name)
         if isinstance(value, torch.Tensor):
             with self.mode:
                 value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)

@@ -20,8 +20,8 @@ from cdmpp.operators.operator import EagerOperator
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.sources.source import SPLITS, OpExchange, RankWork, StepSource, split_of
 from cdmpp.plans.strategies import STRATEGIES
-from cdmpp.steps.from_prediction import gradients_of, modules_of
-from cdmpp.steps.step_graph import Op, RankGraph
+from cdmpp.steps.from_prediction import gradients_of, modules_of, op_of
+from cdmpp.steps.step_graph import RankGraph
 from cdmpp.steps.strategy import OperatorStrategy
 
 _LOW = 2
@@ -112,19 +112,13 @@ class PredictedSource(StepSource):
         starts = started_s([one.latency_s for one in prices], [one.dispatch_s for one in prices])
         ends = [start + price.latency_s for start, price in zip(starts, prices, strict=True)]
         ops = tuple(
-            Op(
-                call.name,
-                told.phase,
+            op_of(
+                call,
                 prices[place].latency_s,
                 starts[place + 1] - ends[place] if place + 1 < len(ends) else 0.0,
                 sized.operators[place].kind.op_class,
-                is_recomputed=told.is_recomputed,
-                output_bytes=call.output_bytes,
-                inputs=call.inputs,
-                saved_bytes=call.saved_bytes,
-                forward=call.forward,
             )
-            for place, (call, told) in enumerate(zip(sized.calls, sized.step.calls, strict=True))
+            for place, call in enumerate(sized.calls)
         )
         step = sized.step
         rank = RankGraph(0, ops, gradients_of(step), modules_of(step), starts[0], buffers=step.buffers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from network import training_networks
@@ -23,18 +25,7 @@ def check_same(source: PredictedSource, batch: int) -> None:
     for got, expected in zip(found.rank.ops, rank.ops, strict=True):
         assert got.duration_s == pytest.approx(expected.duration_s, rel=1e-6)
         assert got.gap_s == pytest.approx(expected.gap_s, rel=1e-6, abs=1e-12)
-        for name in (
-            "name",
-            "phase",
-            "kind",
-            "stream",
-            "inputs",
-            "output_bytes",
-            "saved_bytes",
-            "is_recomputed",
-            "forward",
-        ):
-            assert getattr(got, name) == getattr(expected, name), (name, got, expected)
+        assert replace(got, duration_s=0.0, gap_s=0.0) == replace(expected, duration_s=0.0, gap_s=0.0)
     for name in ("gradients", "modules", "buffers"):
         assert getattr(found.rank, name) == getattr(rank, name)
     assert found.rank.start_s == pytest.approx(rank.start_s)
