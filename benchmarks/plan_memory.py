@@ -19,12 +19,14 @@ from torch import nn
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile, record_function
 
-import cdmpp
 from benchmarks.gloo_jobs.jobs import STEPS, Job
 from benchmarks.gloo_jobs.predicted import plan_of
 from benchmarks.publish.markdown import table, write_page
+from cdmpp.network.eager.step import read_step
+from cdmpp.network.workload import Workload
 from cdmpp.plans.memory import Memory, MemoryParts
-from cdmpp.steps.from_prediction import graph_of
+from cdmpp.steps.from_prediction import gradients_of, modules_of
+from cdmpp.steps.step_graph import Op, RankGraph
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "plan-memory.md"
 HEAD = """# Memory of plans
@@ -160,10 +162,23 @@ def _rank(rank: int, number: int, ranks: int, port: int, folder: str) -> None:
 def estimated(job: Job, ranks: int) -> MemoryParts:
     """What the plan of the job is estimated to hold."""
     make, example = NETWORKS[job.network]
-    step = cdmpp.predict_step(
-        make(), (example(),), device="xeon-icelake", runtime="torch", loss="model", optimizer="adamw"
+    workload = Workload(
+        make(),
+        (example(),),
+        loss=lambda output: output.float().square().mean(),
+        optimizer="adamw",
+        mode="training_step",
     )
-    return Memory(step.step.memory, graph_of(step).ranks[0]).parts(plan_of(job, ranks))
+    step = read_step(workload, "cpu").step
+    ops = tuple(
+        Op(
+            one.call.name, one.phase, 0.0, is_recomputed=one.is_recomputed, output_bytes=one.call.output_bytes,
+            inputs=one.call.inputs, saved_bytes=one.call.saved_bytes,
+        )
+        for one in step.calls
+    )  # fmt: skip
+    rank = RankGraph(0, ops, gradients_of(step), modules_of(step), buffers=step.buffers)
+    return Memory(step.memory, rank).parts(plan_of(job, ranks))
 
 
 def main() -> None:

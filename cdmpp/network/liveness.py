@@ -30,6 +30,8 @@ def alive_of(
 ) -> list[tuple[int, int]]:
     """Return the bytes alive while each run writes its result, and after it: a result lives until its last reader ran.
 
+    A call that writes no bytes works in place: whoever reads it reads the first result that it reads itself.
+
     Args:
         calls: all calls.
         runs: place of each call as they run, and whether it reads only what autograd saved. A call that runs twice
@@ -37,13 +39,14 @@ def alive_of(
         to_end: places of calls whose results live to the end.
     """
     latest = dict[int, int]()
-    """Place -> the run whose result is read."""
+    """Place -> the run whose bytes are read."""
     ends = {False: list(range(len(runs))), True: list(range(len(runs)))}
     for run, (place, reads_saved) in enumerate(runs):
         for source in calls[place].inputs:
             if source in latest:
                 ends[reads_saved][latest[source]] = run
-        latest[place] = run
+        first = calls[place].inputs[0] if calls[place].inputs else place
+        latest[place] = run if calls[place].output_bytes else latest.get(first, run)
     for place in to_end:
         if place in latest:
             ends[False][latest[place]] = len(runs)

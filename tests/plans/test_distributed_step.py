@@ -77,7 +77,7 @@ def test_a_plan_is_replayed_with_all_that_it_sets(found):
     ("options", "told"),
     [
         ({"ranks": 2, "link": "ethernet-25g", "memory_limit_bytes": 1000}, "no plan of ddp needs at most 1.00 kB"),
-        ({"ranks": 2, "link": "ethernet-25g", "strategy": "zero"}, "unknown parallel strategy 'zero'"),
+        ({"ranks": 2, "link": "ethernet-25g", "strategy": "zeros"}, "unknown parallel strategy 'zeros'"),
         ({"ranks": 2}, "name a cluster or a link"),
         ({"ranks": 2, "link": "ethernet-25g", "most_accumulation_steps": 0}, "most_accumulation_steps is 0"),
         ({"link": "ethernet-25g"}, "the number of ranks is not given"),

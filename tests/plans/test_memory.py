@@ -14,7 +14,7 @@ from cdmpp.plans.memory import LiveBytes, MemoryParts, peak_parts
 from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.parameter_server import ParameterServer
-from cdmpp.steps.step_graph import ModuleSpan
+from cdmpp.steps.step_graph import ModuleSpan, Op
 from cdmpp.steps.strategy import RankBytes
 from tests.plans.toy_job import MIB, layers, memory
 
@@ -45,6 +45,13 @@ def test_memory_by_hand():
         == 2 * size + much
     )
     assert tight.peak_bytes(plan_on(2, "fsdp")) == size + much // 2
+
+
+def test_a_call_in_place_keeps_what_it_writes_into():
+    """Such as the gradient of a loss that is scaled where it stands: 8 bytes of 0, read through 1 by 2."""
+    made = [Op("loss", "backward", 0.0, output_bytes=8), Op("scaled", "backward", 0.0, inputs=(0,))]
+    read = Op("scores", "backward", 0.0, output_bytes=4, inputs=(1,))
+    assert [during for during, _ in alive_of([*made, read], [(place, True) for place in range(3)])] == [8, 8, 12]
 
 
 def test_buckets_hold_parameters_without_a_gradient_too():

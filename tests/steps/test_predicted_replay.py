@@ -99,7 +99,7 @@ def test_a_network_goes_all_the_way(found):
         ({"ranks": 2, "cluster": "dgx-a100", "link": "nvlink3"}, "leave one out"),
         ({"ranks": 2, "cluster": "moon"}, "unknown cluster 'moon'"),
         ({"ranks": 5, "cluster": "cpus-ethernet"}, "5 ranks do not fit on cluster cpus-ethernet: it has 4 devices"),
-        ({"ranks": 2, "link": "ethernet-25g", "strategy": "zero"}, "unknown parallel strategy 'zero'"),
+        ({"ranks": 2, "link": "ethernet-25g", "strategy": "zeros"}, "unknown parallel strategy 'zeros'"),
         ({"ranks": 2, "link": "ethernet-25g", "granularity": "all"}, "unknown granularity 'all'"),
     ],
 )
