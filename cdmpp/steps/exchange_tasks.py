@@ -80,6 +80,8 @@ def carried(
     else:
         latency_s, flow = topology.cost(collective, members).latency_s, None
     key, streams = TaskKey(step, "exchange", ALL_RANKS, place), streams_of(exchange, topology)
+    if exchange.kind == "send_recv" and topology.backend == "gloo":
+        streams += (_pair(exchange.peers or (exchange.ranks[0], exchange.ranks[-1])),)
     after = _joined(launched[rank] for rank in exchange.ranks)
     task = Task(key, latency_s, streams, after, label=exchange.kind, flow=flow)
     return Carried((task,), dict.fromkeys(exchange.ranks, (key,)))
@@ -99,6 +101,15 @@ def streams_of(exchange: Exchange, topology: Topology) -> tuple[Stream, ...]:
     return tuple(Stream(rank, f"{COMMUNICATION} {group}".strip()) for rank in exchange.ranks)
 
 
+def _pair(peers: tuple[int, int]) -> Stream:
+    """The stream of all messages between two ranks over gloo, either way, one at a time.
+
+    A message moves when the receiver has told the sender that it is there, and that word stands behind what the
+    receiver sends itself.
+    """
+    return Stream(min(peers), f"messages with {max(peers)}")
+
+
 def links_of(ranks: Sequence[int], peers: tuple[int, int] | None) -> tuple[str, ...]:
     """List the ways out of and into each rank that a measured exchange crosses; a message goes one way only."""
     if peers is not None:
@@ -114,8 +125,7 @@ def measured_rates(exchanges: Sequence[Exchange]) -> dict[str, float]:
 def _measured(step: int, place: int, exchange: Exchange, wire_s: float, launched: Keys, workers: int) -> Carried:
     """One task over the links of its ranks, from the latest arrival on; the last of them ends it for all.
 
-    A message takes no worker. It waits for those before it between the same two ranks, either way: it moves when the
-    receiver has told the sender that it is there, and that word stands behind what the receiver sends itself.
+    A message takes no worker. It waits for those before it between the same two ranks, either way.
     """
     arrivals = [
         Task(TaskKey(step, "arrival", rank, place), exchange.lag_s.get(rank, 0.0), (), launched[rank], label="arrival")
@@ -124,7 +134,7 @@ def _measured(step: int, place: int, exchange: Exchange, wire_s: float, launched
     key, peers = TaskKey(step, "exchange", ALL_RANKS, place), exchange.peers
     slots: tuple[Stream, ...] = ()
     if peers is not None:
-        slots = (Stream(min(peers), f"messages with {max(peers)}"),)
+        slots = (_pair(peers),)
     elif exchange.kind != "send_recv":
         slots = tuple(Stream(rank, f"exchange {place % workers}") for rank in exchange.ranks)
     flow = Flow(wire_s, links_of(exchange.ranks, peers))

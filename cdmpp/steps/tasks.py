@@ -63,7 +63,7 @@ def step_ends_s(timeline: Timeline) -> list[float]:
 def _step(step: int, awaited: int | None, graph: StepGraph, topology: Topology | None, granularity: str) -> list[Task]:
     """Tasks of one step. Its updates and its end wait for the exchanges of the step ``awaited``, if there is one."""
     exchanged = list[Task]()
-    previous = dict[Stream, tuple[TaskKey, ...]]()
+    previous, latest = dict[Stream, tuple[TaskKey, ...]](), dict[int, tuple[TaskKey, ...]]()
     waits: list[dict[int, list[TaskKey]]] = [{} for _ in graph.ranks]
     for place, one in enumerate(graph.exchanges):
         is_queued = one.wire_s is None and one.kind != "push_pull"
@@ -71,9 +71,12 @@ def _step(step: int, awaited: int | None, graph: StepGraph, topology: Topology |
         launched: dict[int, tuple[TaskKey, ...]] = {rank: (_op_key(step, rank, at),) for rank, at in one.after.items()}
         for stream in streams:
             launched[stream.rank] += previous.get(stream, ())
+        if one.follows:
+            launched = {rank: (*keys, *latest.get(rank, ())) for rank, keys in launched.items()}
         made = carried(step, place, one, launched, topology, granularity, graph.workers)
         exchanged += made.tasks
         previous |= {stream: tuple(made.ends[stream.rank]) for stream in streams}
+        latest |= made.ends
         for rank, places in one.before.items():
             for waiting in places:
                 ends = made.ends[rank]

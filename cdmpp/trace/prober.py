@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from cdmpp.platform.files import write_text
+from cdmpp.steps.contention import MOST_SHARE
 from cdmpp.trace.folder import PROBE
 
 SIZES = tuple(4**power for power in range(6, 13))
@@ -28,11 +30,9 @@ def probe(folder: Path | str, kinds: Sequence[str] = ("all_reduce",), budget_s: 
     share of a processor that exchanges take.
     """
     rows = [row for kind in kinds for row in _curve(kind, budget_s)]
-    beside = kinds if dist.get_backend() != "nccl" else ()
-    shares = {kind: _lost_beside(rows, kind) for kind in beside if kind == kinds[0] or kind == "send_recv"}
+    share = _lost_beside(rows) if rows and dist.get_backend() != "nccl" else 0.0
     if dist.get_rank() == 0:
-        table = {"ranks": dist.get_world_size(), "backend": dist.get_backend(), "rows": rows}
-        table |= {"processor_share": shares.get(kinds[0], 0.0), "processor_shares": shares}
+        table = {"ranks": dist.get_world_size(), "backend": dist.get_backend(), "rows": rows, "processor_share": share}
         write_text(Path(folder) / PROBE, json.dumps(table))
 
 
@@ -51,8 +51,12 @@ def _curve(kind: str, budget_s: float) -> list[dict]:
     return rows
 
 
-def _lost_beside(rows: Sequence[dict], kind: str) -> float:
-    """Share of its speed that an operator loses next to an exchange, mean over ranks, median over rounds."""
+def _lost_beside(rows: Sequence[dict]) -> float:
+    """Share of its speed that an operator loses next to an exchange, mean over ranks, median over rounds.
+
+    Where only messages were timed, whose bytes go one way, an exchange whose bytes go both ways takes twice theirs.
+    """
+    kind = rows[0]["kind"]
     fits = [row["bytes"] for row in rows if row["kind"] == kind and row["latency_s"] <= 2 * _ROUND_S]
     size, x = max(fits, default=SIZES[0]), torch.ones(256, 256)
     lost = []
@@ -61,11 +65,12 @@ def _lost_beside(rows: Sequence[dict], kind: str) -> float:
         alone = _calls_a_second(x, lambda begin_s: time.perf_counter() - begin_s < _ROUND_S)
         dist.barrier()
         work = _started(kind, size, "cpu")
-        shared = _calls_a_second(x, lambda _: work is not None and not work.is_completed())  # noqa: B023 (this round's)
-        if work is not None:
-            work.wait()
+        waiting = threading.Thread(target=work.wait if work is not None else None)  # gloo's messages say no other way
+        waiting.start()
+        shared = _calls_a_second(x, lambda _: waiting.is_alive())  # noqa: B023 (called in this round only)
+        waiting.join()
         lost.append(_mean(max(0.0, 1 - shared / alone)))
-    return statistics.median(lost)
+    return min(MOST_SHARE, statistics.median(lost) * (2 if kind == "send_recv" else 1))
 
 
 def _calls_a_second(x: torch.Tensor, goes_on: Callable[[float], bool]) -> float:

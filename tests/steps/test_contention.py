@@ -74,3 +74,14 @@ def test_an_exchange_takes_its_share_of_a_processor_that_ranks_share():
     graph = StepGraph(ranks, (sent,), processor_share=0.5, is_contention_free=True, processors=("a", "a"))
     assert step_s(graph) == pytest.approx(2.5, rel=2e-3)  # a quarter of the processor for a second, then half of it
     assert step_s(replace(graph, processors=())) == pytest.approx(1.5, rel=2e-3)
+
+
+def test_messages_take_half_and_ranks_of_a_processor_each_their_part():
+    ranks = tuple(RankGraph(rank, (Op("x", "forward", 0.0), Op("y", "backward", 1.0))) for rank in range(2))
+    message = Exchange("send_recv", MB, {0: 0, 1: 0}, {}, group="0->1", wire_s=1.0)
+    graph = StepGraph(ranks, (message,), processor_share=0.5, is_contention_free=True)
+    assert step_s(graph) == pytest.approx(1.25, rel=2e-3)  # a quarter of the processor is lost for a second
+    alone = replace(graph, ranks=(*ranks, replace(ranks[0], rank=2)), processors=("a", "b", "a"))
+    # rank 2 sends nothing, yet loses what the message of rank 0 takes from their processor: an eighth for a second
+    assert replay(alone).busy_s[2] == pytest.approx(replay(alone).busy_s[0], rel=2e-3)
+    assert replay(alone).busy_s[2] == pytest.approx(2.125, rel=4e-3)

@@ -70,3 +70,32 @@ def test_an_exchange_that_nobody_measured_needs_a_topology():
         replay(graph)
     with pytest.raises(CdmppError, match=r"exchange 0 is of ranks \(0, 3\), the step has 2 ranks"):
         replace(graph, exchanges=(Exchange("all_reduce", MIB, {0: 5, 3: 5}),))
+
+
+def test_messages_both_ways_take_turns_on_gloo_only():
+    """The word that a receiver is there stands behind what it sends itself, in one connection (torch 2.13)."""
+    ranks = tuple(RankGraph(rank, (Op("x", "forward", 0.0),)) for rank in range(2))
+    both = tuple(
+        Exchange("send_recv", MIB, {0: 0, 1: 0}, {0: (1,), 1: (1,)}, group=group, members=tuple(map(int, group[::3])))
+        for group in ("0->1", "1->0")
+    )
+    graph = StepGraph(ranks, both)
+    one_s = replay(replace(graph, exchanges=both[:1]), wires(2)).step_s
+    assert replay(graph, wires(2)).step_s == pytest.approx(one_s)
+    assert replay(graph, wires(2, backend="gloo")).step_s == pytest.approx(2 * one_s)
+
+
+def test_an_exchange_that_follows_waits_for_one_of_another_group():
+    ranks = tuple(RankGraph(rank, (Op("x", "backward", 0.0),)) for rank in range(4))
+    first, second = (
+        [
+            Exchange("all_reduce", MIB, dict.fromkeys(group, 0), dict.fromkeys(group, (1,)), members=group)
+            for group in groups
+        ]
+        for groups in (((0, 1), (2, 3)), ((0, 2), (1, 3)))
+    )
+    beside = StepGraph(ranks, (*first, *second))
+    behind = replace(beside, exchanges=(*first, *(replace(one, follows=True) for one in second)))
+    one_s = replay(replace(beside, exchanges=tuple(first)), wires(4)).step_s
+    assert replay(beside, wires(4)).step_s == pytest.approx(one_s)
+    assert replay(behind, wires(4)).step_s == pytest.approx(2 * one_s)

@@ -30,16 +30,18 @@ class HSDP(FSDP):
     def exchanges(self, graph: StepGraph, sizes: Mapping[str, int] | None = None) -> tuple[Exchange, ...]:
         """List those of FSDP, and an all-reduce of what each reduce-scatter leaves; on a GPU only the update awaits it.
 
+        Without overlap each exchange waits for the one before, whichever group that is of.
+
         A group of one rank gathers and scatters nothing.
         """
         found, sizes = list[Exchange](), sizes or {self.degrees[0]: len(graph.ranks)}
         shards, replicas = self.shards(sizes), sizes.get("dp_replicate", 1)
         for one in super().exchanges(graph, sizes):
-            found += [one] if shards > 1 else []
+            found += [replace(one, follows=not self.overlap)] if shards > 1 else []
             if one.kind == "reduce_scatter" and replicas > 1:
                 before = {} if self.overlap else one.before
                 part = replace(one, kind="all_reduce", bytes=one.bytes // shards, before=before)
-                found.append(replace(part, name=f"{one.name} of replicas", along=("dp_replicate",)))
+                found.append(replace(part, name=f"{one.name} of replicas", along=("dp_replicate",), follows=True))
         return tuple(found)
 
     def torch_lines(self) -> tuple[str, ...]:

@@ -34,6 +34,8 @@ def test_replicas_sum_what_each_reduce_scatter_leaves():
     assert [(one.bytes, one.along) for one in found[4:]] == [
         (2 * MIB, ("dp_shard",)), (MIB, ("dp_replicate",)), (MIB, ("dp_shard",)), (MIB // 2, ("dp_replicate",)),
     ]  # fmt: skip
+    assert [one.follows for one in found] == [False] * 5 + [True, False, True]
+    assert all(one.follows for one in HSDP(overlap=False).exchanges(graph, sizes))
     assert not found[5].before and HSDP(overlap=False).exchanges(graph, sizes)[5].before  # ranks stand still on gloo
     plan = Plan(HSDP(), ParallelDegrees(dp_replicate=2, dp_shard=2))
     groups = replica_exchanges(graph, plan, Mesh(plan.degrees), range(4))
