@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cdmpp.collectives import cluster
 from cdmpp.collectives.collective import Collective
+from cdmpp.collectives.fitted_nodes import fitted_nodes
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.collectives.probed import probed
 from cdmpp.collectives.topology import Topology, fitted, on_cluster, on_link, topology_of
@@ -174,3 +175,16 @@ def test_a_cluster_grows_openly():
         topology_of(20, "v100", "dgx1-v100", can_grow=True)
     with pytest.raises(CdmppError, match="it is one node of 8 devices, and field between names no link to others"):
         topology_of(16, "mi300x", "mi300x-platform", can_grow=True)
+
+
+def test_two_wires_price_groups_inside_nodes_and_between_them():
+    inside, between = AlphaBeta(1e-6, 1e-11), AlphaBeta(1e-5, 1e-10)
+    links = fitted_nodes(inside, between, 8, 2)
+    asked = Collective("all_reduce", 4000, 2)
+    assert links.cost(asked, (0, 1)).latency_s == pytest.approx(2 * (1e-6 + 2000 * 1e-11))
+    # each of four GPUs of a node has such a group, and one adapter carries them all
+    assert links.cost(asked, (0, 4)).latency_s == pytest.approx(2 * (1e-5 + 4 * 2000 * 1e-10))
+    assert fitted_nodes(inside, between, 8, 2, adapters=4).cost(asked, (0, 4)).latency_s == pytest.approx(
+        2 * (1e-5 + 2000 * 1e-10)
+    )
+    assert fitted_nodes(inside, between, 8, 1).cost(asked, (0, 4)).latency_s == pytest.approx(2 * (1e-6 + 2000 * 1e-11))

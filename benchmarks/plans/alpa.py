@@ -1,0 +1,77 @@
+"""Alpa's Wide-ResNets: memory of data parallel and ZeRO plans beside what the oracle says."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.plans.alpa_rows import ABLATION_BATCH, MEMORY_BYTES, Row, read, workload
+from cdmpp import predict_step
+from cdmpp.plans.memory import Memory
+from cdmpp.plans.plan import plan_on
+from cdmpp.plans.strategies import STRATEGIES
+from cdmpp.steps.from_prediction import graph_of
+from cdmpp.steps.strategy import Strategy
+
+_METHODS = ("data_parallel", "zero_2", "zero_3")
+_COMMAND = "python -m benchmarks.plans alpa --data FOLDER --publish"
+
+
+def tables(data: Path) -> list[dict[str, Any]]:
+    """Judge the oracle on the folder ``alpa-osdi22`` of ``data``."""
+    return [_memory([one for one in read(data / "alpa-osdi22") if one.is_ablation and one.method in _METHODS])]
+
+
+def _memory(found: list[Row]) -> dict[str, Any]:
+    said = [_peak_bytes(one) for one in found]
+    right = sum((peak > MEMORY_BYTES) == one.failed for one, peak in zip(found, said, strict=True))
+    errors = [100 * abs(peak / one.peak_bytes - 1) for one, peak in zip(found, said, strict=True) if one.peak_bytes > 0]
+    fits = sum(not one.failed for one in found)
+    return {
+        "title": "Alpa: does Wide-ResNet fit",
+        "note": (
+            "Peak memory of a GPU, data parallel and ZeRO, one step of 32 images; no row is used for a fit. XLA frees "
+            "what PyTorch would, and reduces one gradient at a time: gradients are views of buckets, and buckets hold "
+            f"one parameter. Right in {right} of {len(found)} rows ({100 * right / len(found):.0f} %); always "
+            f'"fits": {100 * fits / len(found):.0f} %. Peaks of the rows that ran: MAPE {np.mean(errors):.1f} %, '
+            f"median {np.median(errors):.1f} %, mostly too high: ranks of the oracle run PyTorch's ZeRO, with a copy "
+            "of their part of the parameters."
+        ),
+        "commands": [_COMMAND],
+        "columns": ["method", "GPUs", "predicted, GiB", "measured, GiB", "predicted", "measured"],
+        "rows": [
+            [
+                one.method,
+                str(one.gpus),
+                f"{peak / 2**30:.1f}",
+                f"{one.peak_bytes / 2**30:.1f}" if one.peak_bytes > 0 else "-",
+                "too much" if peak > MEMORY_BYTES else "fits",
+                "failed" if one.failed else "ran",
+            ]
+            for one, peak in zip(found, said, strict=True)
+        ],
+    }
+
+
+def _peak_bytes(row: Row) -> float:
+    memory = _memory_of(row.gpus)
+    return memory.peak_bytes(plan_on(row.gpus, _strategy(row.method, memory)))
+
+
+def _strategy(method: str, memory: Memory) -> Strategy:
+    if method == "data_parallel":
+        return STRATEGIES["ddp"](gradient_as_bucket_view=True)
+    if method == "zero_2":
+        largest = max(one.bytes for one in memory.rank.gradients) // 4
+        return STRATEGIES["zero"](stage=2, bucket_elements=largest)
+    return STRATEGIES["fsdp"]()
+
+
+@cache
+def _memory_of(gpus: int) -> Memory:
+    """What one of the GPUs holds by itself."""
+    step = predict_step(workload(gpus, ABLATION_BATCH // gpus), device="v100", runtime="torch", progress=False)
+    return Memory(step.step.memory, graph_of(step).ranks[0], is_gpu=True)
