@@ -29,6 +29,7 @@ from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.parameter_server import ParameterServer
+from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph, StepGraph
 from cdmpp.steps.strategy import OperatorStrategy
@@ -148,6 +149,7 @@ MADE: list[tuple[Any, Mapping[str, tuple[Any, ...]]]] = [
     (FSDP(), {}),
     *((kind(), {}) for kind in STRATEGIES if issubclass(kind, OperatorStrategy)),
     (ParameterServer(), {"sum_bytes_per_s": (1.5, 10**18)}),
+    (Pipeline(), {"cuts": ([],)}),
     (Collective("all_reduce", 8, 2), {}),
     (cluster.get("dgx-a100"), {"name": TEXTS, "title": TEXTS, "source": TEXTS}),
     (interconnect.get("nvlink3"), {

@@ -115,7 +115,8 @@ def _strategy(options: argparse.Namespace) -> Strategy:
         if kind is not wanted:
             raise UsageError(f"{flag.option} goes with --strategy {kind.name}, given {wanted.name}: leave it out")
         settings[name] = value
-    return replace(wanted(**settings), overlap=not options.no_overlap)
+    made = wanted(**settings)
+    return replace(made, overlap=False) if options.no_overlap else made
 
 
 def _slow(text: str) -> tuple[int, float]:

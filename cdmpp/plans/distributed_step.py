@@ -11,18 +11,22 @@ from cdmpp.collectives.collective import RANKS
 from cdmpp.collectives.topology import topology_of
 from cdmpp.errors import CdmppError, UsageError
 from cdmpp.network.training_prediction import StepPrediction
-from cdmpp.plans.evaluate import Evaluator, changed
+from cdmpp.plans.evaluate import Evaluator
+from cdmpp.plans.lower import lower_work, micro_batches_of, replicas_of
 from cdmpp.plans.memory import Memory
 from cdmpp.plans.plan import ACCUMULATION, Plan, plan_on
 from cdmpp.plans.search import search
 from cdmpp.plans.search_result import SearchResult
+from cdmpp.plans.sources.source import RankWork
 from cdmpp.plans.strategies import DEFAULT_STRATEGY
 from cdmpp.platform.limits import Limits, checked
+from cdmpp.steps.bounds import alone_s
 from cdmpp.steps.exchange_tasks import check_granularity
 from cdmpp.steps.from_prediction import graph_of
 from cdmpp.steps.step_replay import StepReplay
 from cdmpp.steps.strategy import Strategy
-from cdmpp.steps.strategy_replay import replay_strategy
+from cdmpp.steps.strategy_replay import replay_exchanges
+from cdmpp.steps.transforms.accumulate import accumulate
 from cdmpp.steps.transforms.scale import scale_rank, scale_ranks
 
 MEMORY = Limits(1, 2**50, "bytes")
@@ -47,7 +51,8 @@ def replay_step(
     """Replay one training step on several devices, each with the batch of one. Needs no TVM.
 
     Args:
-        step: the step on one device, as ``predict_step`` returned it.
+        step: the step on one device, as ``predict_step`` returned it: of the whole batch of a rank, or of one
+            micro-batch where the plan has a pipeline.
         ranks: number of devices, from 1 up; may be left out where a plan says it.
         cluster: a name of ``conf/cluster``.
         link: a name of ``conf/interconnect``, in place of a cluster: all ranks have it.
@@ -64,12 +69,15 @@ def replay_step(
     topology = topology_of(plan.ranks, step.prediction.device, cluster, link, backend)
     check_granularity(granularity, plan.ranks)
     factors = check_slow(slow or {}, plan.ranks)
-    graph = scale_ranks(changed(graph_of(step), plan), plan.ranks)
+    lowered = lower_work(RankWork(graph_of(step).ranks[0]), plan, topology, fold=False)
+    graph = lowered.graph
     for rank, factor in factors.items():
         graph = scale_rank(graph, rank, factor)
-    strategy = plan.strategy.on_backend(topology.backend)
-    replayed = replay_strategy(graph, strategy, topology, granularity, plan.synchrony)
-    return replace(replayed, warnings=(*_warnings(step, cluster), *replayed.warnings))
+    whole = accumulate(lowered.whole, plan.gradient_accumulation_steps * micro_batches_of(plan))
+    whole_s = alone_s(scale_rank(whole, 0, max(factors.get(rank, 1.0) for rank in range(plan.ranks))))
+    title, share_s = " + ".join(one.name for one in plan.strategies), whole_s * replicas_of(plan) / plan.ranks
+    replayed = replay_exchanges(graph, title, topology, share_s, granularity, plan.synchrony)
+    return replace(replayed, warnings=(*_warnings(step, cluster), *lowered.warnings, *replayed.warnings))
 
 
 @checked(ranks=RANKS, memory_limit_bytes=MEMORY, most_accumulation_steps=ACCUMULATION)

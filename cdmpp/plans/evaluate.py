@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cdmpp.collectives.topology import Topology
-from cdmpp.devices.sheet import nearest
 from cdmpp.errors import CdmppError
+from cdmpp.plans.changed import one_batch
 from cdmpp.plans.cost import Cost, by_cause
 from cdmpp.plans.memory import Memory
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.search_space import SearchSpace
 from cdmpp.platform.limits import check_choice
 from cdmpp.steps.bounds import communication_s, compute_s
-from cdmpp.steps.replay import contention_free, replay
+from cdmpp.steps.replay import replay
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.strategy import Strategy
 from cdmpp.steps.transforms.accumulate import accumulate
 from cdmpp.steps.transforms.fold import fold
-from cdmpp.steps.transforms.fuse_update import can_fuse_update, fuse_update
+from cdmpp.steps.transforms.fuse_update import can_fuse_update
 from cdmpp.steps.transforms.merge_ops import merge_ops
-from cdmpp.steps.transforms.recompute import can_recompute, recompute
+from cdmpp.steps.transforms.recompute import can_recompute
 
 METHODS = ("replay", "closed_form")
 
@@ -108,13 +108,7 @@ def changed(graph: StepGraph, plan: Plan) -> StepGraph:
         raise CdmppError(f"{plan.model_parallel[0].title} divides the model, and this step was made of a whole one")
     if len(several := plan.degrees.beyond_one()) > 1:
         raise CdmppError(f"a step of one device is not replayed along {' and '.join(several)} at the same time yet")
-    known = [module.name for module in can_recompute(graph.ranks[0])]
-    if unknown := [name for name in plan.recompute if name not in known]:
-        raise CdmppError(f"plan.recompute names {unknown[0]!r}, no module of this step; {nearest(unknown[0], known)}")
-    graph = recompute(contention_free(graph), plan.recompute)
-    if plan.update == "fused" and can_fuse_update(graph):
-        graph = fuse_update(graph)
-    return accumulate(graph, plan.gradient_accumulation_steps)
+    return accumulate(one_batch(graph, plan), plan.gradient_accumulation_steps)
 
 
 def _closed_form(graph: StepGraph, strategy: Strategy, topology: Topology | None) -> tuple[float, dict[str, float]]:

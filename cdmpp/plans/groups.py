@@ -49,7 +49,8 @@ def on_groups(one: Exchange, along: Sequence[str], mesh: Mesh, places: Sequence[
         if own and own not in found:
             after = {rank: one.after[rank] for rank in own}
             before = {rank: one.before[rank] for rank in own if rank in one.before}
-            found[own] = replace(one, after=after, before=before, along=(), members=group)
+            members = () if one.kind == "push_pull" else group  # servers take all ranks of the graph
+            found[own] = replace(one, after=after, before=before, along=(), members=members)
     return list(found.values())
 
 

@@ -186,6 +186,12 @@ class RankGraph:
                     f"gradient {gradient.name!r} of rank {self.rank} has {gradient.bytes!r} bytes after op "
                     f"{gradient.ready_after!r}: expected 0 or more, after one of {len(self.ops)} ops"
                 )
+            readers = gradient.readers
+            if type(readers) is not tuple or not all(type(i) is int and 0 <= i < len(self.ops) for i in readers):
+                raise DataError(
+                    f"gradient {gradient.name!r} of rank {self.rank} has the readers {shown(readers)}: expected places "
+                    f"of {len(self.ops)} ops"
+                )
         for module in self.modules:
             self._check(f"module {module.name!r}", module.bytes, module.forward, "forward")
             self._check(f"module {module.name!r}", module.bytes, module.backward, "backward")

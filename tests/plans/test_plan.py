@@ -15,6 +15,7 @@ from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.parameter_server import ParameterServer
+from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.plans.strategies.zero import ZeRO
 
 
@@ -66,6 +67,9 @@ def test_the_product_of_the_degrees_is_the_number_of_ranks():
 PLANS = [
     *(Plan(kind(), ParallelDegrees(**dict.fromkeys(kind.degrees, 4))) for kind in STRATEGIES if not kind.divides_model),
     *(plan_on(4, kind()) for kind in STRATEGIES if kind.divides_model),
+    Plan(
+        FSDP(), ParallelDegrees(pp=2, dp_shard=2), model_parallel=(Pipeline("gpipe", 6, cuts=("h.3",), overlap=True),)
+    ),
     Plan(ZeRO(stage=2, bucket_elements=1000), gradient_accumulation_steps=2),
     plan_on(3, DDP((2**20, 2**23), True, overlap=False), recompute=("h.0", "h.1"), update="fused"),
     plan_on(2, ParameterServer(servers=2, sum_bytes_per_s=1e9), gradient_accumulation_steps=4),

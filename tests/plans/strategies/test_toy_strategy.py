@@ -30,7 +30,7 @@ class Quantized(Strategy):
 
     bits: int = field(default=32, metadata=flag("--bits", _BITS, "bits of a gradient of quantized (default 32)"))
 
-    def exchanges(self, graph):
+    def exchanges(self, graph, sizes=None):
         graph.check_alike()
         size = sum(one.bytes for one in graph.ranks[0].gradients) * self.bits // 32
         after = {rank.rank: max(one.ready_after for one in rank.gradients) for rank in graph.ranks}

@@ -1,0 +1,162 @@
+"""Cut places: where the forward pass of a rank can be cut into stages, and what crosses a cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.devices.sheet import nearest
+from cdmpp.errors import CdmppError
+from cdmpp.steps.step_graph import Op, RankGraph
+
+
+@dataclass(frozen=True)
+class CutPlaces:
+    """A cut at a place is before the op of the forward pass that stands there.
+
+    ``CdmppError`` where nothing says which op of the backward pass belongs to which of the forward pass.
+    """
+
+    rank: RankGraph
+
+    def __post_init__(self) -> None:
+        if any(op.phase == "backward" and op.forward is None and not op.inputs for op in self.rank.ops):
+            raise CdmppError(
+                "pipeline: nothing says which op of the backward pass belongs to which of the forward pass; "
+                "take a step that is predicted, or a table of layers"
+            )
+
+    @cached_property
+    def forward(self) -> tuple[int, ...]:
+        """Places of the ops of the forward pass."""
+        return tuple(place for place, op in enumerate(self.rank.ops) if op.phase == "forward")
+
+    @cached_property
+    def last_readers(self) -> dict[int, int]:
+        """Op of the forward pass -> the last one of the forward pass that reads its result."""
+        return {one: place for place in self.forward for one in self.rank.ops[place].inputs}
+
+    @cached_property
+    def owners(self) -> tuple[int | None, ...]:
+        """Op of the forward pass to which each one belongs; None: an update.
+
+        An op of the backward pass that names none is found by what it reads and makes: results of the forward pass
+        were made on its stage or are read there again, and gradients come from its own or a later stage.
+        """
+        made = {one.ready_after: one.readers[0] for one in self.rank.gradients if one.readers}
+        found = list[int | None]()
+        for place, op in enumerate(self.rank.ops):
+            if op.phase == "update":
+                found.append(None)
+            elif op.phase == "forward" or op.forward is not None:
+                found.append(place if op.phase == "forward" else op.forward)
+            elif place in made:
+                found.append(made[place])
+            else:
+                read = [one for one in op.inputs if self.rank.ops[one].phase == "forward"]
+                later = [owner for one in op.inputs if one not in read if (owner := found[one]) is not None]
+                least = max(read, default=0)
+                most = min((self.last_readers.get(one, one) for one in read), default=self.forward[-1])
+                found.append(max(least, min([most, *later])))
+        return tuple(found)
+
+    @cached_property
+    def sums(self) -> frozenset[int]:
+        """Places of ops that only sum up parts of one gradient: the first reads all parts, the others follow it."""
+        ops, found = self.rank.ops, set[int]()
+        for place, op in enumerate(ops):
+            if op.phase == "backward" and len(op.inputs) > 1 and all(ops[one].phase == "backward" for one in op.inputs):
+                following = range(place, min(place + len(op.inputs) - 1, len(ops)))
+                found |= {one for one in following if ops[one].forward == op.forward}
+        return frozenset(found)
+
+    @cached_property
+    def trained(self) -> frozenset[int]:
+        """Places of the ops of the forward pass whose results have gradients."""
+        pairs = zip(self.rank.ops, self.owners, strict=True)
+        return frozenset(owner for op, owner in pairs if op.phase == "backward" and owner is not None)
+
+    def tensors(self, cut: int) -> tuple[int, ...]:
+        """List the ops before a cut whose results are read behind it: these are sent from stage to stage."""
+        return tuple(one for one, last in self.last_readers.items() if one < cut <= last)
+
+    @cached_property
+    def _crossing(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Tensors of unknown size, and bytes of the others, that cross a cut at each place."""
+        unknown, sizes = (np.zeros(len(self.rank.ops) + 1, np.int64) for _ in range(2))
+        for one, last in self.last_readers.items():
+            size = result_bytes(self.rank.ops[one])
+            for array, value in ((unknown, int(not size)), (sizes, size)):
+                array[one + 1] += value
+                array[last + 1] -= value
+        return np.cumsum(unknown), np.cumsum(sizes)
+
+    def bytes_at(self, cut: int) -> int:
+        """Return the bytes that cross a cut in the forward pass."""
+        return int(self._crossing[1][cut])
+
+    @cached_property
+    def layers(self) -> tuple[int, ...]:
+        """Places of the ops of the forward pass that read parameters, in order."""
+        read = {place for one in self.rank.gradients for place in one.readers}
+        return tuple(sorted(read or {one.forward[0] for one in self.rank.modules}))
+
+    def places(self, stages: int) -> tuple[int, ...]:
+        """List where so many stages can begin: with a module, or, where modules are too few, with a layer.
+
+        Between two of them the cut is where the fewest bytes cross, the latest such place.
+
+        Raises:
+            CdmppError: the model has too few layers.
+        """
+        parts = [one for one in self.rank.modules if not one.is_kept]
+        inside = [
+            next((part.name for part in parts if part.forward[0] <= place <= part.forward[1]), place)
+            for place in self.layers
+        ]
+        found = list[int]()
+        for wanted in (inside, self.layers):
+            pairs = zip(self.layers, self.layers[1:], wanted, wanted[1:], strict=False)
+            found = [self._best(before, after) for before, after, a, b in pairs if a != b]
+            if len(found) >= stages - 1:
+                return tuple(found)
+        raise CdmppError(
+            f"pipeline: {stages} stages of a model that can be cut at {len(found)} places: expected at most "
+            f"{len(found) + 1} stages"
+        )
+
+    def named(self, name: str) -> int:
+        """Return the place at which the op, the module or the layer of a name begins; ``CdmppError``: there is none."""
+        ops = self.rank.ops
+        for place in self.forward:
+            if ops[place].name == name:
+                return place
+        own = [one for one in self.rank.gradients if one.name == name or one.name.startswith(f"{name}.")]
+        if not (read := [place for one in own for place in one.readers]):
+            known = [*(one.name for one in self.rank.modules), *(ops[place].name for place in self.forward)]
+            raise CdmppError(f"pipeline.cuts names {name!r}, no module or op of this step; {nearest(name, known)}")
+        before = [place for place in self.layers if place < min(read)]
+        return self._best(before[-1], min(read)) if before else min(read)
+
+    def _best(self, before: int, after: int) -> int:
+        """The cut with the fewest bytes behind the op ``before`` and up to the op ``after``."""
+        unknown, sizes = self._crossing
+        own = [place for place in self.forward if before < place <= after]
+        return min(reversed(own), key=lambda place: (unknown[place], sizes[place]))
+
+    @cached_property
+    def until_s(self) -> NDArray[np.float64]:
+        """Seconds of forward and backward pass of the ops before each place."""
+        seconds = np.zeros(len(self.rank.ops) + 1)
+        for op, owner in zip(self.rank.ops, self.owners, strict=True):
+            if owner is not None:
+                seconds[owner + 1] += op.delay_s + op.duration_s + op.gap_s
+        return np.cumsum(seconds)
+
+
+def result_bytes(op: Op) -> int:
+    """Return the bytes of what an op hands on."""
+    return op.output_bytes if op.result_bytes is None else op.result_bytes

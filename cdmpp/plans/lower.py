@@ -1,0 +1,279 @@
+"""Lower: a plan and the work of one rank in; what every rank of the job computes and exchanges in one step out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from cdmpp.collectives.topology import Topology
+from cdmpp.errors import CdmppError
+from cdmpp.plans.changed import one_batch
+from cdmpp.plans.groups import on_groups, replica_exchanges
+from cdmpp.plans.mesh import Mesh
+from cdmpp.plans.plan import Plan
+from cdmpp.plans.scheduled import Scheduled, scheduled
+from cdmpp.plans.sources.source import OpExchange, RankWork, StepSource
+from cdmpp.plans.stages import Stage, stages_of
+from cdmpp.plans.strategies.pipeline import Pipeline
+from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.schedule import BACKWARD, FORWARD, Action
+from cdmpp.steps.step_graph import StepGraph
+from cdmpp.steps.tasks import check_work
+from cdmpp.steps.transforms.scale import shard_update
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """It is one step of a job under a plan, ready to be replayed."""
+
+    graph: StepGraph
+    """All ranks, or one for each stage of a pipeline, since ranks of a stage are alike; with all exchanges."""
+    mesh: Mesh
+    places: tuple[int, ...]
+    """Rank of the job -> its place in the graph."""
+    stages: tuple[Stage, ...]
+    """What a rank of each stage runs for one micro-batch; without a pipeline there is one stage."""
+    whole: StepGraph
+    """What one rank would run for one micro-batch by itself: recomputed and fused as the plan says."""
+    warnings: tuple[str, ...] = ()
+
+
+def lower(source: StepSource, plan: Plan, topology: Topology, global_batch: int, fold: bool = True) -> Lowered:
+    """Lower a plan.
+
+    Args:
+        source: what a rank runs at any micro-batch.
+        plan: all settings.
+        topology: the links of the job: balanced cuts take messages into account, and strategies the back end.
+        global_batch: examples of all replicas in one step.
+        fold: one rank in place of all of its stage, which gives the same step and is faster to replay; else all ranks.
+
+    Raises:
+        CdmppError: a batch that does not divide evenly, a model that cannot be cut so, and as ``Strategy.exchanges``.
+    """
+    return lower_work(source.work(micro_batch_of(plan, global_batch), plan.degrees), plan, topology, fold)
+
+
+def lower_work(work: RankWork, plan: Plan, topology: Topology, fold: bool = True) -> Lowered:
+    """Lower a plan as ``lower`` does, from the work of one rank for one micro-batch."""
+    return _Lowering(work, plan, topology, fold).lowered()
+
+
+def micro_batch_of(plan: Plan, global_batch: int) -> int:
+    """Return the examples of one forward pass of one rank; ``CdmppError`` where they are no whole number."""
+    replicas, steps = replicas_of(plan), plan.gradient_accumulation_steps
+    parts = replicas * steps * micro_batches_of(plan)
+    if global_batch < 1 or global_batch % parts:
+        raise CdmppError(
+            f"a global batch of {global_batch} does not divide into {parts} equal parts: {replicas} replicas x "
+            f"{steps} gradient accumulation steps x {micro_batches_of(plan)} micro-batches"
+        )
+    return global_batch // parts
+
+
+def replicas_of(plan: Plan) -> int:
+    """Return how many ranks, or groups of ranks that divide a model, have examples of their own."""
+    return plan.degrees.size("dp_replicate", "dp_shard")
+
+
+def micro_batches_of(plan: Plan) -> int:
+    """Return the micro-batches of the plan's pipeline; 1 without one."""
+    pipeline = pipeline_of(plan)
+    return 1 if pipeline is None else pipeline.micro_batches
+
+
+def pipeline_of(plan: Plan) -> Pipeline | None:
+    """Return the pipeline of a plan; None where it has none."""
+    return next((one for one in plan.model_parallel if isinstance(one, Pipeline)), None)
+
+
+@dataclass(frozen=True)
+class _Lowering:
+    work: RankWork
+    plan: Plan
+    topology: Topology
+    fold: bool
+
+    def lowered(self) -> Lowered:
+        plan = self.plan
+        strategy = plan.strategy.on_backend(self.topology.backend)
+        ranks = tuple(replace(self.steps[stage].rank, rank=place) for place, stage in enumerate(self.stage_of))
+        sizes = {name: getattr(plan.degrees, name) for name in plan.replicating}
+        graph = shard_update(StepGraph(ranks), strategy.shards(sizes))
+        replicas = replica_exchanges(graph, replace(plan, strategy=strategy), self.mesh, self.places)
+        if self.fold and any(one.kind == "push_pull" for one in replicas):
+            return replace(self, fold=False).lowered()  # servers are on some ranks only
+        graph = graph.with_exchanges((*replicas, *self.tied()))
+        graph = replace(graph, exchanges=(*self.messages(), *self.of_operators(), *graph.exchanges))
+        warnings = self.work.warnings
+        if self.pipeline is not None and len(self.stages) > 1:
+            warnings += self.pipeline.order.warnings(len(self.stages), self.pipeline.micro_batches)
+        return Lowered(graph, self.mesh, self.places, self.stages, replace(self.one_batch, exchanges=()), warnings)
+
+    @cached_property
+    def pipeline(self) -> Pipeline | None:
+        return pipeline_of(self.plan)
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        return Mesh(self.plan.degrees)
+
+    @cached_property
+    def places(self) -> tuple[int, ...]:
+        ranks = range(self.plan.ranks)
+        return tuple(self.mesh.place(rank, "pp") if self.fold else rank for rank in ranks)
+
+    @cached_property
+    def stage_of(self) -> tuple[int, ...]:
+        """Stage of each rank of the graph."""
+        first = {place: rank for rank, place in reversed(list(enumerate(self.places)))}
+        return tuple(self.mesh.place(first[place], "pp") for place in range(len(first)))
+
+    @cached_property
+    def one_batch(self) -> StepGraph:
+        """The whole rank with its exchanges of operators, as the plan changes it."""
+        exchanges = tuple(
+            Exchange(one.kind, one.bytes, {0: one.after}, {0: one.before}, one.name, server=number)
+            for number, one in enumerate(self.work.exchanges)
+        )
+        return one_batch(StepGraph((replace(self.work.rank, rank=0),), exchanges), self.plan)
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        (rank,) = self.one_batch.ranks
+        if self.pipeline is None:
+            return stages_of(rank, ())
+        chain = self.chains[0]
+        return self.pipeline.stages(
+            rank,
+            self.plan.degrees.pp,
+            lambda n_bytes: float(self.topology.latency_s("send_recv", np.array(n_bytes), chain[:2])),
+        )
+
+    @cached_property
+    def chains(self) -> tuple[tuple[int, ...], ...]:
+        """Ranks of the job that pass micro-batches on to each other; the first chain stands for all where it folds."""
+        chains = self.mesh.groups("pp")
+        return chains[:1] if self.fold else chains
+
+    @cached_property
+    def steps(self) -> tuple[Scheduled, ...]:
+        """One step of each stage."""
+        count, many = len(self.stages), micro_batches_of(self.plan)
+        tasks = [many * self.plan.gradient_accumulation_steps * stage.rank.task_count for stage in self.stages]
+        check_work(sum(tasks[stage] for stage in self.stage_of), len(self.stage_of))
+        orders = [
+            [Action(0, kind, number) for number in range(many) for kind in (FORWARD, BACKWARD)]
+            if self.pipeline is None or count == 1
+            else self.pipeline.order.actions(stage, count, many)
+            for stage in range(count)
+        ]
+        return tuple(
+            scheduled(stage.rank, order, self.plan.gradient_accumulation_steps)
+            for stage, order in zip(self.stages, orders, strict=True)
+        )
+
+    def messages(self) -> Iterator[Exchange]:
+        """What stages send each other, of each direction in the order in which it is sent."""
+        for chain in self.chains:
+            for stage in range(len(chain) - 1):
+                sent, returned = self.stages[stage].sent_bytes, self.stages[stage + 1].returned_bytes
+                for source, target, kind, sizes in (
+                    (stage, stage + 1, FORWARD, sent),
+                    (stage + 1, stage, BACKWARD, returned),
+                ):
+                    yield from self._sent(chain, source, target, kind, sizes)
+
+    def _sent(
+        self, chain: tuple[int, ...], source: int, target: int, kind: str, sizes: tuple[int, ...]
+    ) -> Iterator[Exchange]:
+        is_ahead = self.pipeline is not None and self.pipeline.overlap
+        members = chain[source], chain[target]
+        sender, receiver = (self.places[rank] for rank in members)
+        taken = {one.number: at for at, one in enumerate(self.steps[target].passes) if one.kind == kind}
+        for at, one in enumerate(self.steps[source].passes):
+            if one.kind != kind:
+                continue
+            passes, place = self.steps[target].passes, taken[one.number]
+            posted = passes[max(place - 1, 0) if is_ahead else place].begin - 1
+            before = {receiver: (passes[place].begin,)}
+            if not is_ahead:
+                before[sender] = (self.steps[source].turn(at),)
+            for size in sizes:
+                yield Exchange(
+                    "send_recv", size, {sender: one.end, receiver: posted}, before,
+                    f"{kind} to stage {target}, micro-batch {one.number}", group=f"{sender}->{receiver}",
+                    members=members,
+                )  # fmt: skip
+
+    def tied(self) -> Iterator[Exchange]:
+        """All-reduces of the gradients of parameters that several stages hold, once a step."""
+        for chain in self.chains:
+            for name in dict.fromkeys(name for stage in self.stages for name in stage.tied):
+                own = [number for number, stage in enumerate(self.stages) if name in stage.tied]
+                made = {
+                    self.places[chain[number]]: one
+                    for number in own
+                    for one in self.steps[number].rank.gradients
+                    if one.name == name
+                }
+                size = max(one.bytes for one in made.values())
+                after = {place: one.ready_after for place, one in made.items()}
+                members = tuple(chain[number] for number in own)
+                yield Exchange("all_reduce", size, after, name=f"{name}, tied", members=members)
+
+    def of_operators(self) -> Iterator[Exchange]:
+        """Exchanges of divided operators, for each micro-batch, stage after stage."""
+        for stage, step in enumerate(self.steps):
+            new = {old: place for place, old in enumerate(self.stages[stage].places)}
+            own = [place for place, of in enumerate(self.stage_of) if of == stage]
+            for one in step.passes:
+                for found in self.operators:
+                    waiting = [new[old] for old in found.before if old in new]
+                    if waiting and self.stages[stage].rank.ops[waiting[0]].phase == one.kind:
+                        after = one.places[new[found.after]] if found.after in new else one.begin - 1
+                        before = tuple(one.places[place] for place in waiting)
+                        yield from self._placed(found, dict.fromkeys(own, after), dict.fromkeys(own, before))
+
+    @cached_property
+    def operators(self) -> tuple[OpExchange, ...]:
+        """Exchanges of one micro-batch at the places of the changed rank; those of what runs again come again."""
+        ops, found = self.one_batch.ranks[0].ops, list[OpExchange]()
+        again = {
+            op.forward: place
+            for place, op in enumerate(ops)
+            if op.phase == "backward" and op.forward is not None and op.name == ops[op.forward].name
+        }
+        for one in self.one_batch.exchanges:
+            own = replace(self.work.exchanges[one.server], after=one.after[0], before=one.before[0])
+            found.append(own)
+            if repeated := tuple(again[place] for place in own.before if place in again):
+                found.append(replace(own, after=again.get(own.after, min(repeated) - 1), before=repeated))
+        return tuple(sorted(found, key=lambda one: (one.after, one.before)))
+
+    def _placed(
+        self, found: OpExchange, after: Mapping[int, int], before: Mapping[int, tuple[int, ...]]
+    ) -> Iterator[Exchange]:
+        """The exchange in each group along its degree; a message from each rank to its neighbour, if it has one."""
+        one = Exchange(found.kind, found.bytes, after, before, found.name)
+        if not found.shift:
+            yield from on_groups(one, (found.degree,), self.mesh, self.places)
+            return
+        seen = set[tuple[int, int]]()
+        for group in self.mesh.groups(found.degree):
+            for sender, receiver in (
+                zip(group, group[found.shift :], strict=False)
+                if found.shift > 0
+                else zip(group[-found.shift :], group, strict=False)
+            ):
+                pair = self.places[sender], self.places[receiver]
+                if pair[0] in after and pair not in seen:
+                    seen.add(pair)
+                    yield replace(
+                        one, after={place: after[place] for place in pair},
+                        before={place: before[place] for place in pair},
+                        group=f"{pair[0]}->{pair[1]}", members=(sender, receiver),
+                    )  # fmt: skip
