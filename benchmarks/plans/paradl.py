@@ -13,11 +13,13 @@ from cdmpp.collectives.algorithms import ring as ring_s
 from cdmpp.collectives.collective import Collective
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.plans.calibration import Calibration, Run, calibrate
-from cdmpp.plans.plan import Plan, plan_on
+from cdmpp.plans.plan import plan_on
 
 _TESTS = {"vgg": (16, 32, 64, 512), "resnet": (16, 1024)}
 """Network -> numbers of GPUs that no fit sees; ResNet-50 waits for its input at 32 to 256."""
 _TITLES = {"vgg": "VGG-16", "resnet": "ResNet-50"}
+_BATCHES = {"vgg": 32, "resnet": 64}
+"""Examples of each GPU."""
 _LAYERS = {"vgg": "vgg", "resnet": "resnet50"}
 _COMMAND = "python -m benchmarks.plans paradl --data FOLDER --publish"
 
@@ -35,7 +37,7 @@ def _data_parallel(folder: Path) -> dict[str, Any]:
     body = []
     for model, counts in _TESTS.items():
         own, reduced = measured[model], 4 * weights(folder, _LAYERS[model])
-        for way, predicted in _ways(own, reduced).items():
+        for way, predicted in _ways(model, own, reduced).items():
             found = [1 - abs(predicted(gpus) - own[gpus]) / own[gpus] for gpus in counts]
             cells = [f"{gpus}: {predicted(gpus):.3f} ({own[gpus]:.3f})" for gpus in counts]
             body.append([_TITLES[model], way, ", ".join(cells), f"{np.mean(found):.3f}", f"{min(found):.3f}"])
@@ -53,14 +55,15 @@ def _data_parallel(folder: Path) -> dict[str, Any]:
     }
 
 
-def _ways(own: dict[int, float], reduced: int) -> dict[str, Callable[[int], float]]:
+def _ways(model: str, own: dict[int, float], reduced: int) -> dict[str, Callable[[int], float]]:
     """Name -> prediction of the seconds on so many GPUs."""
 
-    def iteration_s(plan: Plan, calibration: Calibration) -> float:
-        links = calibration.topology(ring(plan.ranks))
-        return calibration.compute * own[1] + links.whole(_all_reduce(reduced, plan.ranks)).latency_s
+    def predicted_s(run: Run, calibration: Calibration) -> float:
+        links = calibration.topology(ring(run.plan.ranks))
+        return calibration.compute * own[1] + links.whole(_all_reduce(reduced, run.plan.ranks)).latency_s
 
-    ours = calibrate([Run(plan_on(gpus), own[gpus]) for gpus in (1, 8)], iteration_s)
+    batch = _BATCHES[model]
+    ours = calibrate([Run(plan_on(gpus), batch * gpus, own[gpus]) for gpus in (1, 8)], predicted_s)
     seconds_a_byte = (own[8] - own[1]) / _all_reduce(reduced, 8).traffic_bytes
 
     def nominal(gpus: int) -> float:
@@ -72,7 +75,9 @@ def _ways(own: dict[int, float], reduced: int) -> dict[str, Callable[[int], floa
         "one effective bandwidth (fitted)": lambda gpus: (
             own[1] + ring_s(_all_reduce(reduced, gpus), AlphaBeta(0.0, seconds_a_byte))
         ),
-        f"ours, {ours.bandwidth:.2f} of the bandwidth": lambda gpus: iteration_s(plan_on(gpus), ours),
+        f"ours, {ours.bandwidth:.2f} of the bandwidth": lambda gpus: predicted_s(
+            Run(plan_on(gpus), batch * gpus, own[gpus]), ours
+        ),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -15,9 +15,15 @@ from cdmpp.collectives.collective import Collective
 from cdmpp.collectives.collective_model import CollectiveEstimate
 from cdmpp.collectives.topology import Topology
 from cdmpp.errors import CdmppError, DataError
+from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.lower import lower
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.plan_file import read_plan
-from cdmpp.platform.limits import check_fields, numbers
+from cdmpp.plans.sources.source import RankWork, StepSource
+from cdmpp.platform.limits import Limits, check_fields, numbers
+from cdmpp.steps.replay import replay
+from cdmpp.steps.step_graph import StepGraph
+from cdmpp.steps.transforms.scale import scale_rank
 
 _FACTOR = numbers(1e-3, 1e3, "times")
 _SHARE = (1e-3, 4.0)
@@ -28,13 +34,16 @@ _SHARE = (1e-3, 4.0)
 class Run:
     """One plan was measured."""
 
+    LIMITS: ClassVar = {"global_batch": Limits(1, 2**31, "examples"), "iteration_s": numbers(0, 1e9, "s", above=True)}
+
     plan: Plan
+    global_batch: int
+    """Examples of one step of all ranks."""
     iteration_s: float
     """Seconds of a whole step."""
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.iteration_s, int | float) and math.isfinite(self.iteration_s) and self.iteration_s > 0):
-            raise CdmppError(f"a run takes {self.iteration_s!r} s: expected a positive number of seconds")
+        check_fields(self, "run.")
 
 
 @dataclass(frozen=True)
@@ -55,8 +64,51 @@ class Calibration:
         """Return the links as the runs found them."""
         return at_bandwidth(nominal, self.bandwidth)
 
+    def source(self, nominal: StepSource) -> StepSource:
+        """Return what a rank computes as the runs found it."""
+        return nominal if self.compute == 1.0 else _Scaled(nominal, self.compute)
 
-def calibrate(runs: Sequence[Run], iteration_s: Callable[[Plan, Calibration], float]) -> Calibration:
+
+@dataclass(frozen=True)
+class _Scaled(StepSource):
+    """Ops take ``factor`` times as long; pauses of the host stay."""
+
+    nominal: StepSource
+    factor: float
+
+    def work(self, batch: int, degrees: ParallelDegrees) -> RankWork:
+        work = self.nominal.work(batch, degrees)
+        (rank,) = scale_rank(StepGraph((work.rank,)), work.rank.rank, self.factor).ranks
+        return replace(work, rank=rank)
+
+    def limits(self) -> Mapping[str, int]:
+        return self.nominal.limits()
+
+    def prepare(self, batches: Iterable[int], degrees: Iterable[ParallelDegrees]) -> None:
+        self.nominal.prepare(batches, degrees)
+
+
+Predicted = Callable[[Run, Calibration], float]
+"""Seconds of a step of the plan of a run, under a calibration."""
+
+
+def by_replay(source: StepSource, topology: Callable[[int], Topology]) -> Predicted:
+    """Predict the steps of runs by replay.
+
+    Args:
+        source: what a rank computes.
+        topology: number of ranks -> the links between them.
+    """
+
+    def predicted_s(run: Run, calibration: Calibration) -> float:
+        links = calibration.topology(topology(run.plan.ranks))
+        lowered = lower(calibration.source(source), run.plan, links, run.global_batch)
+        return replay(lowered.graph, links, synchrony=run.plan.synchrony).step_s
+
+    return predicted_s
+
+
+def calibrate(runs: Sequence[Run], predicted_s: Predicted) -> Calibration:
     """Fit the two numbers to measured runs, in order: computing from runs on one rank, then links from the others.
 
     The link's share is the one under which predicted and measured steps agree in the geometric mean. What no run tells
@@ -64,7 +116,7 @@ def calibrate(runs: Sequence[Run], iteration_s: Callable[[Plan, Calibration], fl
 
     Args:
         runs: measured plans.
-        iteration_s: the predicted seconds of a plan's step under a calibration; never more where bandwidth grows.
+        predicted_s: what the oracle says of them, such as ``by_replay``; never more where bandwidth grows.
 
     Raises:
         CdmppError: no run at all, or runs that no share between 0.001 and 4 explains: what they take is not exchanging.
@@ -74,10 +126,10 @@ def calibrate(runs: Sequence[Run], iteration_s: Callable[[Plan, Calibration], fl
     alone = [run for run in runs if run.plan.ranks == 1]
     found, several = Calibration(), [run for run in runs if run.plan.ranks > 1]
     if alone:
-        found = Calibration(math.exp(-_log_ratio(alone, iteration_s, found)))
+        found = Calibration(math.exp(-_log_ratio(alone, predicted_s, found)))
     if not several:
         return found
-    low, high = (_log_ratio(several, iteration_s, replace(found, bandwidth=share)) for share in _SHARE)
+    low, high = (_log_ratio(several, predicted_s, replace(found, bandwidth=share)) for share in _SHARE)
     if not high <= 0.0 <= low:
         worst = "more than with a thousandth" if low < 0 else "less than with four times"
         raise CdmppError(
@@ -87,27 +139,28 @@ def calibrate(runs: Sequence[Run], iteration_s: Callable[[Plan, Calibration], fl
     from scipy.optimize import brentq  # answers without a calibration need none of it
 
     share = brentq(
-        lambda log: _log_ratio(several, iteration_s, replace(found, bandwidth=math.exp(log))), *np.log(_SHARE)
+        lambda log: _log_ratio(several, predicted_s, replace(found, bandwidth=math.exp(log))), *np.log(_SHARE)
     )
     return replace(found, bandwidth=math.exp(share))
 
 
 def read_runs(path: Path) -> tuple[Run, ...]:
-    """Read a CSV file with the columns ``plan``, the path of a plan file beside it, and ``seconds`` of a whole step.
+    """Read a CSV file with the columns ``plan``, ``global_batch`` and ``seconds`` of a whole step.
 
-    ``DataError`` names the file and the line that cannot be read.
+    A plan is the path of its file, from the folder of the CSV file. ``DataError`` names the file and the line that
+    cannot be read.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
-    if not rows or not {"plan", "seconds"} <= rows[0].keys():
-        raise DataError(f"{path} has no runs: expected a line plan,seconds and one line a run")
+    if not rows or not {"plan", "global_batch", "seconds"} <= rows[0].keys():
+        raise DataError(f"{path} has no runs: expected a line plan,global_batch,seconds and one line a run")
     runs = []
     for number, row in enumerate(rows, 2):
         try:
-            runs.append(Run(read_plan(path.parent / row["plan"]), float(row["seconds"])))
+            runs.append(Run(read_plan(path.parent / row["plan"]), int(row["global_batch"]), float(row["seconds"])))
         except (CdmppError, TypeError, ValueError) as error:
             raise DataError(f"{path}, line {number}: {error}") from error
     return tuple(runs)
@@ -148,8 +201,6 @@ def at_bandwidth(topology: Topology, share: float) -> Topology:
     )
 
 
-def _log_ratio(
-    runs: Sequence[Run], iteration_s: Callable[[Plan, Calibration], float], calibration: Calibration
-) -> float:
+def _log_ratio(runs: Sequence[Run], predicted_s: Predicted, calibration: Calibration) -> float:
     """Mean logarithm of predicted by measured seconds."""
-    return float(np.mean([math.log(iteration_s(run.plan, calibration) / run.iteration_s) for run in runs]))
+    return float(np.mean([math.log(predicted_s(run, calibration) / run.iteration_s) for run in runs]))

@@ -10,26 +10,30 @@ from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.collectives.topology import fitted, topology_of
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.plans import plan_on, save_plan
-from cdmpp.plans.calibration import Calibration, Run, at_bandwidth, calibrate, read_runs
+from cdmpp.plans.calibration import Calibration, Run, at_bandwidth, by_replay, calibrate, read_runs
+from cdmpp.plans.sources.table import TableSource
+from cdmpp.steps.from_layers import Layer
 
 WIRE = AlphaBeta(10e-6, 1e-10)
 GRADIENTS = 10**8
 
 
-def iteration_s(plan, calibration):
+def predicted_s(run, calibration):
     """0.2 s of computing, and an all-reduce of 100 MB."""
-    links = calibration.topology(fitted(WIRE, plan.ranks, "nccl"))
-    return 0.2 * calibration.compute + links.whole(Collective("all_reduce", GRADIENTS, plan.ranks)).latency_s
+    links = calibration.topology(fitted(WIRE, run.plan.ranks, "nccl"))
+    return 0.2 * calibration.compute + links.whole(Collective("all_reduce", GRADIENTS, run.plan.ranks)).latency_s
 
 
 def test_the_two_numbers_that_made_the_runs_are_found():
     truth = Calibration(1.3, 0.4)
-    found = calibrate([Run(plan_on(gpus), iteration_s(plan_on(gpus), truth)) for gpus in (1, 4, 8)], iteration_s)
+    found = calibrate(
+        [Run(plan_on(gpus), 32, predicted_s(Run(plan_on(gpus), 32, 1.0), truth)) for gpus in (1, 4, 8)], predicted_s
+    )
     assert found.compute == pytest.approx(1.3) and found.bandwidth == pytest.approx(0.4)
 
 
 def test_one_rank_says_nothing_of_links():
-    found = calibrate([Run(plan_on(1), 0.1)], iteration_s)
+    found = calibrate([Run(plan_on(1), 32, 0.1)], predicted_s)
     assert found.compute == pytest.approx(0.5) and found.bandwidth == 1.0
 
 
@@ -55,25 +59,26 @@ def test_links_between_nodes_slow_down_too():
 )
 def test_runs_that_no_bandwidth_explains_are_refused(seconds, said):
     with pytest.raises(CdmppError, match=said):
-        calibrate([Run(plan_on(8), seconds)], iteration_s)
+        calibrate([Run(plan_on(8), 32, seconds)], predicted_s)
 
 
 def test_no_runs_and_no_seconds_are_refused():
     with pytest.raises(CdmppError, match="no runs"):
-        calibrate([], iteration_s)
-    with pytest.raises(CdmppError, match="positive number"):
-        Run(plan_on(2), float("nan"))
+        calibrate([], predicted_s)
+    for batch, seconds in ((32, float("nan")), (32, 0.0), (0, 1.0)):
+        with pytest.raises(CdmppError, match="run"):
+            Run(plan_on(2), batch, seconds)
 
 
 def test_runs_are_read_from_a_file(tmp_path):
     save_plan(plan_on(8), tmp_path / "eight.yaml")
-    (tmp_path / "runs.csv").write_text("plan,seconds\neight.yaml,0.25\n")
-    assert read_runs(tmp_path / "runs.csv") == (Run(plan_on(8), 0.25),)
-    (tmp_path / "runs.csv").write_text("plan,seconds\neight.yaml,fast\n")
+    (tmp_path / "runs.csv").write_text("plan,global_batch,seconds\neight.yaml,64,0.25\n")
+    assert read_runs(tmp_path / "runs.csv") == (Run(plan_on(8), 64, 0.25),)
+    (tmp_path / "runs.csv").write_text("plan,global_batch,seconds\neight.yaml,64,fast\n")
     with pytest.raises(DataError, match="line 2"):
         read_runs(tmp_path / "runs.csv")
     (tmp_path / "runs.csv").write_text("plan\neight.yaml\n")
-    with pytest.raises(DataError, match="plan,seconds"):
+    with pytest.raises(DataError, match="plan,global_batch,seconds"):
         read_runs(tmp_path / "runs.csv")
 
 
@@ -85,3 +90,18 @@ def test_a_ring_around_nodes_adds_up_both_start_ups():
     assert ring(Collective("all_reduce", 800, 8), hop) == pytest.approx(14 * (3e-6 + 100 * 1e-10))
     with pytest.raises(CdmppError, match="evenly"):
         around_nodes(inside, between, 8, 3)
+
+
+def test_runs_are_predicted_by_replay_of_a_scaled_source():
+    layers = [Layer(name, 0.01, 0.02, 10**6, 4 * 10**6) for name in ("first", "second")]
+    source, links = TableSource(layers), lambda ranks: fitted(WIRE, ranks, "nccl")
+    predicted = by_replay(source, links)
+    alone = Run(plan_on(1), 1, 0.06)
+    assert predicted(alone, Calibration()) == pytest.approx(0.06)
+    assert predicted(alone, Calibration(compute=2.0)) == pytest.approx(0.12)
+    truth = Calibration(1.5, 0.2)
+    runs = [Run(plan_on(ranks), ranks, 1.0) for ranks in (1, 4)]
+    measured = [Run(one.plan, one.global_batch, predicted(one, truth)) for one in runs]
+    assert measured[1].iteration_s > measured[0].iteration_s
+    found = calibrate(measured, predicted)
+    assert found.compute == pytest.approx(1.5) and found.bandwidth == pytest.approx(0.2, rel=1e-3)
