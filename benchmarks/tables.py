@@ -105,6 +105,26 @@ def simulate(rows: list[dict[str, Any]]) -> list[str]:
     ]
 
 
+def folded(rows: list[dict[str, float]]) -> list[str]:
+    """Seconds of each way to replay a job, a row a job."""
+    headings = [
+        "ranks", "micro-batches", "all ranks (s)", "a rank a stage (s)", "merged ops (s)", "all by merged",
+        "a rank a stage by merged",
+    ]  # fmt: skip
+    return table(
+        headings,
+        [
+            [
+                f"{row['ranks']:,}", f"{row['micro_batches']}", f"{row['all']:.2f}" if "all" in row else "–",
+                f"{row['folded']:.2f}", f"{row['merged']:.2f}",
+                f"{row['all'] / row['merged']:.1f}" if "all" in row else "–", f"{row['folded'] / row['merged']:.1f}",
+            ]
+            for row in rows
+        ],
+        left=0,
+    )  # fmt: skip
+
+
 def scoring(rows: list[dict[str, Any]]) -> list[str]:
     """Candidates a second of both cost models, and what ours spends a candidate."""
 

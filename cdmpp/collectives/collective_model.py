@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,25 @@ class CollectiveModel:
         return self._from_curves(asked, on, system or measured[0], flags)
 
     def _from_curves(self, asked: Collective, on: Interconnect, system: str, flags: list[str]) -> CollectiveEstimate:
-        key = (system, asked.backend, asked.kind, on.name, 1)
+        key = system, asked.backend, asked.kind, on.name, asked.ranks
+        if key not in self._of_ranks:
+            self._of_ranks[key] = self._scaled(asked, on, system)
+        curve, spread, doubts = self._of_ranks[key]
+        flags += doubts
+        if outside := curve.octaves_outside(asked.bytes):
+            measured = f"{curve.bytes[0]:.0f} to {curve.bytes[-1]:.0f} bytes"
+            flags.append(f"{asked.bytes} bytes lie outside what was measured, {measured}: the last slope goes on")
+            spread += outside * self._spread("octave", on)
+        return self._answer(float(curve.at(asked.bytes)), spread, f"measured {asked.backend} on {system}", flags)
+
+    @cached_property
+    def _of_ranks(self) -> dict[tuple[str, str, str, str, int], tuple[Curve, float, list[str]]]:
+        """Curves by system, back end, kind, link and ranks, as ``_scaled`` made them."""
+        return {}
+
+    def _scaled(self, asked: Collective, on: Interconnect, system: str) -> tuple[Curve, float, list[str]]:
+        """The curve of as many ranks, how far it may be off in log-seconds, and reasons to doubt it."""
+        key, flags = (system, asked.backend, asked.kind, on.name, 1), list[str]()
         counts = {c.ranks: c for c in self.curves if (c.system, c.backend, c.kind, c.link, c.nodes) == key}
         if asked.ranks in counts:
             curve, way = counts[asked.ranks], "size"
@@ -126,15 +144,10 @@ class CollectiveModel:
             flags.append(
                 f"{asked.ranks} ranks were not measured on {system}: from {known.ranks}, as the datasheet grows"
             )
-        far = max(asked.ranks / max(counts), min(counts) / asked.ranks, 2.0)
-        spread, outside = self._spread(way, on) * math.log2(far), curve.octaves_outside(asked.bytes)
-        if outside:
-            measured = f"{curve.bytes[0]:.0f} to {curve.bytes[-1]:.0f} bytes"
-            flags.append(f"{asked.bytes} bytes lie outside what was measured, {measured}: the last slope goes on")
-            spread += outside * self._spread("octave", on)
         if asked.ranks > 4 and asked.ranks not in counts and on.topology == "bus":
             flags.append("cards on a bus may cross a socket with so many ranks, which no sheet tells")
-        return self._answer(float(curve.at(asked.bytes)), spread, f"measured {asked.backend} on {system}", flags)
+        far = max(asked.ranks / max(counts), min(counts) / asked.ranks, 2.0)
+        return curve, self._spread(way, on) * math.log2(far), flags
 
     def _spread(self, way: str, link: Interconnect) -> float:
         return self.spread.get(f"{way}/{link.topology}", self.spread[way])

@@ -114,6 +114,9 @@ class Topology:
         shape = self.shape(members)
         if collective.ranks != shape.ranks:
             raise CdmppError(f"{collective.kind} of {collective.ranks} ranks among {shape.ranks}: give as many")
+        return self._of_shape(collective, shape)
+
+    def _of_shape(self, collective: Collective, shape: GroupShape) -> CollectiveEstimate:
         flags = list(self.near_flags) if 1 < shape.fewest < self.ranks // self.nodes else []
         if not shape.is_even:
             flags.append("nodes hold unequal numbers of a group's ranks: it is priced as one ring")
@@ -155,13 +158,12 @@ class Topology:
             sizes: bytes as ``KINDS`` counts them, of any shape; 0 takes no time.
             members: as of ``cost``.
         """
-        key = kind, self.shape(members)
-        if key not in self._curves:
-            group, backend = tuple(members), self.backend
-            self._curves[key] = cost_curve(
-                lambda size: self.cost(Collective(kind, size, len(group), backend), group).latency_s
+        shape = self.shape(members)
+        if (kind, shape) not in self._curves:
+            self._curves[kind, shape] = cost_curve(
+                lambda size: self._of_shape(Collective(kind, size, shape.ranks, self.backend), shape).latency_s
             )
-        knots, seconds = self._curves[key]
+        knots, seconds = self._curves[kind, shape]
         asked = np.asarray(sizes, np.float64)
         slope = (seconds[-1] - seconds[-2]) / (knots[-1] - knots[-2])
         found = np.interp(asked, knots, seconds) + np.maximum(asked - knots[-1], 0.0) * slope
