@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+
+from cdmpp.collectives.curve import Curve
 
 GPU = "GH-96"
 GPUS_PER_NODE = 4
@@ -28,6 +30,7 @@ _PHASES = (
     "backward_compute",
     "forward_send",
     "backward_params_all_reduce",
+    "backward_embedding_all_reduce",
     "optimizer",
 )
 _HELD = ("total_mb", "max_allocated", "max_reserved")
@@ -120,6 +123,13 @@ def profiles(folder: Path) -> dict[tuple[str, int, int], tuple[Measured, ...]]:
     return {key: tuple(layers) for key, layers in found.items()}
 
 
+def at_examples(
+    layers: Mapping[tuple[str, int, int], tuple[Measured, ...]], model: str, tensor: int
+) -> dict[int, tuple[Measured, ...]]:
+    """Return the layers of one model divided over so many GPUs: examples -> layers."""
+    return {examples: found for (name, ranks, examples), found in layers.items() if (name, ranks) == (model, tensor)}
+
+
 @dataclass(frozen=True)
 class Phases:
     """One run of another runtime, Aceso's, of OPT-350 on the same cluster: medians over the ranks of each stage."""
@@ -161,8 +171,8 @@ def phases(folder: Path) -> list[Phases]:
     return found
 
 
-def links(folder: Path) -> Mapping[str, np.ndarray]:
-    """Read the authors' fits: GB/s of a message as a polynomial of log2 of its megabytes.
+def links(folder: Path) -> Mapping[str, Curve]:
+    """Read the authors' fits as curves: GB/s of a message as a polynomial of log2 of its megabytes.
 
     ``inside`` is between two GPUs of a node, ``between`` between one GPU of a node and one of another node.
     """
@@ -171,13 +181,13 @@ def links(folder: Path) -> Mapping[str, np.ndarray]:
         for row in rows(folder / "network_fits.csv")
     }
     near, far = ("intra", GPU, "2", GPU, "2"), ("multizone_bandwidths", GPU, "1", GPU, "1")
-    return {"inside": np.array(fits[near]), "between": np.array(fits[far])}
+    return {"inside": curve(fits[near]), "between": curve(fits[far])}
 
 
-def seconds(fit: np.ndarray, n_bytes: np.ndarray) -> np.ndarray:
-    """Return what messages take by a fit; below 256 KiB, where the parabola turns, as long as 256 KiB."""
-    megabytes = np.maximum(n_bytes, 2**18) / 1e6
-    return megabytes / 1e3 / np.polyval(fit, np.log2(megabytes))
+def curve(fit: Sequence[float]) -> Curve:
+    """Return what messages take by a fit, from 256 KiB on, where the parabola turns, to 1 GiB."""
+    sizes = 2.0 ** np.arange(18, 30.5, 0.5)
+    return Curve(GPU, None, "nccl", "send_recv", 2, 1, sizes, sizes / 1e9 / np.polyval(fit, np.log2(sizes / 1e6)))
 
 
 def rows(path: Path) -> list[dict[str, str]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.plans.sailor_data import Trained, seconds, trained
+from benchmarks.plans.sailor_data import Trained, curve, trained
 from benchmarks.plans.scores import cell, errors, least_absolute, left_out
 
 HEAD = (
@@ -47,9 +47,9 @@ def test_a_judged_row_and_its_group_are_not_seen():
 
 
 def test_message_takes_its_bytes_over_the_fitted_rate():
-    fit = np.array([0.0, 1.0, 10.0])
-    assert seconds(fit, np.array([4e6, 1e6])) == pytest.approx([4e6 / 12e9, 1e6 / 10e9])
-    assert seconds(fit, np.array([1.0])) == seconds(fit, np.array([2.0**18]))
+    fitted = curve([0.0, 1.0, 10.0])
+    assert fitted.at(2.0**22) == pytest.approx(2.0**22 / (1e9 * (10 + np.log2(2.0**22 / 1e6))))
+    assert fitted.at(1.0) == fitted.at(2.0**18)
 
 
 def test_plans_with_a_doubt_are_left_out(tmp_path: Path):
