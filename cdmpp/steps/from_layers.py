@@ -75,8 +75,8 @@ def graph_of_layers(layers: Sequence[Layer], ranks: int = 1, update_s: float = 0
     """Make a step of equal ranks that run the layers one after the other.
 
     Each layer is one op of the forward pass, one op of the backward pass, and, where it has parameters, one gradient
-    and one FSDP module. The backward op writes the gradient of the layer's input; that of its parameters comes with it,
-    from an op that takes no time of its own.
+    and one FSDP module. The backward op writes the gradient of the layer's input; that of its parameters comes from
+    an op behind it that takes no time of its own and reads what the layer saved.
 
     Args:
         layers: in the order of the forward pass.
@@ -111,7 +111,7 @@ def graph_of_layers(layers: Sequence[Layer], ranks: int = 1, update_s: float = 0
         if one.parameter_bytes:
             made = len(ops)
             name, size = f"{one.name} gradient", one.parameter_bytes
-            ops.append(Op(name, "backward", 0.0, output_bytes=size, inputs=(after,), forward=place))
+            ops.append(Op(name, "backward", 0.0, output_bytes=size, inputs=(place, after), forward=place))
             gradients.append(Gradient(one.name, size, made, readers=(place,)))
             modules.append(ModuleSpan(one.name, size, (place, place), (after, made)))
     if update_s := update_s + sum(one.update_s for one in layers):
