@@ -18,6 +18,10 @@ from cdmpp.steps.keys import ALL_RANKS, Stream, TaskKey
 GRANULARITIES = ("collective", "ring step")
 MOST_RING_RANKS = 16
 """Ranks of which ring steps are simulated; the tasks of a ring grow with the square of its ranks."""
+_WORD_S = 1e-9
+"""Seconds by which a receiver's word is behind it: they decide which of two messages goes first."""
+_BUFFER = 4 << 20
+"""Bytes that the kernel's socket takes from a sender: the default of Linux, ``net.ipv4.tcp_wmem``."""
 COMMUNICATION = "communication"
 """The stream of a rank that carries collectives of all ranks; those of a group have its name behind it."""
 Keys = Mapping[int, tuple[TaskKey, ...]]
@@ -80,11 +84,28 @@ def carried(
     else:
         latency_s, flow = topology.cost(collective, members).latency_s, None
     key, streams = TaskKey(step, "exchange", ALL_RANKS, place), streams_of(exchange, topology)
-    if exchange.kind == "send_recv" and topology.backend == "gloo":
-        streams += (_pair(exchange.peers or (exchange.ranks[0], exchange.ranks[-1])),)
-    after = _joined(launched[rank] for rank in exchange.ranks)
-    task = Task(key, latency_s, streams, after, label=exchange.kind, flow=flow)
+    task = Task(key, latency_s, streams, _joined(launched.values()), label=exchange.kind, flow=flow)
+    if exchange.kind == "send_recv" and len(exchange.ranks) == 2 and topology.backend == "gloo":
+        return _buffered(task, exchange.peers or (exchange.ranks[0], exchange.ranks[-1]), exchange.bytes, launched)
     return Carried((task,), dict.fromkeys(exchange.ranks, (key,)))
+
+
+def _buffered(message: Task, peers: tuple[int, int], n_bytes: int, launched: Keys) -> Carried:
+    """A message over gloo, which the sender is rid of once the receiver's word is there, if a socket's buffer holds it.
+
+    Messages between two ranks take turns, either way. Of two for which both are there, that of the rank that came last
+    goes first: the other rank's word was there already, and its own stands behind what it sends.
+    """
+    sender, receiver = peers
+    key: TaskKey = message.key  # type: ignore[assignment]
+    word, begun = key._replace(kind="word", rank=receiver), key._replace(kind="begun", rank=sender)
+    streams = (*message.resources, _pair(peers))
+    tasks = (
+        Task(word, _WORD_S, (), launched[receiver], label="arrival"),
+        Task(begun, 0.0, streams, _joined((launched[sender], (word,))), label="arrival"),
+        replace(message, resources=streams, after=(begun,), priority=-1),  # nothing comes between
+    )
+    return Carried(tasks, {sender: (begun if n_bytes <= _BUFFER else key,), receiver: (key,)})
 
 
 def streams_of(exchange: Exchange, topology: Topology) -> tuple[Stream, ...]:

@@ -14,8 +14,8 @@ class TaskKey(NamedTuple):
     step: int
     """Number of the step, from 0 up."""
     kind: str
-    """``start``, ``delay``, ``op`` or ``end`` of a rank; ``arrival``, ``exchange``, ``ring step``, ``push``, ``sum`` or
-    ``pull`` of an exchange."""
+    """``start``, ``delay``, ``op`` or ``end`` of a rank; ``arrival``, ``word``, ``begun``, ``exchange``, ``ring step``,
+    ``push``, ``sum`` or ``pull`` of an exchange."""
     rank: int
     """Rank that it belongs to; ``ALL_RANKS``: all that take part."""
     place: int

@@ -75,14 +75,34 @@ def test_an_exchange_that_nobody_measured_needs_a_topology():
 def test_messages_both_ways_take_turns_on_gloo_only():
     """The word that a receiver is there stands behind what it sends itself, in one connection (torch 2.13)."""
     ranks = tuple(RankGraph(rank, (Op("x", "forward", 0.0),)) for rank in range(2))
-    both = tuple(
-        Exchange("send_recv", MIB, {0: 0, 1: 0}, {0: (1,), 1: (1,)}, group=group, members=tuple(map(int, group[::3])))
-        for group in ("0->1", "1->0")
-    )
-    graph = StepGraph(ranks, both)
-    one_s = replay(replace(graph, exchanges=both[:1]), wires(2)).step_s
+    graph = StepGraph(ranks, messages(MIB))
+    one_s = replay(replace(graph, exchanges=messages(MIB)[:1]), wires(2)).step_s
     assert replay(graph, wires(2)).step_s == pytest.approx(one_s)
     assert replay(graph, wires(2, backend="gloo")).step_s == pytest.approx(2 * one_s)
+
+
+def messages(size: int) -> tuple[Exchange, ...]:
+    """One each way behind op 0; op 1 of both ranks waits for both."""
+    return tuple(
+        Exchange("send_recv", size, {0: 0, 1: 0}, {0: (1,), 1: (1,)}, group=group, members=tuple(map(int, group[::3])))
+        for group in ("0->1", "1->0")
+    )
+
+
+def test_over_gloo_who_comes_last_sends_first_and_a_buffer_frees_the_sender():
+    """Rank 1 comes last: its message goes first and rank 0 goes on at its end; its own lies in the socket by then."""
+    size = MIB
+    ranks = tuple(RankGraph(n, (Op("x", "forward", 1.0 + n), Op("y", "forward", 1.0))) for n in range(2))
+    made = replay(StepGraph(ranks, messages(size)), wires(2, backend="gloo"))
+    spans, origin_s = made.spans, made.window_s[0]
+    begin_s = {key.rank: span.start_s - origin_s for key, span in spans.items() if key.kind == "op" and key.place == 1}
+    one_s = replay(StepGraph(ranks, messages(size)[:1]), wires(2)).step_s - 3.0
+    assert begin_s[0] == pytest.approx(2.0 + one_s, abs=1e-6)
+    assert begin_s[1] == pytest.approx(2.0 + 2 * one_s, abs=1e-6)
+    large = replay(StepGraph(ranks, messages(8 * MIB)), wires(2, backend="gloo"))
+    held = next(span for key, span in large.spans.items() if key[1:4] == ("op", 0, 1))
+    other = next(span for key, span in large.spans.items() if key[1:4] == ("op", 1, 1))
+    assert held.start_s == pytest.approx(other.start_s, abs=1e-6)  # no buffer takes 8 MiB: rank 0 waits for its end
 
 
 def test_an_exchange_that_follows_waits_for_one_of_another_group():
