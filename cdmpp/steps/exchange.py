@@ -42,7 +42,7 @@ class Exchange:
     spread_s: float = 0.0
     """Half of the distance between the quartiles of the measured times."""
     follows: bool = False
-    """True if it also waits for the end of the exchange before it of each of its ranks, whatever group that is of."""
+    """True if it also waits for the collective before it of each of its ranks, whatever group that is of."""
     blocks: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Rank -> places of ops that start late because this message must first leave for a buffer: their delay changes
     in proportion to ``wire_s``."""

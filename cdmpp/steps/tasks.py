@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -63,7 +64,8 @@ def step_ends_s(timeline: Timeline) -> list[float]:
 def _step(step: int, awaited: int | None, graph: StepGraph, topology: Topology | None, granularity: str) -> list[Task]:
     """Tasks of one step. Its updates and its end wait for the exchanges of the step ``awaited``, if there is one."""
     exchanged = list[Task]()
-    previous, latest = dict[Stream, tuple[TaskKey, ...]](), dict[int, tuple[TaskKey, ...]]()
+    previous = dict[Stream, tuple[TaskKey, ...]]()
+    collectives = defaultdict[int, list[tuple[int, tuple[TaskKey, ...]]]](list)
     waits: list[dict[int, list[TaskKey]]] = [{} for _ in graph.ranks]
     for place, one in enumerate(graph.exchanges):
         is_queued = one.wire_s is None and one.kind != "push_pull"
@@ -72,11 +74,14 @@ def _step(step: int, awaited: int | None, graph: StepGraph, topology: Topology |
         for stream in streams:
             launched[stream.rank] += previous.get(stream, ())
         if one.follows:
-            launched = {rank: (*keys, *latest.get(rank, ())) for rank, keys in launched.items()}
+            for rank, at in one.after.items():
+                launched[rank] += next((ends for begun, ends in reversed(collectives[rank]) if begun <= at), ())
         made = carried(step, place, one, launched, topology, granularity, graph.workers)
         exchanged += made.tasks
         previous |= {stream: tuple(made.ends[stream.rank]) for stream in streams}
-        latest |= made.ends
+        if one.kind not in ("send_recv", "push_pull"):
+            for rank, at in one.after.items():
+                collectives[rank].append((at, made.ends[rank]))
         for rank, places in one.before.items():
             for waiting in places:
                 ends = made.ends[rank]
