@@ -32,7 +32,8 @@ class GroupShape:
         """Return the shape of a group of a job of ``ranks`` ranks on ``nodes`` equal nodes."""
         per_node = ranks // nodes
         held = Counter(rank // per_node for rank in members).values()
-        messages = _alike(members[0], members[-1], ranks, per_node, adapters) if len(held) == len(members) == 2 else 1
+        is_pair = len(held) == len(members) == 2
+        messages = max(map(len, alike(members[0], members[1], ranks, nodes, adapters))) if is_pair else 1
         return cls(len(members), len(held), min(held), len(set(held)) == 1, per_node / adapters, messages)
 
     def is_ring(self, backend: str) -> bool:
@@ -59,15 +60,19 @@ def check_members(members: Sequence[int], ranks: int) -> None:
         raise CdmppError(f"a group of ranks {given}: expected one or more of 0 to {ranks - 1}, each once")
 
 
-def _alike(sender: int, receiver: int, ranks: int, per_node: int, adapters: int) -> int:
-    """Messages on the busier of the two adapters, where every rank that can sends equally far, between nodes."""
+def alike(sender: int, receiver: int, ranks: int, nodes: int, adapters: int) -> tuple[set[tuple[int, int]], ...]:
+    """List messages out of the sender's adapter and into the receiver's, one from every rank that can send as far."""
+    per_node, far = ranks // nodes, receiver - sender
 
     def adapter(rank: int) -> tuple[int, int]:
         return rank // per_node, rank % per_node * adapters // per_node
 
-    def sent(first: int, far: int) -> int:
-        node = range(first // per_node * per_node, (first // per_node + 1) * per_node)
-        mine = (rank for rank in node if adapter(rank) == adapter(first))
-        return sum(0 <= rank + far < ranks and (rank + far) // per_node != rank // per_node for rank in mine)
+    def beside(rank: int) -> list[int]:
+        node = rank // per_node * per_node
+        return [one for one in range(node, node + per_node) if adapter(one) == adapter(rank)]
 
-    return max(sent(sender, receiver - sender), sent(receiver, sender - receiver))
+    pairs = ([(one, one + far) for one in beside(sender)], [(one - far, one) for one in beside(receiver)])
+    return tuple(
+        {(a, b) for a, b in own if 0 <= min(a, b) <= max(a, b) < ranks and a // per_node != b // per_node}
+        for own in pairs
+    )

@@ -6,7 +6,7 @@ groups reach into other nodes share its adapters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import ClassVar
@@ -22,7 +22,7 @@ from cdmpp.collectives.collective import RANKS, Collective, check_backend
 from cdmpp.collectives.collective_model import CollectiveEstimate, shipped
 from cdmpp.collectives.cost_curve import cost_curve
 from cdmpp.collectives.curve import Curve
-from cdmpp.collectives.group_shape import GroupShape, check_members
+from cdmpp.collectives.group_shape import GroupShape, alike, check_members
 from cdmpp.collectives.interconnect import AlphaBeta, Interconnect
 from cdmpp.collectives.messages import read_messages, ring_of
 from cdmpp.devices import Device
@@ -184,6 +184,17 @@ class Topology:
             check_members(group, self.ranks)
             self._shapes[group] = GroupShape.of(group, self.ranks, self.nodes, self.adapters)
         return self._shapes[group]
+
+    def copies(self, message: tuple[int, int], among: Set[tuple[int, int]]) -> int:
+        """Count the messages between nodes that go as far over its adapter, for each of them that is ``among`` others.
+
+        Where all ranks send, that is 1; where one rank sends in place of four that are alike, 4.
+        """
+        if self.shape(message).nodes == 1:
+            return 1
+        return max(
+            -(-len(own) // max(len(own & among), 1)) for own in alike(*message, self.ranks, self.nodes, self.adapters)
+        )
 
     def message(self, source: int, target: int, n_bytes: int) -> tuple[float, Flow]:
         """Return the seconds before the first byte, and the bytes on their way."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -53,6 +53,7 @@ def carried(
     topology: Topology | None,
     granularity: str = "collective",
     workers: int = 1,
+    messages: Set[tuple[int, int]] = frozenset(),
 ) -> Carried:
     """Make the tasks of one exchange.
 
@@ -64,6 +65,8 @@ def carried(
         topology: what carries an exchange that was not measured.
         granularity: one of ``GRANULARITIES``.
         workers: measured exchanges that a rank runs at a time.
+        messages: sender and receiver of all messages of the step graph, in ranks of the job; a folded one that is not
+            among them stands for all that are like it.
 
     Raises:
         DataError: an exchange that was not measured, and no topology.
@@ -80,7 +83,7 @@ def carried(
         return found(step, place, exchange, launched, topology)
     if exchange.kind == "send_recv" and len(members) == 2:
         latency_s, flow = topology.message(members[0], members[1], exchange.bytes)
-        flow = replace(flow, count=topology.shape(members).messages if exchange.is_folded else 1)
+        flow = replace(flow, count=topology.copies((members[0], members[1]), messages) if exchange.is_folded else 1)
     else:
         latency_s, flow = topology.cost(collective, members).latency_s, None
     key, streams = TaskKey(step, "exchange", ALL_RANKS, place), streams_of(exchange, topology)

@@ -64,6 +64,8 @@ def step_ends_s(timeline: Timeline) -> list[float]:
 def _step(step: int, awaited: int | None, graph: StepGraph, topology: Topology | None, granularity: str) -> list[Task]:
     """Tasks of one step. Its updates and its end wait for the exchanges of the step ``awaited``, if there is one."""
     exchanged = list[Task]()
+    pairs = (one.participants for one in graph.exchanges if one.kind == "send_recv")
+    messages = {(pair[0], pair[1]) for pair in pairs if len(pair) == 2}
     previous = dict[Stream, tuple[TaskKey, ...]]()
     collectives = defaultdict[int, list[tuple[int, tuple[TaskKey, ...]]]](list)
     waits: list[dict[int, list[TaskKey]]] = [{} for _ in graph.ranks]
@@ -76,7 +78,7 @@ def _step(step: int, awaited: int | None, graph: StepGraph, topology: Topology |
         if one.follows:
             for rank, at in one.after.items():
                 launched[rank] += next((ends for begun, ends in reversed(collectives[rank]) if begun <= at), ())
-        made = carried(step, place, one, launched, topology, granularity, graph.workers)
+        made = carried(step, place, one, launched, topology, granularity, graph.workers, messages)
         exchanged += made.tasks
         previous |= {stream: tuple(made.ends[stream.rank]) for stream in streams}
         if one.kind not in ("send_recv", "push_pull"):

@@ -188,3 +188,10 @@ def test_two_wires_price_groups_inside_nodes_and_between_them():
         2 * (1e-5 + 2000 * 1e-10)
     )
     assert fitted_nodes(inside, between, 8, 1).cost(asked, (0, 4)).latency_s == pytest.approx(2 * (1e-6 + 2000 * 1e-11))
+
+
+def test_one_message_counts_for_those_that_are_left_out():
+    """Eight cards and four adapters a node: two messages on each, of which none, one or both are there."""
+    job, far = boxes(), {(0, 8), (1, 9), (2, 10)}
+    assert [job.copies((0, 8), among) for among in (set(), {(0, 8)}, far)] == [2, 2, 1]
+    assert job.copies((2, 10), far) == 2 and job.copies((0, 1), {(0, 1)}) == 1

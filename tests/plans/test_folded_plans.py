@@ -12,7 +12,6 @@ from cdmpp.collectives.topology import on_cluster, topology_of
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.lower import lower_work
 from cdmpp.plans.plan import Plan
-from cdmpp.plans.sources.source import OpExchange
 from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.steps.replay import replay
@@ -24,13 +23,6 @@ MIB = 2**20
 NODES = on_cluster(replace(cluster.get("dgx-h100"), nodes=8, devices_per_node=4, adapters_per_node=2), 32)
 CPUS = on_cluster(replace(cluster.get("cpus-ethernet"), nodes=8, devices_per_node=4), 32, "gloo")
 WORK = work([1e-3 * (1 + i % 3) for i in range(12)], update_s=1e-3, sent=4 * MIB)
-HALOS = replace(
-    WORK,
-    exchanges=(
-        *(OpExchange("send_recv", MIB, "spatial", 2, (3,), f"halo {shift}", shift) for shift in (1, -1)),
-        OpExchange("all_reduce", MIB, "spatial", 7, (8,), "statistics"),
-    ),
-)
 
 
 @pytest.mark.parametrize("topology", [NODES, CPUS], ids=lambda one: one.backend)
