@@ -15,6 +15,7 @@ from cdmpp.platform.limits import text
 
 if TYPE_CHECKING:
     from cdmpp.network.training_prediction import StepPrediction
+    from cdmpp.network.workload import Workload
     from cdmpp.plans.search_result import SearchResult
     from cdmpp.steps.step_replay import StepReplay
     from cdmpp.steps.strategy import Flag, Strategy
@@ -58,6 +59,9 @@ def check_ranks(options: argparse.Namespace) -> None:
     else:
         options.plan = read_plan(options.plan, options.ranks)
     options.ranks = options.plan.ranks
+    if options.plan.model_parallel and options.runtime != "torch":
+        name = options.plan.model_parallel[0].name
+        raise UsageError(f"{name} divides the operators of --runtime torch, given --runtime {options.runtime}")
     topology_of(options.ranks, options.device, options.cluster, options.link, options.backend)
     check_granularity(_granularity(options), options.ranks)
     slow = [_slow(text) for text in options.straggler]
@@ -68,14 +72,21 @@ def check_ranks(options: argparse.Namespace) -> None:
         raise UsageError("--straggler does not go with a search: plans are searched for ranks that are equal")
 
 
-def replayed_on(found: StepPrediction, options: argparse.Namespace) -> StepReplay:
-    """Replay the step on the ranks that were asked for."""
+def replayed_on(found: StepPrediction, workload: Workload, options: argparse.Namespace) -> StepReplay:
+    """Replay the step on the ranks that were asked for; of a plan that divides the model with its own work a rank."""
     import cdmpp
 
-    return cdmpp.replay_step(
-        found, plan=options.plan, cluster=options.cluster, link=options.link, backend=options.backend,
-        granularity=_granularity(options), slow=options.straggler,
-    )  # fmt: skip
+    place = {name: getattr(options, name) for name in ("cluster", "link", "backend")}
+    how = {"granularity": _granularity(options), "slow": options.straggler}
+    if not options.plan.model_parallel:
+        return cdmpp.replay_step(found, plan=options.plan, **place, **how)
+    from cdmpp.devices import get
+    from cdmpp.network.eager.runtime import EagerRuntime
+    from cdmpp.plans.distributed_step import replay_plan
+    from cdmpp.plans.sources.predicted import PredictedSource
+
+    source = PredictedSource(workload, get(options.device), EagerRuntime(options.model))
+    return replay_plan(source, options.plan, found.step.batch, device=options.device, **place, **how)
 
 
 def planned_on(found: StepPrediction, options: argparse.Namespace) -> SearchResult:

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> None:
     found = cdmpp.predict_step(workload, device=options.device, progress=sys.stderr.isatty(), **runtime)
     reports = {"": step_report(found)}
     if options.ranks is not None:
-        reports["replay"] = replay_report(replayed_on(found, options))
+        reports["replay"] = replay_report(replayed_on(found, workload, options))
     searched = planned_on(found, options) if options.optimize else None
     if searched is not None:
         reports["optimized"] = plan_report(searched)

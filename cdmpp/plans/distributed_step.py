@@ -8,21 +8,25 @@ from dataclasses import replace
 from cdmpp import devices
 from cdmpp.collectives import cluster as clusters
 from cdmpp.collectives.collective import RANKS
-from cdmpp.collectives.topology import topology_of
+from cdmpp.collectives.topology import Topology, topology_of
+from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, UsageError
 from cdmpp.network.training_prediction import StepPrediction
+from cdmpp.plans.changed import one_batch
+from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.evaluate import Evaluator
-from cdmpp.plans.lower import lower_work, micro_batches_of, replicas_of
+from cdmpp.plans.lower import lower_work, micro_batch_of, micro_batches_of, replicas_of
 from cdmpp.plans.memory import Memory
 from cdmpp.plans.plan import ACCUMULATION, Plan, plan_on
 from cdmpp.plans.search import search
 from cdmpp.plans.search_result import SearchResult
-from cdmpp.plans.sources.source import RankWork
+from cdmpp.plans.sources.source import SPLITS, RankWork, StepSource
 from cdmpp.plans.strategies import DEFAULT_STRATEGY
 from cdmpp.platform.limits import Limits, checked
 from cdmpp.steps.bounds import alone_s
 from cdmpp.steps.exchange_tasks import check_granularity
 from cdmpp.steps.from_prediction import graph_of
+from cdmpp.steps.step_graph import RankGraph, StepGraph
 from cdmpp.steps.step_replay import StepReplay
 from cdmpp.steps.strategy import Strategy
 from cdmpp.steps.strategy_replay import replay_exchanges
@@ -31,6 +35,8 @@ from cdmpp.steps.transforms.scale import scale_rank, scale_ranks
 
 MEMORY = Limits(1, 2**50, "bytes")
 """Memory of a device."""
+BATCH = Limits(1, 2**31, "examples")
+_FEW_RANKS = 32
 _SLOWEST = 1e6
 """The largest factor by which the device of a rank may be slower than the others."""
 
@@ -69,15 +75,69 @@ def replay_step(
     topology = topology_of(plan.ranks, step.prediction.device, cluster, link, backend)
     check_granularity(granularity, plan.ranks)
     factors = check_slow(slow or {}, plan.ranks)
-    lowered = lower_work(RankWork(graph_of(step).ranks[0]), plan, topology, fold=False)
+    if divided := [name for name in SPLITS if getattr(plan.degrees, name) > 1]:
+        raise CdmppError(f"degrees.{divided[0]} above 1 divides operators, and this step has whole ones: replay_plan")
+    rank = graph_of(step).ranks[0]
+    replayed = _replayed(RankWork(rank), rank, plan, topology, granularity, factors, fold=False)
+    return replace(replayed, warnings=(*_warnings(step, cluster), *replayed.warnings))
+
+
+@checked(batch=BATCH)
+def replay_plan(
+    source: StepSource,
+    plan: Plan,
+    batch: int,
+    *,
+    device: str | Device,
+    cluster: str | None = None,
+    link: str | None = None,
+    backend: str | None = None,
+    granularity: str = "collective",
+    slow: Mapping[int, float] | None = None,
+) -> StepReplay:
+    """Replay one training step under any plan, also where ranks divide the model.
+
+    Ranks of a stage that are alike are replayed once where the job has more than 32 ranks.
+
+    Args:
+        source: what a rank runs at any micro-batch and split.
+        plan: all settings.
+        batch: examples of each replica, or of each group of ranks that divide a model; with gradient accumulation in
+            each of its steps. A pipeline divides them into its micro-batches.
+        device: of each rank.
+        cluster: as of ``replay_step``, and so are ``link``, ``backend``, ``granularity`` and ``slow``.
+        link: as there.
+        backend: as there.
+        granularity: as there.
+        slow: as there.
+
+    Raises:
+        CdmppError: as ``replay_step``, ``lower`` and ``StepSource.work``.
+    """
+    topology = topology_of(plan.ranks, device, cluster, link, backend)
+    check_granularity(granularity, plan.ranks)
+    factors = check_slow(slow or {}, plan.ranks)
+    examples = micro_batch_of(plan, batch * replicas_of(plan) * plan.gradient_accumulation_steps)
+    source.prepare((examples,), (plan.degrees, ParallelDegrees()))
+    work, rank = source.work(examples, plan.degrees), source.work(examples, ParallelDegrees()).rank
+    fold = plan.ranks > _FEW_RANKS and not factors and granularity == "collective"
+    return _replayed(work, rank, plan, topology, granularity, factors, fold)
+
+
+def _replayed(
+    work: RankWork, whole: RankGraph, plan: Plan, topology: Topology, granularity: str,
+    factors: Mapping[int, float], fold: bool,
+) -> StepReplay:  # fmt: skip
+    """Replay the work of a rank next to a ``whole`` rank, which runs all by itself."""
+    lowered = lower_work(work, plan, topology, fold)
     graph = lowered.graph
     for rank, factor in factors.items():
         graph = scale_rank(graph, rank, factor)
-    whole = accumulate(lowered.whole, plan.gradient_accumulation_steps * micro_batches_of(plan))
-    whole_s = alone_s(scale_rank(whole, 0, max(factors.get(rank, 1.0) for rank in range(plan.ranks))))
-    title, share_s = " + ".join(one.name for one in plan.strategies), whole_s * replicas_of(plan) / plan.ranks
+    alone = accumulate(one_batch(StepGraph((whole,)), plan), plan.gradient_accumulation_steps * micro_batches_of(plan))
+    alone_device_s = alone_s(scale_rank(alone, 0, max(factors.get(rank, 1.0) for rank in range(plan.ranks))))
+    title, share_s = " + ".join(one.name for one in plan.strategies), alone_device_s * replicas_of(plan) / plan.ranks
     replayed = replay_exchanges(graph, title, topology, share_s, granularity, plan.synchrony)
-    return replace(replayed, warnings=(*_warnings(step, cluster), *lowered.warnings, *replayed.warnings))
+    return replace(replayed, warnings=(*lowered.warnings, *replayed.warnings))
 
 
 @checked(ranks=RANKS, memory_limit_bytes=MEMORY, most_accumulation_steps=ACCUMULATION)

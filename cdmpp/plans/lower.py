@@ -30,14 +30,12 @@ class Lowered:
     """It is one step of a job under a plan, ready to be replayed."""
 
     graph: StepGraph
-    """All ranks, or one for each stage of a pipeline, since ranks of a stage are alike; with all exchanges."""
+    """All ranks, or one for each stage of a pipeline and each part of an image, which are alike; all exchanges."""
     mesh: Mesh
     places: tuple[int, ...]
     """Rank of the job -> its place in the graph."""
     stages: tuple[Stage, ...]
     """What a rank of each stage runs for one micro-batch; without a pipeline there is one stage."""
-    whole: StepGraph
-    """What one rank would run for one micro-batch by itself: recomputed and fused as the plan says."""
     warnings: tuple[str, ...] = ()
 
 
@@ -49,7 +47,7 @@ def lower(source: StepSource, plan: Plan, topology: Topology, global_batch: int,
         plan: all settings.
         topology: the links of the job: balanced cuts take messages into account, and strategies the back end.
         global_batch: examples of all replicas in one step.
-        fold: one rank in place of all of its stage, which gives the same step and is faster to replay; else all ranks.
+        fold: one rank in place of all that are alike, which gives the same step and is faster to replay; else all.
 
     Raises:
         CdmppError: a batch that does not divide evenly, a model that cannot be cut so, and as ``Strategy.exchanges``.
@@ -111,7 +109,7 @@ class _Lowering:
         warnings = self.work.warnings
         if self.pipeline is not None and len(self.stages) > 1:
             warnings += self.pipeline.order.warnings(len(self.stages), self.pipeline.micro_batches)
-        return Lowered(graph, self.mesh, self.places, self.stages, replace(self.one_batch, exchanges=()), warnings)
+        return Lowered(graph, self.mesh, self.places, self.stages, warnings)
 
     @cached_property
     def pipeline(self) -> Pipeline | None:
@@ -123,8 +121,12 @@ class _Lowering:
 
     @cached_property
     def places(self) -> tuple[int, ...]:
-        ranks = range(self.plan.ranks)
-        return tuple(self.mesh.place(rank, "pp") if self.fold else rank for rank in ranks)
+        if not self.fold:
+            return tuple(range(self.plan.ranks))
+        sides = self.plan.degrees.spatial  # ranks at the edges of an image have one neighbour, others two
+        return tuple(
+            self.mesh.place(rank, "pp") * sides + self.mesh.place(rank, "spatial") for rank in range(self.plan.ranks)
+        )
 
     @cached_property
     def stage_of(self) -> tuple[int, ...]:
@@ -155,9 +157,9 @@ class _Lowering:
 
     @cached_property
     def chains(self) -> tuple[tuple[int, ...], ...]:
-        """Ranks of the job that pass micro-batches on to each other; the first chain stands for all where it folds."""
-        chains = self.mesh.groups("pp")
-        return chains[:1] if self.fold else chains
+        """Ranks of the job that pass micro-batches on to each other; one chain in place of all that are alike."""
+        chains = reversed(self.mesh.groups("pp"))
+        return tuple({tuple(self.places[rank] for rank in chain): chain for chain in chains}.values())
 
     @cached_property
     def steps(self) -> tuple[Scheduled, ...]:
@@ -264,16 +266,12 @@ class _Lowering:
             return
         seen = set[tuple[int, int]]()
         for group in self.mesh.groups(found.degree):
-            for sender, receiver in (
-                zip(group, group[found.shift :], strict=False)
-                if found.shift > 0
-                else zip(group[-found.shift :], group, strict=False)
-            ):
-                pair = self.places[sender], self.places[receiver]
+            pairs = zip(group, group[found.shift :], strict=False)
+            if found.shift < 0:
+                pairs = zip(group[-found.shift :], group, strict=False)
+            for members in pairs:
+                pair = self.places[members[0]], self.places[members[1]]
                 if pair[0] in after and pair not in seen:
                     seen.add(pair)
-                    yield replace(
-                        one, after={place: after[place] for place in pair},
-                        before={place: before[place] for place in pair},
-                        group=f"{pair[0]}->{pair[1]}", members=(sender, receiver),
-                    )  # fmt: skip
+                    own = {place: after[place] for place in pair}, {place: before[place] for place in pair}
+                    yield replace(one, after=own[0], before=own[1], group=f"{pair[0]}->{pair[1]}", members=members)

@@ -119,7 +119,8 @@ def streams_of(exchange: Exchange, topology: Topology) -> tuple[Stream, ...]:
     """
     if exchange.kind == "send_recv":
         sender, receiver = exchange.peers or (exchange.ranks[0], exchange.ranks[-1])
-        return Stream(sender, f"to {receiver}"), Stream(receiver, f"from {sender}")
+        source, target = exchange.participants[0], exchange.participants[-1]
+        return Stream(sender, f"to {target}"), Stream(receiver, f"from {source}")
     members = exchange.participants
     group = exchange.group or ("" if len(members) == topology.ranks else f"of {','.join(map(str, members))}")
     return tuple(Stream(rank, f"{COMMUNICATION} {group}".strip()) for rank in exchange.ranks)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
+from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.errors import CdmppError
 from cdmpp.plans.cut_places import CutPlaces
 from cdmpp.plans.degrees import ParallelDegrees
-from cdmpp.plans.lower import lower_work
+from cdmpp.plans.lower import lower, lower_work
+from cdmpp.plans.plan_file import plan_from_dict
 from cdmpp.plans.stages import stages_of
+from cdmpp.steps.replay import replay
 from cdmpp.steps.step_graph import Op, RankGraph
 from tests.plans.sources.toy_source import source_of
 from tests.plans.toy_pipeline import links, plan
@@ -169,10 +174,50 @@ def test_balanced_cuts_lie_between_blocks():
     assert "blocks.2" in [one.name for one in made.stages[1].rank.modules]
 
 
+class Images(nn.Module):
+    """Convolutions of several channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(8 if i else 4, 8, 3, padding=1) for i in range(4))
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return self.head(x.mean((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "degrees"),
+    [("spatial", {"spatial": 4, "dp_replicate": 8}), ("spatial", {"spatial": 2, "pp": 2, "dp_replicate": 8}),
+     ("filter", {"filter": 2, "pp": 2, "dp_replicate": 8}), ("channel", {"channel": 2, "dp_shard": 16})],
+)  # fmt: skip
+def test_divided_operators_exchange_in_every_micro_batch_and_fold(kind, degrees):
+    source = source_of(Images(), torch.randn(2, 4, 16, 16))
+    many = 3 if "pp" in degrees else 1
+    pipeline = [{"name": "pipeline", "micro_batches": many}] if many > 1 else []
+    strategy = "fsdp" if "dp_shard" in degrees else "ddp"
+    under = plan_from_dict({"strategy": strategy, "degrees": degrees, "model_parallel": [kind, *pipeline]})
+    topology = links(32, AlphaBeta(1e-6, 1e-9))
+    batch = 2 * many * degrees.get("dp_replicate", 1) * degrees.get("dp_shard", 1)
+    whole, folded = (lower(source, under, topology, batch, fold) for fold in (False, True))
+    assert len(whole.graph.ranks) == 32 > len(folded.graph.ranks)
+    seconds = [replay(one.graph, topology).step_s for one in (whole, folded)]
+    assert seconds[0] == pytest.approx(seconds[1], rel=1e-9)
+    work = source.work(2, under.degrees)
+    if kind != "spatial":
+        groups = 32 // degrees[kind]
+        own = [one for one in whole.graph.exchanges if len(one.members) == degrees[kind] and one.kind != "send_recv"]
+        assert len(own) == many * len(work.exchanges) * groups // degrees.get("pp", 1)
+    else:
+        halos = [one for one in whole.graph.exchanges if one.kind == "send_recv" and "to stage" not in one.name]
+        messages = sum(one.kind == "send_recv" for one in work.exchanges) * (degrees["spatial"] - 1)
+        assert len(halos) == many * messages * 32 // degrees["spatial"] // degrees.get("pp", 1)
+
+
 def test_an_op_that_names_no_forward_op_is_found_by_what_it_reads():
     """As in a joint graph that TVM made: gradients of parameters and saved results say the stage."""
-    from dataclasses import replace
-
     rank = work_of(Residual()).rank
     blind = replace(rank, ops=tuple(replace(op, forward=None) for op in rank.ops))
     for own, other in zip(cut(rank, "blocks.2"), cut(blind, "blocks.2"), strict=True):

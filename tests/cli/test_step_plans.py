@@ -1,0 +1,62 @@
+"""``cdmpp step --plan`` with plans that divide the model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cdmpp.cli import main
+
+pytest.importorskip("torch")
+STEP = ["step", "mlp", "--runtime", "torch", "--device", "h100", "--link", "pcie4"]
+HYBRID = """
+strategy: ddp
+degrees: {pp: 2, dp_replicate: 2}
+model_parallel: [{name: pipeline, schedule: gpipe, micro_batches: 4}]
+"""
+
+
+def test_a_hybrid_plan_is_replayed_with_a_timeline_of_its_ranks(tmp_path, capsys):
+    plan, timeline = tmp_path / "plan.yaml", tmp_path / "ranks.json"
+    plan.write_text(HYBRID)
+    assert main([*STEP, "--batch", "8", "--plan", str(plan), "--timeline", str(timeline), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["replay"]
+    assert (found["ranks"], found["strategy"], len(found["by_rank"])) == (4, "ddp + pipeline", 4)
+    events = [one for one in json.loads(timeline.read_text())["traceEvents"] if one["ph"] == "X"]
+    names = {one["name"] for one in events}
+    for number in range(4):
+        assert f"forward to stage 1, micro-batch {number}" in names
+        assert f"backward to stage 0, micro-batch {number}" in names
+        assert {one["cat"] for one in events if one["name"].endswith(f", micro-batch {number}")} >= {
+            "forward", "backward", "send_recv",
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--batch", "6"], "a global batch of 12 does not divide into 8 equal parts"),
+        (["--batch", "8", "--micro-batches", "2"], "--micro-batches does not go with --plan"),
+    ],
+)
+def test_what_a_hybrid_plan_cannot_is_said(tmp_path, capsys, options, told):
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(HYBRID)
+    assert main([*STEP, *options, "--plan", str(plan)]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_only_operators_of_pytorch_are_divided(tmp_path, capsys):
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(HYBRID)
+    assert main(["step", "mlp", "--device", "epyc-genoa", "--link", "pcie4", "--plan", str(plan)]) == 2
+    assert "pipeline divides the operators of --runtime torch, given --runtime tvm" in capsys.readouterr().err
+
+
+def test_options_make_a_pipeline(capsys):
+    options = ["--ranks", "2", "--strategy", "pipeline", "--micro-batches", "2", "--pipeline-schedule", "gpipe"]
+    assert main([*STEP, "--batch", "8", *options]) == 0
+    assert "2 ranks: ddp + pipeline over pcie4" in capsys.readouterr().out
+    assert main([*STEP, "--batch", "8", "--ranks", "2", "--strategy", "pipeline", "--pipeline-schedule", "x"]) == 2
+    assert "pipeline.schedule is 'x'; one of gpipe, 1f1b" in capsys.readouterr().err
