@@ -40,7 +40,10 @@ _BROADCAST = {"add": "add_broadcast", "sub": "add_broadcast", "mul": "mul_broadc
 _COPIES = ("cumsum", "topk", "sort", "argsort", "histc", "bincount", "repeat_interleave")
 """Operators that read all that they are given once or more, and that nobody measured."""
 _GROUPED = ("grouped_mm_fallback", "_grouped_mm")
-_UNTAGGED = ("__and__", "__or__", "__xor__", "floor_divide")
+_UNTAGGED = (
+    *("__and__", "__or__", "__xor__", "floor_divide"),
+    *("hardswish", "hardswish_", "log_sigmoid", "prelu", "_prelu_kernel"),
+)
 """Elementwise operators that torch does not mark as such."""
 DROPOUT = "dropout"
 """Name of a call that multiplies by a mask, which the backward pass reads."""
@@ -135,10 +138,15 @@ def _is_node(value: Any) -> bool:
 
 
 def is_pointwise(node: Any) -> bool:
-    """Return True for an operator that computes each element by itself."""
+    """Return True for an operator that computes each element by itself, in place or not."""
     import torch
 
-    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or name_of(node) in _UNTAGGED
+    name = name_of(node)
+    if torch.Tag.pointwise in getattr(node.target, "tags", ()) or name in _UNTAGGED:
+        return True
+    other = getattr(torch.ops.aten, name.removesuffix("_"), None) if name.endswith("_") else None
+    overload = getattr(other, getattr(node.target, "_overloadname", ""), None)
+    return overload is not None and torch.Tag.pointwise in overload.tags
 
 
 def _value(node: Any) -> Any:

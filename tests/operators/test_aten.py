@@ -133,6 +133,23 @@ def test_an_elementwise_operator_that_nobody_measured_is_answered_as_another():
     assert ([str(one) for one in call.operators], call.stands_for) == (["relu 4x6"], "sin")
 
 
+@pytest.mark.parametrize(
+    "module",
+    [nn.Hardswish(inplace=True), nn.Hardswish(), nn.PReLU(), nn.LogSigmoid(), nn.Mish(inplace=True), nn.ReLU6(True)],
+)
+def test_elementwise_operators_that_torch_does_not_mark_as_such_are_some(module):
+    (operator,) = operators_of(nn.Sequential(nn.Identity(), module), torch.randn(4, 8))
+    assert operator in ("relu 4x8", "add 4x8")
+
+
+@pytest.mark.parametrize(("module", "image"), [(nn.MaxPool3d(2), (4, 4, 4)), (nn.AvgPool1d(2), (8,))])
+def test_poolings_over_one_axis_or_three_move_as_many_bytes(module, image):
+    (operator,) = operators_of(module, torch.randn(2, 3, *image))
+    elements = 2 * 3 * torch.Size(image).numel()
+    out = elements // 2 ** len(image)
+    assert operator == f"copy 1x{(elements + out) // 2}"
+
+
 def test_what_no_kind_can_stand_for_is_refused_with_its_place():
     class Inner(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -130,6 +130,7 @@ class LocalGraph:
             with self.mode, torch.no_grad():
                 value = target(*given[0], **given[1])
         except Exception as error:
+            self.graph.erase_node(new)
             raise CdmppError(
                 f"{name_of(like)} ({like.name}{place_of_node(like)}) cannot run on a part of what it reads: "
                 f"{first_line(error)}"

@@ -12,6 +12,7 @@ from cdmpp.network.eager.backward import with_backward
 from cdmpp.network.eager.divided import DividedExport, placed
 from cdmpp.network.eager.graph import GrownTasks, eager_graph_of
 from cdmpp.network.eager.read import EagerNetwork
+from cdmpp.network.eager.rebatched import rebatched
 from cdmpp.network.graph import Call
 from cdmpp.network.source.torch_network import TorchNetwork
 from cdmpp.network.source.trained_model import batch_of, buffers_of, frozen_of, modes_kept, trained_model
@@ -37,10 +38,9 @@ class ExportedStep:
     """The model in training mode."""
     module: Any
     """The model with its loss."""
-    arguments: tuple[Any, ...]
-    """Examples and targets."""
+    batch: int
     exported: Any
-    """``torch.export.ExportedProgram`` of the module."""
+    """``torch.export.ExportedProgram`` of the module, or what stands for it."""
     optimizer: str
     """``none``: no update."""
     warnings: tuple[str, ...]
@@ -56,6 +56,14 @@ class ExportedStep:
             CdmppError: as ``read_step``.
         """
         return _read(self, kind != "cpu", divided)
+
+    def at(self, batch: int) -> ExportedStep | None:
+        """Return the step at another batch without a further export; None where that is in doubt.
+
+        The own batch has to be ``rebatched.BATCH``.
+        """
+        exported = rebatched(self.exported, self.batch, batch)
+        return None if exported is None else replace(self, batch=batch, exported=exported)
 
 
 def read_step(workload: Workload, kind: str = "gpu") -> EagerNetwork:
@@ -82,7 +90,7 @@ def export_step(workload: Workload) -> ExportedStep:
         module, arguments = with_loss(model, network.example, workload.loss, workload.target)
         exported = export(module, arguments, eager=True, trains=True)
     warnings = compiled_flag(compiled | compiled_modules(network.model), EAGER)
-    return ExportedStep(network, model, module, arguments, exported, workload.optimizer or "none", warnings)
+    return ExportedStep(network, model, module, batch_of(arguments), exported, workload.optimizer or "none", warnings)
 
 
 def _read(given: ExportedStep, together: bool, divided: DividedExport | None) -> EagerNetwork:
@@ -114,7 +122,7 @@ def _read(given: ExportedStep, together: bool, divided: DividedExport | None) ->
         made.graph.input_bytes, saved_bytes(graph, phases), live_bytes(graph, phases, ready.values(), whole.recomputed),
         _BYTES * workspace_elements(update, elements, together),
     )  # fmt: skip
-    size, warnings = batch_of(given.arguments), (*given.warnings, *(divided.warnings if divided else ()))
+    size, warnings = given.batch, (*given.warnings, *(divided.warnings if divided else ()))
     stepped = tuple(
         StepCall(call, phase, place in whole.recomputed)
         for place, (call, phase) in enumerate(zip(graph.calls, phases, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from cdmpp.devices import Device
@@ -12,6 +13,7 @@ from cdmpp.network.eager.batches import SizedStep, at_batch, sized
 from cdmpp.network.eager.launch import host_warnings, started_s
 from cdmpp.network.eager.price import Price, priced_by, prices_of
 from cdmpp.network.eager.read import EagerNetwork
+from cdmpp.network.eager.rebatched import BATCH
 from cdmpp.network.eager.runtime import EagerRuntime
 from cdmpp.network.eager.step import ExportedStep, export_step
 from cdmpp.network.prediction import LEVEL
@@ -20,13 +22,10 @@ from cdmpp.operators.operator import EagerOperator
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.sources.source import SPLITS, OpExchange, RankWork, StepSource, split_of
 from cdmpp.plans.strategies import STRATEGIES
+from cdmpp.platform.limits import SIZES
 from cdmpp.steps.from_prediction import gradients_of, modules_of, op_of
 from cdmpp.steps.step_graph import RankGraph
 from cdmpp.steps.strategy import OperatorStrategy
-
-_LOW = 2
-"""The smaller batch that is read. At one example tensors may have other layouts."""
-
 
 _Split = tuple[str, int]
 """A degree of ``SPLITS`` and its ranks."""
@@ -37,8 +36,9 @@ _WHOLE: _Split = ("", 1)
 class PredictedSource(StepSource):
     """Kernels of PyTorch's own runtime, priced by a learned model.
 
-    The step is read at two batches, and sizes of operators follow for all others; a step that is no such thing is read
-    at each batch. What a work says is what ``predict_step`` says of the same batch.
+    The step is read at two batches, and sizes of operators follow for all others. One example, whose tensors may have
+    other layouts, is read by itself, and so is each batch of a step that is no such thing. Networks of a name are
+    exported once for all batches. What a work says is what ``predict_step`` says of the same batch.
     """
 
     def __init__(self, workload: Workload, device: Device, runtime: EagerRuntime | None = None) -> None:
@@ -60,7 +60,9 @@ class PredictedSource(StepSource):
 
     def prepare(self, batches: Iterable[int], degrees: Iterable[ParallelDegrees]) -> None:
         """Price the operators of all combinations in one prediction."""
-        splits = dict.fromkeys(map(split_of, degrees))
+        batches, splits = tuple(batches), dict.fromkeys(map(split_of, degrees))
+        for batch in batches:
+            SIZES.fitting("the batch of a rank", batch)
         steps = [self._step(batch, split) for batch in batches for split in splits]
         wanted = dict.fromkeys(operator for step in steps for operator in step.operators)
         if new := [operator for operator in wanted if operator not in self._prices]:
@@ -76,7 +78,7 @@ class PredictedSource(StepSource):
 
     def limits(self) -> Mapping[str, int]:
         """Return the most stages (forward calls that read parameters), and the most ranks that divide operators."""
-        step = self._at(_LOW, _WHOLE).step
+        step = self._at(self._low, _WHOLE).step
         assert step is not None
         numbers = {one.number for one in (*step.parameters, *step.frozen)}
         layers = [c for c in step.calls if c.phase == "forward" and numbers & {number for number, _ in c.call.resident}]
@@ -84,14 +86,14 @@ class PredictedSource(StepSource):
 
     def limit_of(self, degree: str) -> tuple[int, str]:
         """Return the most ranks that divide operators along ``degree``, and the layer that allows no more."""
-        return _strategy(degree).limit(self._export(_LOW).exported)
+        return _strategy(degree).limit(self._export(self._low).exported)
 
     def _step(self, batch: int, split: _Split) -> SizedStep:
         if (batch, split) not in self._steps:
             found = None
-            if batch >= _LOW:
-                low = self._at(_LOW, split)
-                found = sized(low) if batch == _LOW else at_batch(low, self._at(_LOW + 1, split), batch)
+            if batch > 1:
+                low, high = self._at(self._low, split), self._at(self._low + 1, split)
+                found = sized(low) if batch == self._low else at_batch(low, high, batch)
             self._steps[batch, split] = found or sized(self._at(batch, split))
         return self._steps[batch, split]
 
@@ -102,9 +104,22 @@ class PredictedSource(StepSource):
             self._read[batch, split] = step.read(self.device.kind, divided)
         return self._read[batch, split]
 
+    @cached_property
+    def _low(self) -> int:
+        """The smaller batch that is read: ``BATCH`` where the step at that batch says all others, else 2."""
+        if self.workload.path is None or ".py:" in str(self.workload.network):  # has example inputs of its own
+            return 2
+        step = self._exported[BATCH] = export_step(at(self.workload, BATCH))
+        more = step.at(BATCH + 1)
+        if more is None:
+            return 2
+        self._exported[BATCH + 1] = more
+        return BATCH
+
     def _export(self, batch: int) -> ExportedStep:
         if batch not in self._exported:
-            self._exported[batch] = export_step(at(self.workload, batch))
+            found = self._exported[BATCH].at(batch) if self._low == BATCH else None
+            self._exported[batch] = found or export_step(at(self.workload, batch))
         return self._exported[batch]
 
     def _work(self, sized: SizedStep, split: _Split) -> RankWork:
@@ -138,7 +153,7 @@ class PredictedSource(StepSource):
     def _told(self) -> tuple[str, ...]:
         """Warnings about the kernels of the whole network, at the smaller batch."""
         if self._warnings is None:
-            read = self._at(_LOW, _WHOLE)
+            read = self._at(self._low, _WHOLE)
             priced = priced_by(self.predictor, self.model, read, self.device)
             self._warnings = (*priced.warnings, *flag_warnings(priced.kernels))
         return self._warnings

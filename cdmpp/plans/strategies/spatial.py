@@ -33,7 +33,6 @@ _LOCAL = (
     *("clone", "contiguous", "getitem", "detach"),
 )  # fmt: skip
 """Operators that compute a part of an image from that part, next to elementwise ones; of ``cat`` those of channels."""
-_INPLACE = "_"
 
 
 class Window(NamedTuple):
@@ -154,22 +153,11 @@ def _kind(node: Any, divided: Container[Any], axes: int) -> str:
         return "average" if {one % (axes + 2) for one in node.args[1]} >= set(range(2, axes + 2)) else "whole"
     if name == "cat" and (node.args[1] if len(node.args) > 1 else 0) % (axes + 2) == 1:
         return "local" if all(one in divided for one in node.all_input_nodes) else "whole"
-    if name not in _LOCAL and not is_pointwise(node) and not _is_pointwise_in_place(node):
+    if name not in _LOCAL and not is_pointwise(node):
         return "whole"
     others = [one.meta["val"] for one in node.all_input_nodes if one not in divided]
     is_norm = name in BATCH_NORMS
     return "local" if is_norm or all(_is_alike_everywhere(one, axes) for one in others) else "whole"
-
-
-def _is_pointwise_in_place(node: Any) -> bool:
-    """True for ``relu_`` and the like, of which torch does not say it."""
-    import torch
-
-    name = name_of(node)
-    packet = getattr(torch.ops.aten, name.removesuffix(_INPLACE), None) if name.endswith(_INPLACE) else None
-    return packet is not None and any(
-        torch.Tag.pointwise in getattr(packet, overload).tags for overload in packet.overloads()
-    )
 
 
 def _is_alike_everywhere(value: Any, axes: int) -> bool:

@@ -8,8 +8,10 @@ import pytest
 import torch
 from network import training_networks
 from plans.sources.toy_source import T4, ByBytes, EagerRuntime, Scores, Skips, Workload, source_of
+from torch import nn
 
 from cdmpp.errors import CdmppError, UsageError
+from cdmpp.network.eager.step import export_step
 from cdmpp.network.predict import predict_step
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.sources.predicted import PredictedSource, at
@@ -60,6 +62,42 @@ def test_all_batches_are_priced_in_one_prediction():
     assert len(source.predictor.asked) == asked + 1, "and once for the warnings"
 
 
+@pytest.mark.parametrize("batch", [1, 5, 64])
+@pytest.mark.parametrize("name", ["bert_tiny", "zoo:mobilenet_v3_small"])
+def test_a_network_of_a_name_is_exported_once(name, batch):
+    source = source_of(name)
+    check_same(source, batch)
+    assert set(source._exported) == ({37, 38, 1} if batch == 1 else {37, 38})
+
+
+class Odd(nn.Module):
+    """A network with a size that is a multiple of 37 by chance: of a weight, or of what is between operators."""
+
+    def __init__(self, inner: int, kernel: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv1d(1, 2, kernel), nn.Linear(inner, 4)
+
+    def forward(self, x):
+        return self.second(self.first(x).flatten(1))
+
+
+@pytest.mark.parametrize(("inner", "kernel"), [(74, 4), (2 * 39, 2), (2 * 38, 3)])
+def test_sizes_that_are_multiples_of_the_batch_by_chance_ask_for_another_export(inner, kernel):
+    step = export_step(Workload(Odd(inner, kernel), torch.randn(37, 1, 40), mode="training_step"))
+    assert (step.at(5) is None) == (inner == 74)
+
+
+@pytest.mark.parametrize("batch", [1, 7])
+def test_a_step_at_another_batch_is_the_one_that_was_exported_there(batch):
+    network = training_networks.Residual()
+    there = export_step(Workload(network, torch.randn(37, 3, 32, 32), mode="training_step")).at(batch)
+    here = export_step(Workload(network, torch.randn(batch, 3, 32, 32), mode="training_step"))
+    found, expected = there.read(), here.read()
+    assert [str(o) for o in found.operators.values()] == [str(o) for o in expected.operators.values()]
+    assert found.step.memory == expected.step.memory and found.batch == batch
+    assert found.graph.calls == expected.graph.calls
+
+
 NETWORKS = (
     "torchvision:resnet50", "torchvision:vgg16", "torchvision:alexnet", "torchvision:mobilenet_v2",
     "torchvision:vit_b_16", "hf:gpt2", "hf:bert-base-uncased", "hf:TinyLlama-1.1B-Chat-v1.0",
@@ -70,8 +108,9 @@ NETWORKS = (
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_third_batch_of_full_networks_is_what_two_say(name):
     source = PredictedSource(Workload(name), T4, EagerRuntime(ByBytes()))
-    check_same(source, 48)
-    assert set(source._exported) == {2, 3}
+    for batch in (1, 48):
+        check_same(source, batch)
+    assert set(source._exported) == {1, 37, 38}
 
 
 def test_degrees_that_no_source_divides_by_are_refused():
@@ -80,5 +119,5 @@ def test_degrees_that_no_source_divides_by_are_refused():
         source.work(4, ParallelDegrees(tp=2))
     with pytest.raises(CdmppError, match="spatial=2 and filter=2: operators can be divided along one"):
         source.work(4, ParallelDegrees(spatial=2, filter=2))
-    with pytest.raises(UsageError, match="batch"):
+    with pytest.raises(UsageError, match="the batch of a rank is 0: expected"):
         source_of("torchvision:alexnet").work(0, ONE)

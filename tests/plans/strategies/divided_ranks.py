@@ -27,7 +27,7 @@ class Ranks:
         """Return the loss of each rank."""
         signature = self.step.exported.graph_signature
         given = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-        inputs = iter(self.step.arguments)
+        inputs = iter(self.step.exported.example_inputs[0])
         values: list[dict] = [{} for _ in self.ranks]
         for node in self.divided.graph.nodes:
             if node.op == "placeholder":

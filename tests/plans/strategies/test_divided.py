@@ -84,7 +84,7 @@ def test_ranks_compute_what_one_does(degree, ranks, network, example):
         job.state[name].requires_grad_()
     losses = job.run()
     whole = step.exported.module()
-    (expected,) = whole(*step.arguments)
+    (expected,) = whole(*step.exported.example_inputs[0])
     ranks = len(losses)
     assert [one.item() for one in losses] == pytest.approx([expected.item()] * ranks, rel=1e-5)
 
