@@ -1,11 +1,30 @@
-"""``cdmpp plan``: search the settings under which a training step on several devices is shorter, or fits."""
+"""``cdmpp plan``: every way to train a network on several devices, judged and ranked; and the settings of one way."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from typing import TYPE_CHECKING
 
 from cdmpp.cli import step
-from cdmpp.cli.plan_options import add_memory_argument, add_search_arguments
+from cdmpp.cli.network import workload_of
+from cdmpp.cli.output import show
+from cdmpp.cli.plan_options import add_memory_argument, add_search_arguments, write_plan
+from cdmpp.cli.ranks import searched_settings
+from cdmpp.errors import UsageError
+from cdmpp.platform.limits import Limits, numbers, text
+
+if TYPE_CHECKING:
+    from cdmpp.plans.oracle import OracleResult
+    from cdmpp.plans.plan import Plan
+    from cdmpp.plans.question import Question
+
+BATCH_PER_DEVICE = 32
+"""Examples of each device where nobody says how many."""
+_ONE_WAY = ("strategy", "plan", "straggler", "accumulate_steps")
+"""Options of the search of one way to train."""
+_ALL_WAYS = ("strategies", "global_batch", "price", "explain", "scaling")
+"""Options of the oracle."""
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -13,9 +32,88 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     step.add_arguments(verb)
     add_search_arguments(verb)
     add_memory_argument(verb)
-    verb.set_defaults(optimize=True)
+    ways = verb.add_argument_group("ways to train")
+    ways.add_argument("--global-batch", type=Limits(1, 2**31, "examples"), help="examples of all devices in one step")
+    many = "such as data,spatial,data+filter,zero1,fsdp+pipeline (default: all that suit the network)"
+    ways.add_argument("--strategies", type=text, metavar="A,B+C", help=many)
+    ways.add_argument("--price", type=numbers(0, 10**6, above=True), help="money for a device and an hour")
+    ways.add_argument("--top", type=Limits(1, 1000, "plans"), default=10, help="plans that are shown (default 10)")
+    replayed = "best plans that are replayed, not only judged by closed form (default 20)"
+    ways.add_argument("--replays", type=Limits(0, 1000, "plans"), default=20, help=replayed)
+    why = "why a plan is slower than the best one: its place in the table, or its strategies"
+    ways.add_argument("--explain", type=text, metavar="PLAN", help=why)
+    ways.add_argument("--scaling", action="store_true", help="the best plan of each kind on 1 to 4,096 devices too")
+    verb.set_defaults(optimize=True, runtime="torch")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Show the step, its replay with the settings that are given, and what the search found."""
+    """Rank all ways to train; or, where one is given, search its settings."""
+    given = [name for name in _ALL_WAYS if getattr(options, name)]
+    if options.runtime == "torch" and not any(getattr(options, name) for name in _ONE_WAY):
+        _ask(options)
+        return
+    if given:
+        one = next((name for name in _ONE_WAY if getattr(options, name)), "runtime tvm")
+        names = (f"--{name.replace('_', '-')}" for name in (given[0], one))
+        raise UsageError(f"{' does not go with '.join(names)}: one way to train is searched, or all are ranked")
     step.run(options)
+
+
+def _ask(options: argparse.Namespace) -> None:
+    question = _question(options)
+    from cdmpp.plans.oracle import ask
+    from cdmpp.plans.scaling import COUNTS
+    from cdmpp.report.oracle import oracle_report
+
+    counts = sorted({*COUNTS, question.ranks}) if options.scaling else ()
+    found = ask(question, options.top, options.replays, counts, sys.stderr.isatty())
+    show({"": oracle_report(found, options.price, options.explain)}, options)
+    write_plan(_chosen(found, options), options)
+
+
+def _chosen(found: OracleResult, options: argparse.Namespace) -> Plan:
+    return found.best.plan if options.explain is None else found.named(options.explain).plan
+
+
+def _question(options: argparse.Namespace) -> Question:
+    """Check what can be checked before anything is read."""
+    from cdmpp import devices
+    from cdmpp.collectives.topology import topology_of
+    from cdmpp.network.eager.runtime import EagerRuntime
+    from cdmpp.plans.combinations import combinations
+    from cdmpp.plans.question import Question
+    from cdmpp.plans.sources.predicted import PredictedSource
+
+    if options.ranks is None:
+        raise UsageError("--ranks is missing: say how many devices train, as in --gpus 8")
+    if given := searched_settings(options):
+        raise UsageError(f"{given[0]} does not go with a search, which chooses it: leave it out")
+    if options.timeline is not None:
+        raise UsageError("--timeline is of one plan: write it by --save-plan, then `cdmpp step --plan` has a timeline")
+    step.checked_runtime(options)
+    names = tuple(filter(None, (options.strategies or "").replace(" ", "").split(",")))
+    combinations(names)
+    device = devices.get(options.device)
+    place = {"cluster": options.cluster, "link": options.link, "backend": options.backend, "can_grow": True}
+    topology_of(options.ranks, device, **place)
+    assumed = f"no batch is given: {BATCH_PER_DEVICE} examples a device, {BATCH_PER_DEVICE * options.ranks:,} in all"
+    limit = device.spec["memory_gb"] if options.memory_gb is None else options.memory_gb
+    workload = workload_of(options, mode="training_step", optimizer=options.optimizer, loss=options.loss)
+    return Question(
+        PredictedSource(workload, device, EagerRuntime(options.model)),
+        lambda ranks: topology_of(ranks, device, **place),
+        options.ranks,
+        _global_batch(options),
+        names,
+        None if limit is None else 1e9 * limit,
+        device.kind != "cpu",
+        () if options.batch or options.global_batch else (assumed,),
+    )
+
+
+def _global_batch(options: argparse.Namespace) -> int:
+    if options.global_batch is not None:
+        if options.batch is not None:
+            raise UsageError("--batch and --global-batch: give the examples of one device, or those of all")
+        return int(options.global_batch)
+    return int((options.batch or BATCH_PER_DEVICE) * options.ranks)

@@ -26,7 +26,9 @@ _OPTIONS = ("cluster", "link", "strategy", "backend", "no_overlap", "ring_steps"
 def add_rank_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the ranks and how they train; each strategy declares those of its own settings."""
     ranks = verb.add_argument_group("several ranks")
-    ranks.add_argument("--ranks", type=RANKS, help="how many devices train, each with the whole batch that is given")
+    ranks.add_argument(
+        "--ranks", "--gpus", type=RANKS, help="how many devices train, each with the whole batch that is given"
+    )
     add_place(ranks)
     known = ", ".join(f"{kind.name} ({kind.title})" for kind in STRATEGIES)
     ranks.add_argument("--strategy", type=text, help=f"parallel strategy: {known} (default {DEFAULT_STRATEGY})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
 from cdmpp.cli.network import add_graph_arguments, runtime_options, workload_of
 from cdmpp.cli.options import add_device, add_runtime
@@ -41,14 +42,7 @@ def run(options: argparse.Namespace) -> None:
     """Predict, replay and search as asked, and show the reports."""
     check_plan(options)
     check_ranks(options)
-    runtime = runtime_options(options)
-    if options.dtype != "float32":
-        raise UsageError(f"--dtype {options.dtype}: training steps are made in float32 only")
-    check_output(options, options.save_plan)
-    if options.runtime != "torch":
-        runtime["fallback"] = not options.no_fallback
-    elif options.no_fallback:
-        raise UsageError("--no-fallback is of --runtime tvm: PyTorch's own kernels have no such ratio")
+    runtime = checked_runtime(options)
     import cdmpp
     from cdmpp.report.plan import plan_report
     from cdmpp.report.replay import replay_report
@@ -65,3 +59,16 @@ def run(options: argparse.Namespace) -> None:
     show(reports, options)
     if options.plan is not None:
         write_plan(options.plan if searched is None else searched.plan, options)
+
+
+def checked_runtime(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the runtime's options of a training step; ``CdmppError`` for what cannot be, before anything is read."""
+    runtime = runtime_options(options)
+    if options.dtype != "float32":
+        raise UsageError(f"--dtype {options.dtype}: training steps are made in float32 only")
+    check_output(options, options.save_plan)
+    if options.runtime != "torch":
+        runtime["fallback"] = not options.no_fallback
+    elif options.no_fallback:
+        raise UsageError("--no-fallback is of --runtime tvm: PyTorch's own kernels have no such ratio")
+    return runtime

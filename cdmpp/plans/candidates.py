@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from cdmpp.plans.combinations import Combination
 from cdmpp.plans.degrees import TITLES, ParallelDegrees
 from cdmpp.plans.plan import ACCUMULATION
+from cdmpp.plans.schedules import SCHEDULES
+from cdmpp.steps.schedule import Schedule
 
 IntArray = NDArray[np.int64]
 DEGREES = tuple(one.name for one in fields(ParallelDegrees))
@@ -30,7 +32,7 @@ class Candidates:
     global_batch: int
     limits: Mapping[str, int]
     """Degree -> the largest one that the network allows."""
-    schedules: tuple[str, ...]
+    schedules: tuple[Schedule, ...]
     combination: IntArray
     """Place in ``combinations``."""
     degrees: IntArray
@@ -86,7 +88,7 @@ def candidates(
     ranks: int,
     global_batch: int,
     limits: Mapping[str, int],
-    schedules: Sequence[str] = ("gpipe", "1f1b"),
+    schedules: Sequence[Schedule] | None = None,
     can_recompute: bool = True,
 ) -> Candidates:
     """List every plan for ``ranks`` devices: degrees, micro-batches, schedules, with and without recomputing.
@@ -96,9 +98,10 @@ def candidates(
         ranks: number of devices; all degrees of a plan multiply to it.
         global_batch: examples of one step of all ranks.
         limits: degree -> the largest one that the network allows; degrees that are not named have no limit.
-        schedules: names of the schedules of a pipeline.
+        schedules: of a pipeline; None: all that are known.
         can_recompute: whether the network has modules that can be recomputed.
     """
+    schedules = [kind() for kind in SCHEDULES] if schedules is None else schedules
     blocks = [
         _block(place, one, degrees, global_batch, limits, len(schedules), can_recompute)
         for place, one in enumerate(combinations)

@@ -35,6 +35,12 @@ class Combination:
     degrees: tuple[str, ...] = ("dp_replicate",)
     """Degrees that exceed 1."""
 
+    @property
+    def replicating(self) -> tuple[str, ...]:
+        """Return the degrees along which ranks share parameters."""
+        made = (self.strategy, *self.model_parallel)
+        return tuple(name for one in made if one.replicates for name in one.degrees)
+
 
 def combination(name: str) -> Combination:
     """Read ``data+filter``; ``UsageError`` for an unknown word, or words that exclude each other."""

@@ -253,7 +253,9 @@ class _Lowering:
             own = replace(self.work.exchanges[one.server], after=one.after[0], before=one.before[0])
             found.append(own)
             if repeated := tuple(again[place] for place in own.before if place in again):
-                found.append(replace(own, after=again.get(own.after, min(repeated) - 1), before=repeated))
+                begin = min(repeated) - 1
+                made = again.get(own.after, begin)  # a consumer that runs again first reads what was saved
+                found.append(replace(own, after=min(made, begin), before=repeated))
         return tuple(sorted(found, key=lambda one: (one.after, one.before)))
 
     def _placed(

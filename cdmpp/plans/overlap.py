@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 def exposed_s(starts_s: Floats, gaps_s: Floats, exchanges: Sequence[Exchange], costs_s: Floats) -> Floats:
     """Compute the seconds by which exchanges delay the end of a step, for several steps of the same ops at once.
 
-    One exchange runs at a time, in the order in which they are given, while the ops run in theirs.
+    Each group of ranks has one exchange at a time, in the order in which they are given; ops run in theirs.
 
     Args:
         starts_s: start of each op without exchanges, and the end of the step; a row a step.
@@ -25,7 +25,7 @@ def exposed_s(starts_s: Floats, gaps_s: Floats, exchanges: Sequence[Exchange], c
         exchanges: those of rank 0, with the ops that launch them and the ops that wait for them.
         costs_s: seconds of each exchange.
     """
-    delay_s, free_s = np.zeros(len(starts_s)), np.zeros(len(starts_s))
+    delay_s, free_s = np.zeros(len(starts_s)), dict[tuple[str, ...], Floats]()
     places, delays_s = [-1], [delay_s]
     waiting: list[tuple[int, int, Floats]] = []
 
@@ -43,8 +43,9 @@ def exposed_s(starts_s: Floats, gaps_s: Floats, exchanges: Sequence[Exchange], c
         launched_s = starts_s[:, after + 1] + delays_s[bisect_right(places, after) - 1]
         if after >= 0:
             launched_s = launched_s - gaps_s[:, after]
-        free_s = np.maximum(free_s, launched_s) + costs_s[number]
+        ended_s = np.maximum(free_s.get(one.along, 0.0), launched_s) + costs_s[number]
+        free_s[one.along] = ended_s
         for before in one.before.get(0, ()):
-            heapq.heappush(waiting, (before, number, free_s))
+            heapq.heappush(waiting, (before, number, ended_s))
     wait_up_to(starts_s.shape[1])
     return delay_s

@@ -209,6 +209,41 @@ def against_measured(rows: Sequence[Row]) -> Picture:
     return Picture("Predicted against measured latency", _PLOT + 36, tuple(drawn), "plot", _classes(rows))
 
 
+@dataclass(frozen=True)
+class Point:
+    """A point of a plane stands for a result."""
+
+    x: float
+    y: float
+    name: str
+    """What is shown where a mouse is over it."""
+
+
+def points(
+    title: str, series: Mapping[str, Sequence[Point]], x: tuple[str, str], y: tuple[str, str], is_joined: bool
+) -> Picture:
+    """Plot series of points on two logarithmic axes.
+
+    Args:
+        title: for readers who do not see it.
+        series: label -> points; each label has a colour.
+        x: name and unit of the numbers from left to right.
+        y: the same of those from bottom to top.
+        is_joined: whether lines join the points of a series.
+    """
+    every = [point for own in series.values() for point in own]
+    across, up = LogAxis.around(point.x for point in every), LogAxis.around(point.y for point in every)
+    drawn = _grid(across, up, x[1], y[1], x[0], y[0])
+    for label, own in series.items():
+        for first, last in zip(own, own[1:], strict=False) if is_joined else ():
+            line = _line(across, up, (first.x, first.y), (last.x, last.y), "")
+            drawn.append(Shape("line", {k: v for k, v in line.attributes.items() if k != "class"}, label=label))
+        for point in own:
+            place = {"cx": f"{100 * across.share(point.x):.2f}%", "cy": f"{_y(up, point.y):.1f}", "r": 5}
+            drawn.append(Shape("circle", place, hover=point.name, label=label))
+    return Picture(title, _PLOT + 36, tuple(drawn), "plot", tuple(series))
+
+
 def _memory_note(across: LogAxis, up: LogAxis, first: float, last: float, bytes_per_s: float) -> Shape:
     """Left of the middle of the slope, where kernels whose data are not in a cache cannot lie."""
     middle = (first * last) ** 0.5

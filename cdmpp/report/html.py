@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.platform.files import write_text
-from cdmpp.report.charts import Bars, timeline_picture
+from cdmpp.report.charts import Bars, Plot, timeline_picture
 from cdmpp.report.report import Column, Report
 from cdmpp.report.timeline import seconds_by_kind
 from cdmpp.units import quantity, shown, visible
@@ -64,6 +64,8 @@ def colours_of(report: Report) -> dict[str, str]:
     for chart in report.charts:
         if isinstance(chart, Bars):
             labels |= dict.fromkeys(bar.label for bar in chart.bars if bar.label)
+        elif isinstance(chart, Plot):
+            labels |= dict.fromkeys(chart.picture.labels)
     return {label: f"c{min(place, _COLOURS)}" for place, label in enumerate(labels)}
 
 

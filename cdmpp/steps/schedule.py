@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cdmpp.platform.limits import Limits, check_fields
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -53,6 +56,27 @@ class Schedule(ABC):
             alive += 1 if action.kind == FORWARD else -1
             most = max(most, alive)
         return most
+
+    def in_flight(self, ranks: int, micro_batches: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return ``live_micro_batches`` of several numbers of micro-batches: a row each, a column a rank."""
+        numbers, which = np.unique(micro_batches, return_inverse=True)
+        found = [[self.live_micro_batches(rank, ranks, int(number)) for rank in range(ranks)] for number in numbers]
+        return np.array(found, np.int64).reshape(-1, ranks)[which.ravel()]
+
+    def passes_s(
+        self, forward_s: NDArray[np.float64], backward_s: NDArray[np.float64], micro_batches: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Return the seconds from the first forward to the last backward pass by closed form, without messages.
+
+        The slowest stage runs without a pause, once the first micro-batch has come to it and until the last leaves it.
+
+        Args:
+            forward_s: of one micro-batch on each stage; a row a plan, a column a stage.
+            backward_s: the same of the backward pass.
+            micro_batches: of each plan.
+        """
+        both_s = forward_s + backward_s
+        return both_s.sum(axis=1) + (micro_batches - 1) * both_s.max(axis=1)
 
     def warnings(self, ranks: int, micro_batches: int) -> tuple[str, ...]:
         """Say where frameworks refuse what is asked, a sentence each."""

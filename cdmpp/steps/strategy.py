@@ -147,6 +147,11 @@ class Strategy(ABC):
         """
         return 1
 
+    @property
+    def exchanges_each_batch(self) -> bool:
+        """True if every one of several accumulated batches exchanges something; else only the last one does."""
+        return False
+
     def on_backend(self, backend: str) -> Self:
         """Return the strategy as it runs over this communication back end."""
         return self

@@ -46,7 +46,7 @@ VERBS = {
     "plan": ["torchvision:resnet18", "--device", "a100", "--runtime", "torch", "--ranks", "4", "--link", "nvlink3"],
 }
 NO_NUMBERS = ("nan", "inf", "-inf", "1e18", "-1e18", "9" * 19, "1" * 5000, "", " ", "many", "0x10", "1,5")
-MAY_BE_ZERO = {"trials", "rows"}
+MAY_BE_ZERO = {"trials", "rows", "replays"}
 
 
 def options_of(verb: str) -> list[argparse.Action]:
@@ -73,6 +73,7 @@ def with_option(verb: str, action: argparse.Action, *values: str) -> list[str]:
 
 
 LATE = {(verb, name) for verb in ("network", "compare", "step", "plan") for name in ("network", "model", "input")}
+LATE |= {("plan", "explain")}
 """Names that are looked up while a network is read or priced, which is work."""
 
 

@@ -10,7 +10,7 @@ from cdmpp.cli.command import main
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ("--ranks 0 --link nvlink3", "--ranks: '0' is given, expected a whole number"),
+        ("--ranks 0 --link nvlink3", "--ranks/--gpus: '0' is given, expected a whole number"),
         ("--ranks 4", "4 ranks, and no way between them"),
         ("--ranks 99 --cluster dgx-a100", "99 ranks do not fit on cluster dgx-a100"),
         ("--ranks 2 --cluster dgx", "unknown cluster 'dgx'; nearest: dgx-"),

@@ -26,6 +26,10 @@ class OneForwardOneBackward(Schedule):
                 order.append(Action(rank, FORWARD, following))
         return tuple(order)
 
+    def live_micro_batches(self, rank: int, ranks: int, micro_batches: int) -> int:
+        """Return one for each stage from this one on, at most."""
+        return min(ranks - rank, micro_batches)
+
     def warnings(self, ranks: int, micro_batches: int) -> tuple[str, ...]:
         """Say that PyTorch wants a micro-batch or more for each stage."""
         if micro_batches >= ranks:

@@ -50,6 +50,11 @@ class FSDP(Strategy):
         """Return the ranks that divide the parameters: each updates its own part."""
         return math.prod(sizes[name] for name in self.sharding(sizes))
 
+    @property
+    def exchanges_each_batch(self) -> bool:
+        """Return True: each batch gathers."""
+        return True
+
     def on_backend(self, backend: str) -> Self:
         """Compute nothing during exchanges on gloo, as PyTorch does."""
         return replace(self, overlap=self.overlap and backend != "gloo")

@@ -72,6 +72,11 @@ class ZeRO(Strategy):
             raise CdmppError("zero.stage is 2, which DeepSpeed does not support in a pipeline: take stage 1")
         return self
 
+    @property
+    def exchanges_each_batch(self) -> bool:
+        """Return True for stage 2, which keeps no whole gradients."""
+        return self.stage > 1
+
     def exchanges(self, graph: StepGraph, sizes: Mapping[str, int] | None = None) -> tuple[Exchange, ...]:
         """List exchanges of gradients, and of parameters behind the update; ``CdmppError`` as of ``DDP``."""
         graph.check_alike()

@@ -6,7 +6,8 @@ reads is there.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import ChainMap
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from cdmpp.steps.step_graph import ModuleSpan, Op, RankGraph, StepGraph
@@ -38,14 +39,14 @@ def recompute(graph: StepGraph, modules: Collection[str]) -> StepGraph:
 
 def run_order(rank: RankGraph, modules: Collection[str]) -> list[tuple[int, bool]]:
     """Return places of the ops as they run, and whether for the second time, with these ``modules`` recomputed."""
-    again: dict[int, list[ModuleSpan]] = {}
+    again, readers = dict[int, list[ModuleSpan]](), _last_readers(rank)
     for one in rank.modules:
         if one.name in modules:
             again.setdefault(one.backward[0], []).append(one)
     runs = list[tuple[int, bool]]()
     for place in range(len(rank.ops)):
         for module in again.get(place, ()):
-            runs += [(inside, True) for inside in again_places(rank, module)]
+            runs += [(inside, True) for inside in _again_places(rank, module, readers)]
         runs.append((place, False))
     return runs
 
@@ -54,9 +55,9 @@ def _edit(rank: RankGraph, modules: Collection[str]) -> Edit:
     runs = run_order(rank, modules)
     places = {place: number for number, (place, is_again) in enumerate(runs) if not is_again}
     copies, ops = dict[int, int](), list[Op]()
+    latest = ChainMap(copies, places)
     for number, (place, is_again) in enumerate(runs):
         op = rank.ops[place]
-        latest = {**places, **copies}
         waits = tuple((latest if is_again else places)[other] for other in op.waits)
         forward = None if op.forward is None else places[op.forward]
         ops.append(replace(op, waits=waits, inputs=tuple(latest[other] for other in op.inputs), forward=forward))
@@ -64,7 +65,8 @@ def _edit(rank: RankGraph, modules: Collection[str]) -> Edit:
             ops[-1] = replace(ops[-1], phase="backward", forward=places[place])
             copies[place] = number
     kept = [places[place] for place in range(len(rank.ops))]
-    again = {one.name: again_places(rank, one) for one in rank.modules if one.name in modules}
+    readers = _last_readers(rank)
+    again = {one.name: _again_places(rank, one, readers) for one in rank.modules if one.name in modules}
     begins = {name: copies[own[0]] for name, own in again.items() if own}
     return Edit(tuple(ops), kept, kept, begins)
 
@@ -74,12 +76,22 @@ def again_places(rank: RankGraph, module: ModuleSpan) -> list[int]:
 
     All of them where nobody knows what ops read.
     """
+    return _again_places(rank, module, _last_readers(rank))
+
+
+def _again_places(rank: RankGraph, module: ModuleSpan, readers: Mapping[int, int] | None) -> list[int]:
     inside = [place for place in range(module.forward[0], module.forward[1] + 1) if rank.ops[place].phase == "forward"]
-    if not any(op.inputs for op in rank.ops):
+    if readers is None:
         return inside
-    later = [op for op in rank.ops[module.backward[0] :] if op.phase == "backward"]
-    last = max({source for op in later for source in op.inputs} & set(inside), default=-1)
+    last = max((place for place in inside if readers.get(place, -1) >= module.backward[0]), default=-1)
     return [place for place in inside if place <= last]
+
+
+def _last_readers(rank: RankGraph) -> dict[int, int] | None:
+    """Op -> the last op of the backward pass that reads its result; None where nobody knows what ops read."""
+    if not any(op.inputs for op in rank.ops):
+        return None
+    return {source: place for place, op in enumerate(rank.ops) if op.phase == "backward" for source in op.inputs}
 
 
 def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:

@@ -1,0 +1,233 @@
+"""Closed form: time and memory of all plans at once, in operations on arrays.
+
+ParaDL's formulas (HPDC'21, table 3) are the special case of equal layers, one bucket and no overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.collectives.topology import Topology
+from cdmpp.errors import CdmppError
+from cdmpp.plans.candidates import DEGREES, REPLICAS, VALID, Candidates
+from cdmpp.plans.combinations import Combination
+from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.mesh import Mesh
+from cdmpp.plans.overlap import Floats
+from cdmpp.plans.sources.source import StepSource
+from cdmpp.plans.stage_costs import PARTS, SENDS, StageCosts
+from cdmpp.plans.stage_structure import StageStructure, WorkColumns, changed_rank
+from cdmpp.plans.strategies.pipeline import Pipeline
+from cdmpp.steps.step_graph import RankGraph
+
+DIVIDING = tuple(name for name in DEGREES if name not in REPLICAS)
+"""Degrees that divide the model."""
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """Each array has one number a plan, NaN where the plan cannot be; seconds of one step, from update to update."""
+
+    compute_s: Floats
+    """Forward and backward passes of all micro-batches on the stage that takes longest."""
+    bubble_s: Floats
+    """A stage waits for others: the pipeline fills and drains, and stages are unequal."""
+    update_s: Floats
+    exposed_s: Floats
+    """Seconds of communication that nothing hides."""
+    once_s: Floats
+    """What a step takes once, such as loading a batch."""
+    start_up_share: Floats
+    """Share of the communication of the replicas that does not depend on sizes."""
+    memory_bytes: Floats
+    """Most bytes of a rank; NaN also where memory is unknown."""
+    low_s: Floats
+    high_s: Floats
+    """In 8 of 10 cases a step takes between ``low_s`` and ``high_s``, as far as kernels and collectives tell."""
+    communication_s: Mapping[str, Floats]
+    """One of ``PARTS`` -> seconds that it would take by itself, hidden or not."""
+    errors: Mapping[int, str]
+    """Row of a plan that only its costs show to be impossible -> the reason."""
+
+    @property
+    def step_s(self) -> Floats:
+        """Return the seconds of a step."""
+        return self.compute_s + self.bubble_s + self.update_s + self.exposed_s + self.once_s
+
+    @property
+    def no_overlap_s(self) -> Floats:
+        """Return the seconds of a step whose communication is all in the open."""
+        open_s = sum(self.communication_s.values(), np.zeros_like(self.once_s))
+        return self.compute_s + self.bubble_s + self.update_s + self.once_s + open_s
+
+
+_ARRAYS = (
+    "compute_s",
+    "bubble_s",
+    "update_s",
+    "exposed_s",
+    "once_s",
+    "start_up_share",
+    "memory_bytes",
+    "low_s",
+    "high_s",
+)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """It finds the costs of plans; what does not depend on the number of devices is worked out once."""
+
+    source: StepSource
+    is_gpu: bool = False
+    """True if the allocator of a GPU counts."""
+    _works: dict[tuple[int, ParallelDegrees], WorkColumns] = field(default_factory=dict, repr=False)
+    _structures: dict[tuple[object, ...], StageStructure] = field(default_factory=dict, repr=False)
+
+    def closed_form(self, plans: Candidates, topology: Topology) -> ClosedForm:
+        """Compute time and memory of all plans.
+
+        Args:
+            plans: all plans, as columns.
+            topology: the links between the ranks of the job.
+        """
+        found = {name: np.full(len(plans), np.nan) for name in (*_ARRAYS, *PARTS)}
+        rows = np.flatnonzero(plans.reason == VALID)
+        for part in PARTS:
+            found[part][rows] = 0.0
+        sizes = _sizes(plans, rows)
+        self.source.prepare(sorted({one for own in sizes.values() for one in own}), list(sizes))
+        costs, errors = dict[tuple[ParallelDegrees, bool], StageCosts](), dict[int, str]()
+        for own in _groups(plans, rows):
+            row = int(own[0])
+            degrees, combination = plans.degrees_of(row), plans.combinations[int(plans.combination[row])]
+            dividing = ParallelDegrees(**{name: getattr(degrees, name) for name in DIVIDING})
+            key, which = (
+                (dividing, bool(plans.recompute[row])),
+                np.searchsorted(sizes[dividing], plans.micro_batch[own]),
+            )
+            try:
+                if key not in costs:
+                    costs[key] = self._stage_costs(*key, sizes[dividing], combination, topology)
+                _fill(found, own, plans, which, costs[key], combination, degrees)
+            except CdmppError as error:
+                errors |= dict.fromkeys(map(int, own), str(error))
+        return ClosedForm(
+            **{name: found[name] for name in _ARRAYS},
+            communication_s={part: found[part] for part in PARTS},
+            errors=errors,
+        )
+
+    def _stage_costs(
+        self, degrees: ParallelDegrees, recomputes: bool, sizes: Sequence[int], combination: Combination,
+        topology: Topology,
+    ) -> StageCosts:  # fmt: skip
+        split = ParallelDegrees(**{**vars(degrees), "pp": 1})
+        for size in sizes:
+            if (size, split) not in self._works:
+                self._works[size, split] = WorkColumns(size, self.source.work(size, split))
+        works = [self._works[size, split] for size in sizes]
+        cuts = _cuts(changed_rank(works[0].work.rank, recomputes), degrees, combination, topology)
+        key = (degrees, recomputes, cuts)
+        if key not in self._structures:
+            self._structures[key] = StageStructure(degrees, recomputes, works[0], works[-1], self.is_gpu, cuts)
+        return StageCosts(works, self._structures[key], topology)
+
+
+def _cuts(rank: RankGraph, degrees: ParallelDegrees, combination: Combination, topology: Topology) -> tuple[int, ...]:
+    """Places of ops with which the second and later stages begin, as the pipeline itself chooses them."""
+    pipeline = next((one for one in combination.model_parallel if isinstance(one, Pipeline)), None)
+    if pipeline is None:
+        return ()
+    pair = Mesh(degrees).group_of(0, ("pp",))[:2]
+    stages = pipeline.stages(
+        rank, degrees.pp, lambda size: float(topology.latency_s("send_recv", np.array([size]), pair)[0])
+    )
+    return tuple(one.places[0] for one in stages[1:])
+
+
+def _groups(plans: Candidates, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Rows of plans that differ only in their micro-batches and schedules, in the order of their first rows."""
+    if not len(rows):
+        return []
+    keys = np.column_stack([plans.combination, plans.recompute, plans.degrees])[rows]
+    starts = np.flatnonzero((np.diff(keys, axis=0) != 0).any(axis=1)) + 1  # plans of one combination stand together
+    found: dict[tuple[int, ...], list[NDArray[np.int64]]] = {}
+    for part, own in zip(np.split(keys, starts), np.split(rows, starts), strict=True):
+        found.setdefault(tuple(map(int, part[0])), []).append(own)
+    return [np.concatenate(parts) for parts in found.values()]
+
+
+def _sizes(plans: Candidates, rows: NDArray[np.int64]) -> dict[ParallelDegrees, tuple[int, ...]]:
+    """Sizes of micro-batches that are asked for under each division of the model, rising."""
+    columns = plans.degrees[rows]
+    columns[:, [DEGREES.index(name) for name in REPLICAS]] = 1
+    found: dict[tuple[int, ...], list[int]] = {}
+    for row in np.unique(np.column_stack([columns, plans.micro_batch[rows]]), axis=0):
+        found.setdefault(tuple(map(int, row[:-1])), []).append(int(row[-1]))
+    return {ParallelDegrees(**dict(zip(DEGREES, key, strict=True))): tuple(sizes) for key, sizes in found.items()}
+
+
+def _fill(
+    found: dict[str, Floats], own: NDArray[np.int64], plans: Candidates, which: NDArray[np.int64], stages: StageCosts,
+    combination: Combination, degrees: ParallelDegrees,
+) -> None:  # fmt: skip
+    """Write the plans ``own``, which have the same degrees and strategies; ``which``: places of their micro-batches."""
+    piped = degrees.pp > 1
+    strategy = combination.strategy.on_backend(stages.topology.backend)
+    strategy = strategy.in_pipeline() if piped else strategy
+    sizes = {name: getattr(degrees, name) for name in combination.replicating}
+    many = plans.micro_batches[own]
+    replicas, more = stages.replica_costs(strategy, degrees, sizes), None
+    if not piped and many.max() > 1 and strategy.exchanges_each_batch:
+        more = [stages.replica_costs(strategy, degrees, sizes, batches) for batches in (2, 3)]
+    forward_s, backward_s = (stages.pass_s(phase) for phase in ("forward", "backward"))
+    update_s = stages.phase_s("update", stages.compute_s) / replicas.shards
+    busiest = (np.arange(len(forward_s)), (forward_s + backward_s).argmax(axis=1))
+    longest_s = (forward_s + backward_s)[busiest][which]
+    passes_s, in_flight = np.empty(len(own)), np.ones((len(own), forward_s.shape[1]))
+    for number, schedule in enumerate(plans.schedules):
+        rows = plans.schedule[own] == number
+        passes_s[rows] = schedule.passes_s(forward_s[which[rows]], backward_s[which[rows]], many[rows])
+        if piped:
+            in_flight[rows] = schedule.in_flight(degrees.pp, many[rows])
+    received_s = (stages.received_s["forward"] + stages.received_s["backward"])[busiest][which] * many
+    found[SENDS][own] = split = received_s
+    for part, seconds in stages.split_s.items():
+        both_s = stages.phase_s("forward", seconds) + stages.phase_s("backward", seconds)
+        found[part][own] = both_s[busiest][which] * many
+        split = split + found[part][own]
+    # A stage ends its last backward pass before those in front of it do; then come gradients and update.
+    ahead_s = np.cumsum(backward_s, axis=1) - backward_s
+    last = (busiest[0], (replicas.exposed_s + update_s - ahead_s).argmax(axis=1))
+    hidden_s = ahead_s[last]
+    found["compute_s"][own] = many * longest_s - split
+    found["bubble_s"][own] = passes_s - many * longest_s - hidden_s[which]
+    found["update_s"][own] = update_s[last][which]
+    replicas_s = replicas.exposed_s[last][which]
+    if more is not None:
+        replicas_s = _of_batches(many, replicas_s, *(one.exposed_s[last][which] for one in more))
+    found["exposed_s"][own] = split + replicas_s
+    found["once_s"][own] = stages.once_s[which] * (1 if piped else many)
+    computed_s = sum(found[name][own] for name in ("compute_s", "bubble_s", "update_s", "once_s"))
+    works = [one.work for one in stages.works]
+    for name, of_kernels, of_exchanges in (
+        ("low_s", [one.low for one in works], replicas.low), ("high_s", [one.high for one in works], replicas.high),
+    ):  # fmt: skip
+        found[name][own] = computed_s * np.array(of_kernels)[which] + found["exposed_s"][own] * of_exchanges
+    found["memory_bytes"][own] = stages.peak_bytes(strategy, sizes, which, many, in_flight)
+    sent_s = sum(replicas.part_s.values(), np.zeros(1))
+    found["start_up_share"][own] = replicas.start_up_s.sum() / (sent_s.sum() or 1.0)
+    for part, each in replicas.part_s.items():
+        found[part][own] = each.max()
+        if more is not None:
+            found[part][own] = _of_batches(many, each.max(), *(one.part_s[part].max() for one in more))
+
+
+def _of_batches(many: NDArray[np.int64], one: Floats, two: Floats, three: Floats) -> Floats:
+    """Return seconds of ``many`` batches, of those of one, two and three: each further one adds as much."""
+    return np.where(many == 1, one, two + (many - 2) * (three - two))

@@ -1,0 +1,47 @@
+"""Limits: which quantity binds a plan, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from cdmpp.plans.candidates import BATCH, FACTORS, LIMIT, VALID, Candidates
+from cdmpp.plans.closed_form import ClosedForm
+from cdmpp.plans.overlap import Floats
+from cdmpp.plans.stage_costs import HALOS
+
+COMPUTE, BUBBLE, UPDATE, HALO, START_UP, BANDWIDTH, HOST = TERMS = (
+    "compute", "bubble", "weight update", "halo", "start-up", "bandwidth", "host",
+)  # fmt: skip
+"""Parts of a step, which sum up to it."""
+MEMORY, INPUTS = "memory", "input pipeline"
+"""What else may bind."""
+_REASONS: Mapping[int, str] = {BATCH: "samples per rank", LIMIT: "smallest layer", FACTORS: "number of devices"}
+"""Reason why a plan cannot be -> the quantity that binds."""
+
+
+def terms(costs: ClosedForm) -> dict[str, Floats]:
+    """Split the step of each plan into what its seconds go into, by closed form."""
+    halo_s = costs.communication_s[HALOS]
+    rest_s = costs.exposed_s - halo_s
+    start_up_s = rest_s * costs.start_up_share
+    values = (costs.compute_s, costs.bubble_s, costs.update_s, halo_s, start_up_s, rest_s - start_up_s, costs.once_s)
+    return dict(zip(TERMS, values, strict=True))
+
+
+def binding(parts: Mapping[str, float]) -> str:
+    """Return the term that most of a step goes into; the first of equal ones."""
+    return max(parts, key=lambda name: parts[name])
+
+
+def refusal(plans: Candidates, fits: np.ndarray) -> str:
+    """Return the quantity that refuses plans where none fits; empty where one does.
+
+    Args:
+        plans: those of one combination of strategies.
+        fits: which of them can be and fit into memory.
+    """
+    if fits.any() or not len(plans):
+        return ""
+    return MEMORY if (plans.reason == VALID).any() else _REASONS[int(np.bincount(plans.reason).argmax())]

@@ -1,0 +1,227 @@
+"""Oracle: a network, devices and a batch in; every way to train it, judged and ranked, out.
+
+All plans are judged by closed form, the best ones replayed. The same question gives the same answer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cdmpp.errors import InfeasiblePlanError, UsageError, some
+from cdmpp.plans.combinations import usual
+from cdmpp.plans.limits import binding, terms
+from cdmpp.plans.lower import lower
+from cdmpp.plans.plan import Plan
+from cdmpp.plans.question import Judged, Question
+from cdmpp.plans.scaling import ScalingPoint, next_limits, scaling
+from cdmpp.plans.strategies.pipeline import Pipeline
+from cdmpp.platform.progress import shown
+from cdmpp.steps.replay import replay
+from cdmpp.steps.transforms.merge_ops import merge_ops
+from cdmpp.units import quantity
+
+STEPS = 1000
+"""Device-hours and money are those of so many steps."""
+NEAR = 1.1
+"""Plans within this factor of the last one that is replayed are replayed too, up to twice as many in all."""
+CLOSED_FORM, REPLAY = "closed form", "replay"
+
+
+@dataclass(frozen=True)
+class RankedPlan:
+    """One plan, judged."""
+
+    words: str
+    """The plan for a reader."""
+    combination: str
+    plan: Plan
+    step_s: float
+    low_s: float
+    high_s: float
+    """In 8 of 10 cases the step takes between ``low_s`` and ``high_s``, as far as kernels and collectives tell."""
+    memory_bytes: float
+    """Most bytes of a rank; NaN if unknown."""
+    by: str
+    """``CLOSED_FORM`` or ``REPLAY``."""
+    terms: Mapping[str, float]
+    """Term of ``limits.TERMS`` -> seconds of the step by closed form."""
+    limit: str
+    """What most of the step goes into."""
+    next_limit: str = ""
+    """The quantity that binds next under the same strategies, and the number of devices at which it does."""
+
+    @property
+    def device_hours(self) -> float:
+        """Return the device-hours of ``STEPS`` steps."""
+        return self.plan.ranks * self.step_s * STEPS / 3600
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all as JSON takes it; units are in the names of the keys."""
+        return {
+            **asdict(replace(self, plan=None)),  # type: ignore[arg-type]
+            "plan": self.plan.to_dict(),
+            "device_hours": self.device_hours,
+        }
+
+
+@dataclass(frozen=True)
+class OracleResult:
+    """The answer to a question."""
+
+    question: Question
+    ranked: tuple[RankedPlan, ...]
+    """Best first; the replayed ones before the others."""
+    count: int
+    """Plans that were judged."""
+    rejected: Mapping[str, int]
+    """Reason -> plans that it refuses."""
+    scaling: tuple[ScalingPoint, ...]
+    """The best plan of each number of devices; empty if nobody asked for it."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> RankedPlan:
+        """Return the best plan."""
+        return self.ranked[0]
+
+    def named(self, asked: str) -> RankedPlan:
+        """Return the plan of a place in the ranking, from 1 up, or the best one of a combination such as ``fsdp``.
+
+        ``UsageError`` where there is none.
+        """
+        if asked.isdecimal():
+            if 1 <= int(asked) <= len(self.ranked):
+                return self.ranked[int(asked) - 1]
+            raise UsageError(f"plan {asked} is not among the {len(self.ranked)} that are ranked: ask for more of them")
+        found = [one for one in self.ranked if one.combination == asked]
+        if not found:
+            known = ", ".join(dict.fromkeys(one.combination for one in self.ranked))
+            raise UsageError(f"no plan of {asked!r} is ranked: give a place from 1 to {len(self.ranked)}, or {known}")
+        return found[0]
+
+    def explain(self, asked: str) -> list[tuple[str, float, float]]:
+        """List the terms of a plan, most lost first: name, its seconds, those of the best plan."""
+        plan = self.named(asked)
+        found = [(name, seconds, self.best.terms[name]) for name, seconds in plan.terms.items()]
+        return sorted(found, key=lambda one: one[2] - one[1])
+
+
+def ask(
+    question: Question, top: int = 10, replays: int = 20, counts: Iterable[int] = (), progress: bool = False
+) -> OracleResult:
+    """Judge all plans and rank them.
+
+    Args:
+        question: network, devices, batch, strategies and memory.
+        top: plans that are returned, and more where more are replayed.
+        replays: best plans by closed form that are replayed.
+        counts: numbers of devices of the scaling curve; empty: none.
+        progress: whether a bar is shown on standard error while plans are replayed.
+
+    Raises:
+        InfeasiblePlanError: no plan is possible, or none fits into memory; it says what is missing and what would help.
+        CdmppError: an unknown strategy, or as the source.
+    """
+    judged = question.judged()
+    rejected = _rejected(judged)
+    if not judged.fits.any():
+        raise InfeasiblePlanError(_missing(question, judged, rejected))
+    order = judged.order()
+    replayed = _replayed(judged, order, replays)
+    parts = terms(judged.costs)
+    found = [_ranked(question, judged, parts, int(row)) for row in order[: max(top, replayed)]]
+    made = (_by_replay(question, one) for one in found[:replayed])
+    first = sorted(shown(made, "replays of plans", replayed, progress), key=lambda one: one.step_s)
+    found = [*first, *found[replayed:]]
+    later = next_limits(question, tuple(dict.fromkeys(one.combination for one in found[:top])))
+    ranked = tuple(replace(one, next_limit=later.get(one.combination, "")) for one in found)
+    curve = scaling(question, counts)
+    return OracleResult(question, ranked, len(judged.plans), rejected, curve, _warnings(question, ranked))
+
+
+def _replayed(judged: Judged, order: np.ndarray, replays: int) -> int:
+    """How many of the first plans are replayed: those asked for, and those that are as good as the last of them."""
+    if not replays:
+        return 0
+    step_s = judged.costs.step_s[order]
+    near = int(np.count_nonzero(step_s <= NEAR * step_s[0]))
+    return min(len(order), max(replays, min(near, 2 * replays)))
+
+
+def _ranked(question: Question, judged: Judged, parts: Mapping[str, np.ndarray], row: int) -> RankedPlan:
+    plans, costs = judged.plans, judged.costs
+    plan, combination = question.plan(plans, row), plans.combinations[int(plans.combination[row])].name
+    own = {name: float(values[row]) for name, values in parts.items()}
+    low, high = float(costs.low_s[row]), float(costs.high_s[row])
+    return RankedPlan(
+        words(plan, combination, int(plans.micro_batch[row])), combination, plan, float(costs.step_s[row]), low, high,
+        float(costs.memory_bytes[row]), CLOSED_FORM, own, binding(own),
+    )  # fmt: skip
+
+
+def words(plan: Plan, combination: str, micro_batch: int) -> str:
+    """Say a plan on one line, such as ``data+pipeline 8 x 4, 16 x 2 examples, 1f1b, recomputed``."""
+    many = plan.gradient_accumulation_steps
+    found = []
+    for one in plan.model_parallel:
+        if isinstance(one, Pipeline):
+            many = one.micro_batches
+            found.append(one.schedule)
+    found += ["recomputed"] if plan.recompute else []
+    degrees = [f"{name} {getattr(plan.degrees, name)}" for name in plan.degrees.beyond_one()]
+    times = f"{many} x {micro_batch}" if many > 1 else f"{micro_batch}"
+    return ", ".join([f"{combination} ({', '.join(degrees) or 'one device'})", f"micro-batch {times}", *found])
+
+
+def _by_replay(question: Question, one: RankedPlan) -> RankedPlan:
+    topology = question.topology(one.plan.ranks)
+    lowered = lower(question.source, one.plan, topology, question.global_batch)
+    step_s = replay(merge_ops(lowered.graph), topology, synchrony=one.plan.synchrony).step_s
+    scale = step_s / one.step_s
+    return replace(one, step_s=step_s, low_s=one.low_s * scale, high_s=one.high_s * scale, by=REPLAY)
+
+
+def _rejected(judged: Judged) -> dict[str, int]:
+    found = Counter(judged.why_not(int(row)) for row in np.flatnonzero(~judged.fits))
+    return dict(found.most_common())
+
+
+def _missing(question: Question, judged: Judged, rejected: Mapping[str, int]) -> str:
+    if np.isnan(judged.costs.step_s).all():
+        return f"no plan for {question.ranks} devices: {some(list(rejected), '; ', 3)}"
+    limit, needed = question.memory_limit_bytes or 0.0, float(np.nanmin(judged.costs.memory_bytes))
+    plan = question.plan(judged.plans, int(np.nanargmin(judged.costs.memory_bytes)))
+    told = (
+        f"no plan fits: a device may hold {quantity(limit, 'B')}, and the leanest plan, {plan.strategy.name} on "
+        f"{plan.ranks} devices, needs {quantity(needed, 'B')}, {quantity(needed - limit, 'B')} too much"
+    )
+    return f"{told}; {_help(question)}"
+
+
+def _help(question: Question) -> str:
+    """What would fit: other strategies on as many devices, or more devices."""
+    every = usual(question.source.limits())
+    for ranks in (question.ranks, *(question.ranks * 2**power for power in range(1, 7))):
+        names = every if ranks == question.ranks else question.names
+        try:
+            judged = question.judged(ranks, names)
+        except ValueError:  # no such cluster
+            break
+        if judged.fits.any():
+            row = int(judged.order()[0])
+            name = judged.plans.combinations[int(judged.plans.combination[row])].name
+            return f"{name} would fit on {ranks} devices"
+    return "take a smaller global batch, devices with more memory, or a smaller network"
+
+
+def _warnings(question: Question, ranked: Iterable[RankedPlan]) -> tuple[str, ...]:
+    found = [*question.warnings, *question.topology(question.ranks).warnings]
+    for one in list(ranked)[:1]:
+        batch = question.global_batch // one.plan.degrees.size("dp_replicate", "dp_shard")
+        found += question.source.work(batch, one.plan.degrees).warnings
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,115 @@
+"""Question: which way to train this network on these devices. All plans for it, with their costs by closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.collectives.topology import Topology
+from cdmpp.plans.candidates import Candidates, candidates
+from cdmpp.plans.closed_form import ClosedForm, Judge
+from cdmpp.plans.combinations import Combination, combinations, usual
+from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.plan import Plan
+from cdmpp.plans.sources.source import StepSource
+from cdmpp.plans.strategies.pipeline import Pipeline
+from cdmpp.steps.transforms.recompute import can_recompute
+
+
+@dataclass(frozen=True)
+class Judged:
+    """All plans for a number of devices, with their costs; arrays have one number a plan."""
+
+    plans: Candidates
+    costs: ClosedForm
+    fits: NDArray[np.bool_]
+    """Which plans can be and fit into memory."""
+
+    def why_not(self, row: int) -> str:
+        """Say why a plan cannot be, with its numbers; empty where it can."""
+        if why := self.plans.why_not(row) or self.costs.errors.get(row, ""):
+            return why
+        return "" if self.fits[row] else "needs more memory than a device has"
+
+    def order(self) -> NDArray[np.int64]:
+        """Return the rows of the plans that fit, fastest first; of equal ones that which holds less, then the first."""
+        rows = np.flatnonzero(self.fits)
+        return rows[np.lexsort((rows, self.costs.memory_bytes[rows], self.costs.step_s[rows]))]
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which way to train a network on ``ranks`` devices."""
+
+    source: StepSource
+    topology: Callable[[int], Topology]
+    """Number of ranks -> the links between them; ``CdmppError`` where so many have none."""
+    ranks: int
+    global_batch: int
+    """Examples of one step of all ranks."""
+    strategies: tuple[str, ...] = ()
+    """Combinations such as ``data+filter``; empty: all that suit the network."""
+    memory_limit_bytes: float | None = None
+    """Most bytes of a device; None: no limit."""
+    is_gpu: bool = False
+    """True if the allocator of a GPU counts."""
+    warnings: tuple[str, ...] = ()
+    """What was assumed where the question said nothing, a sentence each."""
+    _judged: dict[tuple[int, tuple[str, ...]], Judged] = field(default_factory=dict, compare=False, repr=False)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the combinations that are tried."""
+        return self.strategies or usual(self.source.limits())
+
+    @cached_property
+    def _judge(self) -> Judge:
+        return Judge(self.source, self.is_gpu)
+
+    @cached_property
+    def _can_recompute(self) -> bool:
+        return bool(can_recompute(self.source.work(self._any_batch, ParallelDegrees()).rank))
+
+    @property
+    def _any_batch(self) -> int:
+        return min(self.global_batch, 2)
+
+    def judged(self, ranks: int | None = None, names: tuple[str, ...] | None = None) -> Judged:
+        """Return all plans for so many devices and some combinations, with their costs; each is worked out once."""
+        key = (self.ranks if ranks is None else ranks, self.names if names is None else names)
+        if key not in self._judged:
+            plans = candidates(
+                combinations(key[1]), key[0], self.global_batch, self.source.limits(), None, self._can_recompute
+            )
+            costs = self._judge.closed_form(plans, self.topology(key[0]))
+            fits = ~np.isnan(costs.step_s)
+            if self.memory_limit_bytes is not None:
+                fits &= ~(costs.memory_bytes > self.memory_limit_bytes)  # unknown memory is no reason
+            self._judged[key] = Judged(plans, costs, fits)
+        return self._judged[key]
+
+    def plan(self, plans: Candidates, row: int) -> Plan:
+        """Make the plan of one row."""
+        combination, many = plans.combinations[int(plans.combination[row])], int(plans.micro_batches[row])
+        degrees = plans.degrees_of(row)
+        modules: tuple[str, ...] = ()
+        if plans.recompute[row]:
+            rank = self.source.work(int(plans.micro_batch[row]), degrees).rank
+            modules = tuple(one.name for one in can_recompute(rank))
+        return plan_of(combination, degrees, many, plans.schedules[int(plans.schedule[row])].name, modules)
+
+
+def plan_of(
+    combination: Combination, degrees: ParallelDegrees, many: int, schedule: str, recomputed: tuple[str, ...]
+) -> Plan:
+    """Make a plan; ``many`` are micro-batches where there is a pipeline, else gradient accumulation steps."""
+    piped = degrees.pp > 1
+    dividing = tuple(
+        Pipeline(schedule=schedule, micro_batches=many) if isinstance(one, Pipeline) else one
+        for one in combination.model_parallel
+    )
+    return Plan(combination.strategy, degrees, 1 if piped else many, recomputed, model_parallel=dividing)

@@ -1,0 +1,83 @@
+"""Refine: settings of the best plan changed one after the other, by the same search that one way to train has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cdmpp.collectives.topology import Topology
+from cdmpp.plans.cost import Cost, by_cause
+from cdmpp.plans.evaluate import Evaluator
+from cdmpp.plans.lower import Lowered, lower_work, micro_batches_of, pipeline_of
+from cdmpp.plans.memory import Memory
+from cdmpp.plans.plan import Plan
+from cdmpp.plans.search import search
+from cdmpp.plans.search_result import SearchResult
+from cdmpp.plans.search_space import SearchSpace
+from cdmpp.plans.sources.source import RankWork
+from cdmpp.plans.stage_structure import held_by
+from cdmpp.plans.stages import stages_of
+from cdmpp.steps.replay import replay
+from cdmpp.steps.step_graph import StepGraph
+from cdmpp.steps.transforms.merge_ops import merge_ops
+
+
+@dataclass(frozen=True)
+class LoweredEvaluator(Evaluator):
+    """It lowers each plan from the work of one rank for one micro-batch, and replays it; the batch stays as it is."""
+
+    work: RankWork | None = None
+    is_gpu: bool = False
+
+    @property
+    def space(self) -> SearchSpace:
+        """All settings of one way to train but those that change the batch."""
+        return replace(super().space, can_accumulate=False)
+
+    def evaluate(self, plan: Plan) -> Cost:
+        """Find the cost of a plan."""
+        assert self.work is not None and self.topology is not None
+        if plan not in self._costs:
+            lowered = lower_work(self.work, plan, self.topology)
+            replayed = replay(merge_ops(lowered.graph), self.topology, synchrony=plan.synchrony)
+            peak_bytes = peak_of(self.work, plan, lowered, self.is_gpu)
+            steps = plan.gradient_accumulation_steps
+            self._costs[plan] = Cost(replayed.step_s, peak_bytes, by_cause(replayed.critical_s), steps)
+        return self._costs[plan]
+
+    def peak_bytes(self, plan: Plan) -> int | None:
+        """Return the peak bytes of its cost."""
+        return self.evaluate(plan).peak_bytes
+
+
+def peak_of(work: RankWork, plan: Plan, lowered: Lowered, is_gpu: bool) -> int | None:
+    """Return the most bytes of a rank of the heaviest stage; None if the source knows no memory."""
+    if work.memory is None:
+        return None
+    pipeline, many, count = pipeline_of(plan), micro_batches_of(plan), len(lowered.stages)
+    found = []
+    for number, stage in enumerate(stages_of(work.rank, [one.places[0] for one in lowered.stages[1:]])):
+        in_flight = 1 if pipeline is None else pipeline.order.live_micro_batches(number, count, many)
+        memory = Memory(held_by(work.memory, work.rank, stage, number), stage.rank, is_gpu)
+        own = {one.name for one in stage.rank.modules}
+        local = replace(plan, recompute=tuple(name for name in plan.recompute if name in own))
+        found.append(memory.parts(local, many if count > 1 else 1, in_flight).peak_bytes)
+    return max(found)
+
+
+def refine(
+    work: RankWork, plan: Plan, topology: Topology, memory_limit_bytes: int | None, is_gpu: bool, optimizer: str
+) -> SearchResult:
+    """Search settings under which a plan is faster with the same ways to train and the same batch.
+
+    Args:
+        work: what one rank runs for one micro-batch of the plan.
+        plan: where the search begins.
+        topology: the links of the job.
+        memory_limit_bytes: most bytes of a device; None, or memory that is unknown: no limit.
+        is_gpu: whether the allocator of a GPU counts.
+        optimizer: as ``search`` takes it.
+    """
+    evaluator = LoweredEvaluator(
+        StepGraph((replace(work.rank, rank=0),)), topology, plan, None, "replay", {}, work, is_gpu
+    )
+    return search(evaluator, None if work.memory is None else memory_limit_bytes, 1, optimizer)

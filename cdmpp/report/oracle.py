@@ -1,0 +1,169 @@
+"""The report on all plans for a network: the ranking, what refuses the others, the Pareto front, the scaling curve."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from cdmpp.plans.front import on_front
+from cdmpp.plans.oracle import STEPS, OracleResult, RankedPlan
+from cdmpp.report.charts import Bar, Bars, Chart, Plot, Point, points
+from cdmpp.report.report import Column, Report, Table, Total
+from cdmpp.units import RATE, quantity
+
+
+def oracle_report(found: OracleResult, price: float | None = None, explained: str | None = None) -> Report:
+    """Report the ranked plans as rows.
+
+    Args:
+        found: the answer.
+        price: money for a device and an hour; None: no money is shown.
+        explained: the plan that is compared with the best one, as ``OracleResult.named`` takes it.
+    """
+    best, question = found.best, found.question
+    tables = [_ranking(found, price)]
+    if explained is not None:
+        tables.append(_explanation(found, explained))
+    if found.rejected:
+        rows = [{"reason": reason, "count": count} for reason, count in found.rejected.items()]
+        columns = (Column("reason", "reason", kind="text"), Column("count", "plans"))
+        tables.append(Table("Plans that cannot be", columns, rows))
+    return Report(
+        title=f"Best of {found.count} plans: {best.words}",
+        answer=_answer(found, price),
+        totals=(
+            Total("step", best.step_s, "s", 4, interval=(0.8, best.low_s, best.high_s), note=f"by {best.by}"),
+            Total("throughput", question.global_batch / best.step_s, RATE, note="examples"),
+            Total("batch", question.global_batch, note="examples of all devices in one step"),
+            *_memory(found),
+            Total("device-hours", best.device_hours, note=f"of {STEPS:,} steps"),
+            *(() if price is None else (Total("money", best.device_hours * price, note=f"of {STEPS:,} steps"),)),
+            Total("limit", best.limit, note=best.next_limit and f"next: {best.next_limit}"),
+        ),
+        tables=tuple(tables),
+        warnings=found.warnings,
+        charts=_charts(found),
+        notes=_NOTES,
+    )
+
+
+_NOTES = {
+    "closed form": "All plans at once, by formulas: the slowest stage sets the pace, and exchanges hide behind what is "
+    "computed meanwhile.",
+    "replay": "One step of the plan, kernel by kernel and message by message.",
+    "limit": "What most of the step goes into: compute, bubble (stages wait for each other), start-up (the time of "
+    "messages that does not depend on their size), bandwidth, halo, weight update or host.",
+}
+
+
+def _memory(found: OracleResult) -> tuple[Total, ...]:
+    limit = found.question.memory_limit_bytes
+    allowed = () if limit is None else (Total("allowed", limit, "B"),)
+    return (Total("memory", found.best.memory_bytes, "B", parts=allowed, note="of the device that holds most"),)
+
+
+def _ranking(found: OracleResult, price: float | None) -> Table:
+    columns = (
+        Column("rank", "#", kind="text"),
+        Column("words", "plan", kind="text"),
+        Column("step_s", "step", "s", digits=4),
+        Column("low_s", "80 % low", "s", rank=2),
+        Column("high_s", "80 % high", "s", rank=2),
+        Column("memory_bytes", "memory", "B"),
+        Column("device_hours", "device-hours", meaning=f"Of {STEPS:,} steps."),
+        Column("money", "money", is_optional=True, meaning=f"Of {STEPS:,} steps, at the given price."),
+        Column("limit", "limit", kind="text"),
+        Column("next_limit", "next", kind="text", is_optional=True, rank=1,
+               meaning="What binds next with the same strategies, and at how many devices."),
+        Column("by", "by", kind="text", rank=3),
+    )  # fmt: skip
+    rows = [_row(one, place, price) for place, one in enumerate(found.ranked, 1)]
+    return Table("Plans, fastest first", columns, rows, strong=0)
+
+
+def _row(one: RankedPlan, place: int, price: float | None) -> dict[str, Any]:
+    memory = None if math.isnan(one.memory_bytes) else one.memory_bytes
+    money = None if price is None else one.device_hours * price
+    shown = {name: getattr(one, name) for name in ("words", "combination", "step_s", "low_s", "high_s", "limit")}
+    parts = {f"{name.replace(' ', '_').replace('-', '_')}_s": seconds for name, seconds in one.terms.items()}
+    return {
+        "rank": str(place), **shown, "next_limit": one.next_limit, "by": one.by, "memory_bytes": memory,
+        "device_hours": one.device_hours, "money": money, **parts,
+    }  # fmt: skip
+
+
+def _explanation(found: OracleResult, explained: str) -> Table:
+    plan = found.named(explained)
+    rows = [
+        {"term": name, "own_s": own_s, "best_s": best_s, "more_s": own_s - best_s}
+        for name, own_s, best_s in found.explain(explained)
+    ]
+    columns = (
+        Column("term", "part of the step", kind="text"),
+        Column("own_s", "this plan", "s"),
+        Column("best_s", "the best plan", "s"),
+        Column("more_s", "more", "s"),
+    )
+    ratio = plan.step_s / found.best.step_s
+    return Table(f"Why {plan.words} takes {ratio:.2f} times as long as the best plan", columns, rows, "By closed form")
+
+
+def _charts(found: OracleResult) -> tuple[Chart, ...]:
+    charts: list[Chart] = [
+        Bars("The best plan, by closed form", tuple(Bar(name, value) for name, value in found.best.terms.items()))
+    ]
+    known = [one for one in found.ranked if not math.isnan(one.memory_bytes)]
+    if known:
+        front = on_front([(one.step_s, one.memory_bytes, one.device_hours) for one in known])
+        series = {
+            "on the front": _plans([one for one, is_on in zip(known, front, strict=True) if is_on]),
+            "others": _plans([one for one, is_on in zip(known, front, strict=True) if not is_on]),
+        }
+        note = "On the front no other plan is faster and holds less."
+        picture = points("Step against memory", series, ("memory", "B"), ("step", "s"), False)
+        charts.append(Plot("Pareto front of time and memory", picture, note))
+    if found.scaling:
+        charts.append(_scaling(found))
+    return tuple(charts)
+
+
+def _plans(ranked: Sequence[RankedPlan]) -> list[Point]:
+    return [Point(one.memory_bytes, one.step_s, f"{one.words}: {quantity(one.step_s, 's')}") for one in ranked]
+
+
+def _scaling(found: OracleResult) -> Plot:
+    names = dict.fromkeys(one.combination for one in found.scaling)
+    series = {
+        name: [
+            Point(one.ranks, one.step_s, f"{name} on {one.ranks}: {quantity(one.step_s, 's')}, limit {one.limit}")
+            for one in found.scaling
+            if one.combination == name and not math.isnan(one.step_s)
+        ]
+        for name in names
+    }
+    series = {name: own for name, own in series.items() if own}
+    picture = points("Step against devices", series, ("devices", ""), ("step", "s"), True)
+    note = f"The best plan of each kind, by closed form; {found.question.global_batch} examples a step."
+    return Plot("Scaling", picture, note)
+
+
+def _answer(found: OracleResult, price: float | None) -> dict[str, Any]:
+    question = found.question
+    return {
+        "ranks": question.ranks,
+        "global_batch": question.global_batch,
+        "memory_limit_bytes": question.memory_limit_bytes,
+        "price_per_hour": price,
+        "plans_judged": found.count,
+        "plans": [
+            {**_row(one, place, price), "plan": one.plan.to_dict()} for place, one in enumerate(found.ranked, 1)
+        ],
+        "rejected": dict(found.rejected),
+        "scaling": [
+            {**vars(one), "step_s": None if math.isnan(one.step_s) else one.step_s,
+             "memory_bytes": None if math.isnan(one.memory_bytes) else one.memory_bytes}
+            for one in found.scaling
+        ],
+        "warnings": list(found.warnings),
+    }  # fmt: skip

@@ -1,0 +1,127 @@
+"""The closed form of plans: the formulas of ParaDL as special cases, and what the replay says of the same plans."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from cdmpp.collectives.interconnect import AlphaBeta
+from cdmpp.collectives.topology import fitted
+from cdmpp.plans.candidates import VALID, candidates
+from cdmpp.plans.closed_form import Judge
+from cdmpp.plans.combinations import Combination, combinations
+from cdmpp.plans.lower import lower
+from cdmpp.plans.question import Question
+from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.steps.replay import replay
+from tests.plans.toy_source import ToySource
+
+ALPHA_S, BETA_S = 1e-5, 1e-10
+
+
+def _topology(ranks):
+    return fitted(AlphaBeta(ALPHA_S, BETA_S), ranks, "nccl")
+
+
+def _question(names, ranks=8, batch=64, source=None, **options):
+    return Question(source or ToySource(), _topology, ranks, batch, tuple(names), **options)
+
+
+def _replayed_s(question, plans, row):
+    topology = question.topology(plans.ranks)
+    lowered = lower(question.source, question.plan(plans, row), topology, question.global_batch)
+    return replay(lowered.graph, topology).step_s
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("forward_s", [1e-5, 1e-3])
+def test_data_parallel_is_that_of_the_replay(overlap, forward_s):
+    one = Combination("data", DDP(overlap=overlap), (), ("dp_replicate",))
+    source = ToySource(forward_s=forward_s)
+    plans = candidates([one], 8, 64, {}, can_recompute=False)
+    found = Judge(source).closed_form(plans, _topology(8))
+    question = _question(["data"], source=source)
+    for row in range(len(plans)):
+        assert found.step_s[row] == pytest.approx(_replayed_s(question, plans, row), rel=1e-6)
+        if not overlap:
+            assert found.step_s[row] == pytest.approx(found.no_overlap_s[row])
+
+
+def test_data_parallel_is_the_formula_of_paradl():
+    one = Combination("data", DDP(bucket_bytes=(2**40,), overlap=False), (), ("dp_replicate",))
+    source, p, batch = ToySource(), 8, 64
+    plans = candidates([one], p, batch, {}, can_recompute=False)
+    found = Judge(source).closed_form(plans, _topology(p))
+    row = int(np.flatnonzero(plans.micro_batches == 1)[0])
+    weights = 8 * 4_000_000
+    assert found.communication_s["gradients"][row] == pytest.approx(2 * (p - 1) * (ALPHA_S + weights / p * BETA_S))
+    assert found.compute_s[row] == pytest.approx(8 * 3e-3 * batch / p)
+    assert found.update_s[row] == pytest.approx(1e-4)
+
+
+def test_filter_parallel_is_that_of_the_replay_and_the_formula():
+    question, p, batch = _question(["filter"], 4, 16), 4, 16
+    judged = question.judged()
+    row = int(np.flatnonzero((judged.plans.micro_batches == 1) & (judged.plans.recompute == 0))[0])
+    assert judged.costs.step_s[row] == pytest.approx(_replayed_s(question, judged.plans, row), rel=1e-6)
+    layers, output = 8, 100_000 * batch
+    assert judged.costs.communication_s["split operators"][row] == pytest.approx(
+        (p - 1) * layers * (ALPHA_S + output / p * BETA_S), rel=1e-3
+    )
+    assert judged.costs.compute_s[row] == pytest.approx(8 * 3e-3 * batch / p)
+
+
+@pytest.mark.parametrize("stages", [2, 4, 8])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_a_pipeline_of_equal_stages_takes_the_formula(stages, schedule):
+    source = ToySource(output=1)
+    judged = Question(
+        source, lambda ranks: fitted(AlphaBeta(0.0, 1e-18), ranks, "nccl"), stages, 32, ("pipeline",)
+    ).judged()
+    plans, costs = judged.plans, judged.costs
+    names = np.array([one.name for one in plans.schedules])[plans.schedule]
+    for row in np.flatnonzero((names == schedule) & (plans.recompute == 0)):
+        m = plans.micro_batches[row]
+        alone_s = 8 * 3e-3 * 32
+        expected = (m + stages - 1) / m * alone_s / stages
+        assert costs.compute_s[row] + costs.bubble_s[row] == pytest.approx(expected, rel=1e-6)
+        assert costs.bubble_s[row] == pytest.approx((stages - 1) / m * alone_s / stages, rel=1e-6)
+
+
+def test_one_device_takes_what_its_kernels_take():
+    judged = _question(["data"], 1, 4).judged()
+    row = int(np.flatnonzero((judged.plans.micro_batches == 1) & (judged.plans.recompute == 0))[0])
+    assert judged.costs.step_s[row] == pytest.approx(8 * 3e-3 * 4 + 1e-4)
+    assert judged.costs.exposed_s[row] == 0
+
+
+def test_the_order_of_plans_far_apart_is_that_of_the_replay():
+    names = ["data", "fsdp", "pipeline", "data+pipeline", "filter", "data+filter"]
+    question = _question(names, 8, 32, ToySource(forward_s=1e-4))
+    judged = question.judged()
+    rows = [int(row) for row in np.flatnonzero(judged.plans.reason == VALID)]
+    assert len(rows) > 40
+    replayed = {row: _replayed_s(question, judged.plans, row) for row in rows}
+    closed = judged.costs.step_s
+    wrong = [
+        (question.plan(judged.plans, a), question.plan(judged.plans, b))
+        for a, b in itertools.permutations(rows, 2)
+        if closed[b] > 1.2 * closed[a] and replayed[b] < replayed[a]
+    ]
+    assert not wrong
+
+
+def test_the_same_question_has_the_same_answer_to_the_last_digit():
+    first, second = (_question(["data", "fsdp", "data+pipeline"]).judged() for _ in range(2))
+    assert list(first.order()) == list(second.order())
+    assert np.array_equal(first.costs.step_s, second.costs.step_s)
+
+
+def test_combinations_are_judged_by_themselves_as_together():
+    both = _question(["data", "fsdp"]).judged()
+    alone = _question(["fsdp"]).judged()
+    rows = both.plans.combination == 1
+    assert np.array_equal(both.costs.step_s[rows], alone.costs.step_s)
+    assert combinations(["fsdp"]) == alone.plans.combinations
