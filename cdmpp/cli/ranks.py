@@ -61,9 +61,11 @@ def check_ranks(options: argparse.Namespace) -> None:
     else:
         options.plan = read_plan(options.plan, options.ranks)
     options.ranks = options.plan.ranks
-    if options.plan.model_parallel and options.runtime != "torch":
-        name = options.plan.model_parallel[0].name
-        raise UsageError(f"{name} divides the operators of --runtime torch, given --runtime {options.runtime}")
+    if options.plan.model_parallel:
+        options.runtime = options.runtime or "torch"
+        if options.runtime != "torch":
+            name = options.plan.model_parallel[0].name
+            raise UsageError(f"{name} divides the operators of --runtime torch, given --runtime {options.runtime}")
     topology_of(options.ranks, options.device, options.cluster, options.link, options.backend)
     check_granularity(_granularity(options), options.ranks)
     slow = [_slow(text) for text in options.straggler]
