@@ -4,5 +4,5 @@ A section is a module of this folder with one function ``tables(data)``: it read
 asks the product and returns tables as ``benchmarks.publish.measured`` keeps them.
 """
 
-SECTIONS = ("paradl", "alpa", "sailor")
+SECTIONS = ("gloo", "paradl", "alpa", "sailor")
 """Modules of this folder, in the order of the page."""

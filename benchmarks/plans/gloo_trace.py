@@ -1,0 +1,81 @@
+"""Layers of a network out of the trace of a job under DDP: what each block took, for plans of other kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from cdmpp.errors import DataError
+from cdmpp.steps.from_layers import Layer
+from cdmpp.steps.replay import contention_free
+from cdmpp.steps.step_graph import COPY, LAUNCH, Op, RankGraph, StepGraph
+
+_READERS = ("linear", "conv2d", "layer_norm", "batch_norm", "embedding")
+"""Operators that read the parameters of one module."""
+_BUCKETS = "reducer::"
+"""Part of the names of the operators with which DDP copies gradients into its buckets and back."""
+
+
+def traced_layers(graph: StepGraph, model: nn.Sequential, layers: Sequence[Layer], keeps_copies: bool) -> list[Layer]:
+    """Give blocks the times that they had in a trace: the mean over ranks.
+
+    Args:
+        graph: traced under DDP, one batch a step.
+        model: its blocks, whose modules run in the order in which they are defined.
+        layers: the blocks, with the bytes of parameters and outputs at the traced number of examples.
+        keeps_copies: True if DDP's copies between gradients and buckets count as a part of the update.
+
+    Raises:
+        DataError: a trace that is not of this model.
+    """
+    ranks = [_seconds(rank, model, layers, keeps_copies) for rank in contention_free(graph).ranks]
+    forward_s, backward_s, update_s = (np.mean([one[i] for one in ranks], axis=0) for i in range(3))
+    size = sum(one.parameter_bytes for one in layers)
+    return [
+        replace(one, forward_s=float(f), backward_s=float(b), update_s=float(update_s) * one.parameter_bytes / size)
+        for one, f, b in zip(layers, forward_s, backward_s, strict=True)
+    ]
+
+
+def _seconds(rank: RankGraph, model: nn.Sequential, layers: Sequence[Layer], keeps_copies: bool) -> tuple[Any, ...]:
+    counts = [sum(bool(list(one.parameters(recurse=False))) for one in block.modules()) for block in model]
+    readers = [i for i, op in enumerate(rank.ops) if op.phase == "forward" and op.name.split("::")[-1] in _READERS]
+    if len(readers) != sum(counts) or len(layers) != len(model):
+        raise DataError(
+            f"{len(readers)} operators of the trace read parameters, the model has {sum(counts)} such modules"
+        )
+    firsts = [0, *(readers[number] for number in np.cumsum(counts)[:-1])]
+    ends, place = list[int](), 0
+    for one in layers:
+        size, last = 0, 0
+        while size < one.parameter_bytes and place < len(rank.gradients):
+            size, last = size + rank.gradients[place].bytes, max(last, rank.gradients[place].ready_after)
+            place += 1
+        if size != one.parameter_bytes:
+            raise DataError(f"gradients of {size} bytes in the trace where block {one.name} has {one.parameter_bytes}")
+        ends.append(last)
+    forward_s, backward_s, update_s = np.zeros(len(layers)), np.zeros(len(layers)), 0.0
+    for number, op in enumerate(rank.ops):
+        seconds = _taken_s(op)
+        if op.kind == LAUNCH or (_is_copy(op) and not keeps_copies):
+            continue
+        if op.phase == "update" or _is_copy(op):
+            update_s += seconds
+        elif op.phase == "forward":
+            forward_s[np.searchsorted(firsts, number, side="right") - 1] += seconds
+        else:
+            own = [i for i, end in enumerate(ends) if number <= end]
+            backward_s[own[-1] if own else 0] += seconds
+    return forward_s, backward_s, update_s
+
+
+def _is_copy(op: Op) -> bool:
+    return op.kind == COPY or _BUCKETS in op.name
+
+
+def _taken_s(op: Op) -> float:
+    return op.duration_s + op.gap_s + op.delay_s
