@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,11 +55,6 @@ class Candidates:
         """Return the product of some degrees of each plan."""
         return np.prod(self.degrees[:, [DEGREES.index(name) for name in names]], axis=1, dtype=np.int64)
 
-    def taken(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Candidates:
-        """Keep some plans, in the order of ``rows``."""
-        kept = {name: getattr(self, name)[rows] for name in _COLUMNS}
-        return replace(self, **kept)
-
     def degrees_of(self, row: int) -> ParallelDegrees:
         """Return the degrees of one plan."""
         return ParallelDegrees(**dict(zip(DEGREES, map(int, self.degrees[row]), strict=True)))
@@ -78,9 +73,6 @@ class Candidates:
             replicas = int(self.degree(*REPLICAS)[row])
             return f"{self.global_batch} examples cannot be divided evenly among {replicas} replicas"
         return ""
-
-
-_COLUMNS = tuple(one.name for one in fields(Candidates) if one.type == "IntArray")
 
 
 def candidates(

@@ -73,7 +73,7 @@ def usual(limits: Mapping[str, int]) -> tuple[str, ...]:
     piped = ["pipeline"] if "pipeline" in can and limits.get("pp", 1) > 1 else []
     replicas = [name for name in _REPLICAS if name in can]
     return tuple(
-        [*replicas, *piped, *(f"{one}+{pipe}" for one in replicas for pipe in piped)]
+        [*replicas, *piped, *(f"{one}+{pipe}" for one in replicas for pipe in piped if one != "zero2")]
         + [*divided, *(f"data+{one}" for one in divided)]
     )
 

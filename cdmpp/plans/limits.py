@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cdmpp.plans.candidates import BATCH, FACTORS, LIMIT, VALID, Candidates
 from cdmpp.plans.closed_form import ClosedForm
@@ -35,13 +36,9 @@ def binding(parts: Mapping[str, float]) -> str:
     return max(parts, key=lambda name: parts[name])
 
 
-def refusal(plans: Candidates, fits: np.ndarray) -> str:
-    """Return the quantity that refuses plans where none fits; empty where one does.
-
-    Args:
-        plans: those of one combination of strategies.
-        fits: which of them can be and fit into memory.
-    """
-    if fits.any() or not len(plans):
-        return ""
-    return MEMORY if (plans.reason == VALID).any() else _REASONS[int(np.bincount(plans.reason).argmax())]
+def refusal(plans: Candidates, costs: ClosedForm, rows: NDArray[np.int64]) -> str:
+    """Return the quantity that refuses all of the plans ``rows``, none of which fits."""
+    if not np.isnan(costs.step_s[rows]).all():
+        return MEMORY
+    reasons = plans.reason[rows]
+    return _REASONS[LIMIT if (reasons == VALID).any() else int(np.bincount(reasons).argmax())]

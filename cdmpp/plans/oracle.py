@@ -14,6 +14,7 @@ import numpy as np
 
 from cdmpp.errors import InfeasiblePlanError, UsageError, some
 from cdmpp.plans.combinations import usual
+from cdmpp.plans.front import on_front
 from cdmpp.plans.limits import binding, terms
 from cdmpp.plans.lower import lower
 from cdmpp.plans.plan import Plan
@@ -29,6 +30,8 @@ STEPS = 1000
 """Device-hours and money are those of so many steps."""
 NEAR = 1.1
 """Plans within this factor of the last one that is replayed are replayed too, up to twice as many in all."""
+MOST_COMPARED = 2000
+"""Plans that the Pareto front is chosen from, fastest first."""
 CLOSED_FORM, REPLAY = "closed form", "replay"
 
 
@@ -70,18 +73,35 @@ class RankedPlan:
 
 
 @dataclass(frozen=True)
+class FrontPlan:
+    """No other plan is as fast, holds as little and takes as few device-hours, by closed form."""
+
+    words: str
+    ranks: int
+    step_s: float
+    memory_bytes: float
+
+    @property
+    def device_hours(self) -> float:
+        """Return the device-hours of ``STEPS`` steps."""
+        return self.ranks * self.step_s * STEPS / 3600
+
+
+@dataclass(frozen=True)
 class OracleResult:
     """The answer to a question."""
 
     question: Question
     ranked: tuple[RankedPlan, ...]
     """Best first; the replayed ones before the others."""
-    count: int
-    """Plans that were judged."""
+    judged: Judged
+    """All plans, with their costs by closed form."""
     rejected: Mapping[str, int]
     """Reason -> plans that it refuses."""
     scaling: tuple[ScalingPoint, ...]
-    """The best plan of each number of devices; empty if nobody asked for it."""
+    """The best plan of each kind on each number of devices; empty if nobody asked for it."""
+    front: tuple[FrontPlan, ...]
+    """Pareto front of time, memory and device-hours, fastest first; money is in proportion to device-hours."""
     warnings: tuple[str, ...] = ()
 
     @property
@@ -141,7 +161,8 @@ def ask(
     later = next_limits(question, tuple(dict.fromkeys(one.combination for one in found[:top])))
     ranked = tuple(replace(one, next_limit=later.get(one.combination, "")) for one in found)
     curve = scaling(question, counts)
-    return OracleResult(question, ranked, len(judged.plans), rejected, curve, _warnings(question, ranked))
+    front = _front(question, judged, order, curve)
+    return OracleResult(question, ranked, judged, rejected, curve, front, _warnings(question, ranked))
 
 
 def _replayed(judged: Judged, order: np.ndarray, replays: int) -> int:
@@ -159,7 +180,7 @@ def _ranked(question: Question, judged: Judged, parts: Mapping[str, np.ndarray],
     own = {name: float(values[row]) for name, values in parts.items()}
     low, high = float(costs.low_s[row]), float(costs.high_s[row])
     return RankedPlan(
-        words(plan, combination, int(plans.micro_batch[row])), combination, plan, float(costs.step_s[row]), low, high,
+        _words(question, judged, row), combination, plan, float(costs.step_s[row]), low, high,
         float(costs.memory_bytes[row]), CLOSED_FORM, own, binding(own),
     )  # fmt: skip
 
@@ -176,6 +197,33 @@ def words(plan: Plan, combination: str, micro_batch: int) -> str:
     degrees = [f"{name} {getattr(plan.degrees, name)}" for name in plan.degrees.beyond_one()]
     times = f"{many} x {micro_batch}" if many > 1 else f"{micro_batch}"
     return ", ".join([f"{combination} ({', '.join(degrees) or 'one device'})", f"micro-batch {times}", *found])
+
+
+def _front(
+    question: Question, judged: Judged, order: np.ndarray, curve: Iterable[ScalingPoint]
+) -> tuple[FrontPlan, ...]:
+    """Plans of the question, and the best ones on other numbers of devices."""
+    costs = judged.costs
+    rows = [int(row) for row in order if not np.isnan(costs.memory_bytes[row])][:MOST_COMPARED]
+    others = [one for one in curve if one.ranks != question.ranks and not np.isnan(one.memory_bytes + one.step_s)]
+    found = [(float(costs.step_s[row]), float(costs.memory_bytes[row]), question.ranks) for row in rows]
+    found += [(one.step_s, one.memory_bytes, one.ranks) for one in others]
+    is_on = on_front([(step_s, size, step_s * ranks) for step_s, size, ranks in found])
+    plans = []
+    for place in np.flatnonzero(is_on):
+        step_s, size, ranks = found[place]
+        if place < len(rows):
+            name = _words(question, judged, rows[place])
+        else:
+            name = f"{others[place - len(rows)].combination} on {ranks} devices"
+        plans.append(FrontPlan(name, ranks, step_s, size))
+    return tuple(sorted(plans, key=lambda one: (one.step_s, one.memory_bytes)))
+
+
+def _words(question: Question, judged: Judged, row: int) -> str:
+    plans = judged.plans
+    name = plans.combinations[int(plans.combination[row])].name
+    return words(question.plan(plans, row), name, int(plans.micro_batch[row]))
 
 
 def _by_replay(question: Question, one: RankedPlan) -> RankedPlan:

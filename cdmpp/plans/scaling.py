@@ -13,7 +13,7 @@ from cdmpp.plans.question import Judged, Question
 
 COUNTS = tuple(2**power for power in range(13))
 """Numbers of devices of a scaling curve."""
-MOST_DOUBLINGS = 3
+MOST_DOUBLINGS = 6
 """The next quantity that binds is looked for up to so many times twice the devices."""
 
 
@@ -54,7 +54,7 @@ def points(judged: Judged) -> list[ScalingPoint]:
             limit = binding({name: float(values[row]) for name, values in parts.items()})
             values = (float(costs.step_s[row]), float(costs.memory_bytes[row]), limit)
         elif len(rows):
-            values = (float("nan"), float("nan"), refusal(plans.taken(rows), judged.fits[rows]))
+            values = (float("nan"), float("nan"), refusal(plans, costs, rows))
         else:
             continue
         found.append(ScalingPoint(plans.ranks, one.name, *values))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
-from cdmpp.plans.front import on_front
 from cdmpp.plans.oracle import STEPS, OracleResult, RankedPlan
 from cdmpp.report.charts import Bar, Bars, Chart, Plot, Point, points
 from cdmpp.report.report import Column, Report, Table, Total
@@ -25,12 +23,13 @@ def oracle_report(found: OracleResult, price: float | None = None, explained: st
     tables = [_ranking(found, price)]
     if explained is not None:
         tables.append(_explanation(found, explained))
+    tables.append(_front(found, price))
     if found.rejected:
         rows = [{"reason": reason, "count": count} for reason, count in found.rejected.items()]
         columns = (Column("reason", "reason", kind="text"), Column("count", "plans"))
         tables.append(Table("Plans that cannot be", columns, rows))
     return Report(
-        title=f"Best of {found.count} plans: {best.words}",
+        title=f"Best of {len(found.judged.plans):,} plans: {best.words}",
         answer=_answer(found, price),
         totals=(
             Total("step", best.step_s, "s", 4, interval=(0.8, best.low_s, best.high_s), note=f"by {best.by}"),
@@ -48,6 +47,8 @@ def oracle_report(found: OracleResult, price: float | None = None, explained: st
     )
 
 
+_MOST_POINTS, _MOST_LINES = 300, 9
+"""Plans next to the front; lines of the scaling curve, as many as there are colours."""
 _NOTES = {
     "closed form": "All plans at once, by formulas: the slowest stage sets the pace, and exchanges hide behind what is "
     "computed meanwhile.",
@@ -93,6 +94,23 @@ def _row(one: RankedPlan, place: int, price: float | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _front(found: OracleResult, price: float | None) -> Table:
+    rows = [
+        {**vars(one), "device_hours": one.device_hours, "money": None if price is None else one.device_hours * price}
+        for one in found.front
+    ]
+    columns = (
+        Column("words", "plan", kind="text"),
+        Column("ranks", "devices"),
+        Column("step_s", "step", "s", digits=4),
+        Column("memory_bytes", "memory", "B"),
+        Column("device_hours", "device-hours"),
+        Column("money", "money", is_optional=True),
+    )
+    caption = "By closed form: no other plan is as fast, holds as little and takes as few device-hours"
+    return Table("Pareto front of time, memory and device-hours", columns, rows, caption)
+
+
 def _explanation(found: OracleResult, explained: str) -> Table:
     plan = found.named(explained)
     rows = [
@@ -113,27 +131,39 @@ def _charts(found: OracleResult) -> tuple[Chart, ...]:
     charts: list[Chart] = [
         Bars("The best plan, by closed form", tuple(Bar(name, value) for name, value in found.best.terms.items()))
     ]
-    known = [one for one in found.ranked if not math.isnan(one.memory_bytes)]
-    if known:
-        front = on_front([(one.step_s, one.memory_bytes, one.device_hours) for one in known])
+    if found.front:
         series = {
-            "on the front": _plans([one for one, is_on in zip(known, front, strict=True) if is_on]),
-            "others": _plans([one for one, is_on in zip(known, front, strict=True) if not is_on]),
+            "on the front": [
+                Point(one.memory_bytes, one.step_s, f"{one.words}: {quantity(one.step_s, 's')}") for one in found.front
+            ],
+            "others": _others(found),
         }
-        note = "On the front no other plan is faster and holds less."
+        note = "By closed form. On the front no other plan is as fast, holds as little and takes as few device-hours."
         picture = points("Step against memory", series, ("memory", "B"), ("step", "s"), False)
-        charts.append(Plot("Pareto front of time and memory", picture, note))
+        charts.append(Plot("Pareto front", picture, note))
     if found.scaling:
         charts.append(_scaling(found))
     return tuple(charts)
 
 
-def _plans(ranked: Sequence[RankedPlan]) -> list[Point]:
-    return [Point(one.memory_bytes, one.step_s, f"{one.words}: {quantity(one.step_s, 's')}") for one in ranked]
+def _others(found: OracleResult) -> list[Point]:
+    """Some of the plans that fit and are not on the front, spread over the ranking."""
+    costs, plans, order = found.judged.costs, found.judged.plans, found.judged.order()
+    on = {(one.memory_bytes, one.step_s) for one in found.front}
+    rows = order[:: -(-len(order) // _MOST_POINTS)]
+    made = [
+        Point(float(costs.memory_bytes[row]), float(costs.step_s[row]), plans.combinations[plans.combination[row]].name)
+        for row in rows
+    ]
+    return [one for one in made if (one.x, one.y) not in on]
 
 
 def _scaling(found: OracleResult) -> Plot:
-    names = dict.fromkeys(one.combination for one in found.scaling)
+    best_s = dict[str, float]()
+    for one in found.scaling:
+        if not math.isnan(one.step_s):
+            best_s[one.combination] = min(one.step_s, best_s.get(one.combination, math.inf))
+    names = sorted(best_s, key=lambda name: best_s[name])[:_MOST_LINES]
     series = {
         name: [
             Point(one.ranks, one.step_s, f"{name} on {one.ranks}: {quantity(one.step_s, 's')}, limit {one.limit}")
@@ -142,7 +172,6 @@ def _scaling(found: OracleResult) -> Plot:
         ]
         for name in names
     }
-    series = {name: own for name, own in series.items() if own}
     picture = points("Step against devices", series, ("devices", ""), ("step", "s"), True)
     note = f"The best plan of each kind, by closed form; {found.question.global_batch} examples a step."
     return Plot("Scaling", picture, note)
@@ -155,10 +184,11 @@ def _answer(found: OracleResult, price: float | None) -> dict[str, Any]:
         "global_batch": question.global_batch,
         "memory_limit_bytes": question.memory_limit_bytes,
         "price_per_hour": price,
-        "plans_judged": found.count,
+        "plans_judged": len(found.judged.plans),
         "plans": [
             {**_row(one, place, price), "plan": one.plan.to_dict()} for place, one in enumerate(found.ranked, 1)
         ],
+        "front": [{**vars(one), "device_hours": one.device_hours} for one in found.front],
         "rejected": dict(found.rejected),
         "scaling": [
             {**vars(one), "step_s": None if math.isnan(one.step_s) else one.step_s,

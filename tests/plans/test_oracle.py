@@ -1,0 +1,137 @@
+"""The whole question: ranking, memory, limits, the Pareto front, scaling, and why a plan is slower."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cdmpp.collectives.interconnect import AlphaBeta
+from cdmpp.collectives.topology import fitted
+from cdmpp.errors import InfeasiblePlanError, UsageError
+from cdmpp.plans.front import on_front
+from cdmpp.plans.lower import lower
+from cdmpp.plans.oracle import REPLAY, ask
+from cdmpp.plans.plan_file import read_plan, save_plan
+from cdmpp.plans.question import Question
+from cdmpp.report.oracle import oracle_report
+from cdmpp.report.text import text_of
+from cdmpp.steps.replay import replay
+from tests.plans.toy_source import ToySource
+
+NAMES = ("data", "fsdp", "pipeline", "data+pipeline", "filter", "data+filter")
+
+
+def _links(ranks):
+    return fitted(AlphaBeta(1e-5, 1e-10), ranks, "nccl")
+
+
+def _question(**options):
+    return Question(
+        ToySource(forward_s=1e-4), _links, **{"ranks": 8, "global_batch": 32, "strategies": NAMES, **options}
+    )
+
+
+def test_the_best_plans_are_replayed_and_ranked_by_it():
+    question = _question()
+    found = ask(question, top=5, replays=6)
+    first = [one for one in found.ranked if one.by == REPLAY]
+    assert len(first) >= 6 and [one.step_s for one in first] == sorted(one.step_s for one in first)
+    for one in first[:3]:
+        lowered = lower(question.source, one.plan, _links(8), 32)
+        assert one.step_s == pytest.approx(replay(lowered.graph, _links(8)).step_s, rel=1e-9)
+        assert one.low_s < one.step_s < one.high_s
+        assert one.device_hours == pytest.approx(8 * one.step_s * 1000 / 3600)
+    best = min(found.judged.costs.step_s[found.judged.fits])
+    assert found.best.step_s <= 1.06 * best
+
+
+def test_the_same_question_has_the_same_answer():
+    first, second = ask(_question(), replays=3), ask(_question(), replays=3)
+    assert [one.to_dict() for one in first.ranked] == [one.to_dict() for one in second.ranked]
+
+
+def test_a_limit_of_memory_drops_plans_and_says_so():
+    free = ask(_question(), replays=0)
+    limit = float(np.median(free.judged.costs.memory_bytes[free.judged.fits]))
+    found = ask(_question(memory_limit_bytes=limit), replays=0)
+    assert all(one.memory_bytes <= limit for one in found.ranked)
+    assert found.rejected["needs more memory than a device has"] > 0
+
+
+def test_nothing_that_fits_says_what_is_missing_and_what_would_help():
+    need = ask(_question(strategies=("data",)), replays=0).judged.costs.memory_bytes
+    limit = float(np.nanmin(need)) / 2
+    with pytest.raises(InfeasiblePlanError) as error:
+        ask(_question(strategies=("data",), memory_limit_bytes=limit))
+    assert "too much" in str(error.value) and "would fit on 8 devices" in str(error.value)
+    with pytest.raises(InfeasiblePlanError, match="fewer|smaller"):
+        ask(_question(memory_limit_bytes=1.0))
+
+
+def test_a_batch_that_is_too_small_is_refused_with_the_numbers():
+    with pytest.raises(InfeasiblePlanError) as error:
+        ask(_question(strategies=("data",), global_batch=4))
+    assert "4 examples cannot be divided evenly among 8 replicas" in str(error.value)
+
+
+def test_terms_add_up_and_explain_the_difference():
+    found = ask(_question(), replays=0)
+    for one in found.ranked:
+        assert sum(one.terms.values()) == pytest.approx(one.step_s)
+    slow = found.ranked[-1]
+    told = found.explain(str(len(found.ranked)))
+    assert sum(own - best for _, own, best in told) == pytest.approx(slow.step_s - found.best.step_s)
+    assert found.named(found.best.combination) is found.best
+    for asked in ("0", "99", "sideways"):
+        with pytest.raises(UsageError):
+            found.named(asked)
+
+
+def test_the_next_limit_names_the_devices():
+    found = ask(_question(strategies=("data",)), replays=0)
+    assert found.best.next_limit.endswith("devices")
+    judged = _question(strategies=("data",)).judged(64)
+    assert not judged.fits.any()  # 32 examples
+    assert (
+        found.best.next_limit == "samples per rank at 64 devices"
+        or "at 16" in found.best.next_limit
+        or "at 32" in found.best.next_limit
+    )
+
+
+def test_the_scaling_curve_has_all_counts_and_names_limits():
+    found = ask(_question(strategies=("data", "filter")), replays=0, counts=(1, 2, 4, 64, 128))
+    data = {one.ranks: one for one in found.scaling if one.combination == "data"}
+    assert data[1].step_s == pytest.approx(8 * 3e-4 * 32 + 1e-4, rel=1e-3)
+    assert np.isnan(data[64].step_s) and data[64].limit == "samples per rank"
+    filters = {one.ranks: one for one in found.scaling if one.combination == "filter"}
+    assert filters[128].limit == "smallest layer"
+
+
+def test_the_front_is_not_dominated():
+    costs = np.array([[1, 5], [2, 3], [3, 4], [2, 3], [5, 1]])
+    assert list(on_front(costs)) == [True, True, False, True, True]
+    found = ask(_question(), replays=0)
+    best = found.front[0]
+    fits = found.judged.fits
+    assert best.step_s == pytest.approx(found.judged.costs.step_s[fits].min())
+    assert min(one.memory_bytes for one in found.front) == found.judged.costs.memory_bytes[fits].min()
+
+
+def test_plans_go_to_files_and_back(tmp_path):
+    for one in ask(_question(), top=40, replays=0).ranked:
+        save_plan(one.plan, tmp_path / "plan.yaml")
+        assert read_plan(tmp_path / "plan.yaml") == one.plan
+
+
+def test_the_report_has_everything():
+    found = ask(_question(), replays=2, counts=(1, 2, 4, 8))
+    report = oracle_report(found, 2.0, "filter")
+    shown = text_of(report)
+    for told in ("Best of", "Why filter", "Pareto front", "device-hours", "replay", "closed form"):
+        assert told in shown
+    assert len(report.charts) == 3
+    assert report.answer["plans"][0]["money"] == pytest.approx(2 * found.best.device_hours)
+    assert replace(report, title="x").answer["front"]
