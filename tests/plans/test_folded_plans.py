@@ -12,6 +12,7 @@ from cdmpp.collectives.topology import on_cluster, topology_of
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.lower import lower_work
 from cdmpp.plans.plan import Plan
+from cdmpp.plans.sources.source import OpExchange
 from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.steps.replay import replay
@@ -23,6 +24,14 @@ MIB = 2**20
 NODES = on_cluster(replace(cluster.get("dgx-h100"), nodes=8, devices_per_node=4, adapters_per_node=2), 32)
 CPUS = on_cluster(replace(cluster.get("cpus-ethernet"), nodes=8, devices_per_node=4), 32, "gloo")
 WORK = work([1e-3 * (1 + i % 3) for i in range(12)], update_s=1e-3, sent=4 * MIB)
+HALOS = replace(
+    WORK,
+    exchanges=(
+        *(OpExchange("send_recv", MIB, "spatial", 2, (3,), f"halo {shift}", shift) for shift in (1, -1)),
+        OpExchange("all_reduce", MIB, "spatial", 7, (8,), "statistics"),
+    ),
+)
+"""Ranks that divide images: eight of them are two nodes."""
 
 
 @pytest.mark.parametrize("topology", [NODES, CPUS], ids=lambda one: one.backend)
@@ -36,13 +45,18 @@ WORK = work([1e-3 * (1 + i % 3) for i in range(12)], update_s=1e-3, sent=4 * MIB
         ("hsdp", {"pp": 2, "dp_replicate": 4, "dp_shard": 4}),
         ("hsdp", {"dp_replicate": 8, "dp_shard": 4}),
         ("hsdp", {"dp_replicate": 4, "dp_shard": 8}),
+        ("ddp", {"dp_replicate": 4, "spatial": 8}),
+        ("fsdp", {"dp_shard": 8, "spatial": 4}),
+        ("ddp", {"pp": 2, "dp_replicate": 2, "spatial": 8}),
+        ("ddp", {"pp": 4, "dp_replicate": 4, "spatial": 2}),
     ],
 )
 def test_32_ranks_fold(strategy, degrees, overlap, topology):
     pipeline = (Pipeline(micro_batches=6, overlap=overlap),) if "pp" in degrees else ()
-    plan = Plan(STRATEGIES[strategy](), ParallelDegrees(**degrees), model_parallel=pipeline)
-    every, few = (lower_work(WORK, plan, topology, fold).graph for fold in (False, True))
-    assert (len(every.ranks), len(few.ranks)) == (32, degrees.get("pp", 1))
+    spatial = (STRATEGIES["spatial"](),) if "spatial" in degrees else ()
+    plan = Plan(STRATEGIES[strategy](), ParallelDegrees(**degrees), model_parallel=(*pipeline, *spatial))
+    every, few = (lower_work(HALOS if spatial else WORK, plan, topology, fold).graph for fold in (False, True))
+    assert (len(every.ranks), len(few.ranks)) == (32, degrees.get("pp", 1) * degrees.get("spatial", 1))
     steps_s = [replay(graph, topology).step_s for graph in (every, few, merge_ops(few))]
     assert steps_s == pytest.approx([steps_s[0]] * 3, rel=1e-9)
     told = [replay_exchanges(graph, strategy, topology, 1.0) for graph in (every, few)]
