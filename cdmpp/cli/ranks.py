@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cdmpp.network.training_prediction import StepPrediction
     from cdmpp.network.workload import Workload
     from cdmpp.plans.search_result import SearchResult
+    from cdmpp.plans.sources.source import StepSource
     from cdmpp.steps.step_replay import StepReplay
     from cdmpp.steps.strategy import Flag, Strategy
 
@@ -80,17 +81,21 @@ def replayed_on(found: StepPrediction, workload: Workload, options: argparse.Nam
     """Replay the step on the ranks that were asked for; of a plan that divides the model with its own work a rank."""
     import cdmpp
 
-    place = {name: getattr(options, name) for name in ("cluster", "link", "backend")}
-    how = {"granularity": _granularity(options), "slow": options.straggler}
     if not options.plan.model_parallel:
-        return cdmpp.replay_step(found, plan=options.plan, **place, **how)
+        return cdmpp.replay_step(found, plan=options.plan, **_asked(options))
     from cdmpp.devices import get
     from cdmpp.network.eager.runtime import EagerRuntime
-    from cdmpp.plans.distributed_step import replay_plan
     from cdmpp.plans.sources.predicted import PredictedSource
 
     source = PredictedSource(workload, get(options.device), EagerRuntime(options.model))
-    return replay_plan(source, options.plan, found.step.batch, device=options.device, **place, **how)
+    return replayed_from(source, found.step.batch, options)
+
+
+def replayed_from(source: StepSource, batch: int, options: argparse.Namespace) -> StepReplay:
+    """Replay a step of ``batch`` examples of each replica on the ranks that were asked for."""
+    from cdmpp.plans.distributed_step import replay_plan
+
+    return replay_plan(source, options.plan, batch, device=options.device, **_asked(options))
 
 
 def planned_on(found: StepPrediction, options: argparse.Namespace) -> SearchResult:
@@ -102,6 +107,11 @@ def planned_on(found: StepPrediction, options: argparse.Namespace) -> SearchResu
         found, plan=options.plan, cluster=options.cluster, link=options.link, backend=options.backend,
         memory_limit_bytes=limit, most_accumulation_steps=options.accumulate_steps or 1,
     )  # fmt: skip
+
+
+def _asked(options: argparse.Namespace) -> dict[str, Any]:
+    place = {name: getattr(options, name) for name in ("cluster", "link", "backend")}
+    return {**place, "granularity": _granularity(options), "slow": options.straggler}
 
 
 def searched_settings(options: argparse.Namespace) -> list[str]:

@@ -10,7 +10,8 @@ from cdmpp.cli.network import add_graph_arguments, runtime_options, workload_of
 from cdmpp.cli.options import add_device, add_runtime
 from cdmpp.cli.output import add_output_arguments, check_output, show
 from cdmpp.cli.plan_options import add_plan_arguments, check_plan, write_plan
-from cdmpp.cli.ranks import add_rank_arguments, check_ranks, planned_on, replayed_on
+from cdmpp.cli.ranks import add_rank_arguments, check_ranks, planned_on, replayed_from, replayed_on
+from cdmpp.cli.table import batch_of, is_table, table_source
 from cdmpp.errors import UsageError
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "none")
@@ -22,6 +23,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
     add_device(verb)
     add_graph_arguments(verb)
+    verb.epilog = "NETWORK may also be a table of measured layers, layers.csv."
     add_runtime(verb)
     verb.add_argument(
         "--optimizer", default="adamw", choices=OPTIMIZERS, help="default adamw; sgd has momentum, none makes no update"
@@ -43,6 +45,9 @@ def run(options: argparse.Namespace) -> None:
     check_plan(options)
     check_ranks(options)
     runtime = checked_runtime(options)
+    if is_table(options):
+        _run_table(options)
+        return
     import cdmpp
     from cdmpp.report.plan import plan_report
     from cdmpp.report.replay import replay_report
@@ -72,3 +77,15 @@ def checked_runtime(options: argparse.Namespace) -> dict[str, Any]:
     elif options.no_fallback:
         raise UsageError("--no-fallback is of --runtime tvm: PyTorch's own kernels have no such ratio")
     return runtime
+
+
+def _run_table(options: argparse.Namespace) -> None:
+    if options.plan is None:
+        raise UsageError(f"--ranks is missing: {options.network} says what one device takes")
+    if options.optimize:
+        raise UsageError(f"settings are not searched for {options.network}: leave out --strategy, or take cdmpp step")
+    from cdmpp.report.replay import replay_report
+
+    source = table_source(options)
+    show({"": replay_report(replayed_from(source, batch_of(source, options), options))}, options)
+    write_plan(options.plan, options)

@@ -12,6 +12,7 @@ PRINTED = {
     "network": "us for a batch of 512",
     "training_step": "on eight GPUs",
     "plan": "ms with this plan",
+    "plan_of_layers": "4 stages x 1 replicas: 606 ms",
     "trace": "with linear layers twice as fast",
     "new_device": "by the datasheet",
 }

@@ -1,0 +1,39 @@
+"""A table of measured layers in place of a network: ``layers.csv`` for ``cdmpp step`` and ``cdmpp plan``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from cdmpp.errors import UsageError
+
+if TYPE_CHECKING:
+    from cdmpp.plans.sources.table import TableSource
+
+_STATES = {"sgd": 1.0, "adam": 2.0, "adamw": 2.0, "none": 0.0}
+"""Optimizer -> bytes of its states for each byte of parameters."""
+
+
+def is_table(options: argparse.Namespace) -> bool:
+    """Return True if the network is a table of layers."""
+    return str(options.network).endswith(".csv")
+
+
+def table_source(options: argparse.Namespace) -> TableSource:
+    """Read the table; ``UsageError`` for options that say what it says itself."""
+    from cdmpp.plans.sources.table import TableSource
+    from cdmpp.steps.from_layers import read_layers
+
+    if given := [name for name in ("input", "model") if getattr(options, name, None)]:
+        raise UsageError(f"--{given[0]} does not go with {options.network}: layers were measured, leave it out")
+    return TableSource(read_layers(options.network), _STATES[options.optimizer])
+
+
+def batch_of(source: TableSource, options: argparse.Namespace) -> int:
+    """Return ``--batch``, or the one number of examples at which layers were measured."""
+    if options.batch is not None:
+        return int(options.batch)
+    if len(source.tables) > 1:
+        known = ", ".join(map(str, source.tables))
+        raise UsageError(f"--batch is missing: {options.network} has layers at {known} examples")
+    return next(iter(source.tables))

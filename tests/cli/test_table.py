@@ -1,0 +1,71 @@
+"""`cdmpp step layers.csv`: measured layers and timed messages in place of a network and a link."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cdmpp import cli
+
+LAYERS = "name,forward_s,backward_s,parameter_bytes,output_bytes,examples\n" + "".join(
+    f"block.{i},1e-3,2e-3,4000,1000,2\n" for i in range(4)
+)
+PIPELINE = "degrees: {pp: 2}\nmodel_parallel:\n  - {name: pipeline, micro_batches: 4, cuts: [block.2]}\n"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "layers.csv").write_text(LAYERS)
+    (tmp_path / "links.csv").write_text("bytes,seconds\n500,1e-3\n1000,1e-3\n")
+    (tmp_path / "plan.yaml").write_text(PIPELINE)
+    return tmp_path
+
+
+def step(*options):
+    return cli.main(["step", "layers.csv", "--device", "a100", "--link", "links.csv", *options])
+
+
+def test_replicas_reduce_over_timed_messages(folder, capsys):
+    """Passes of 12 ms; 16 kB in one bucket of 2 ranks are two messages of 8 kB, as long as one of 1 kB."""
+    assert step("--ranks", "2", "--no-overlap", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["iteration_s"] == pytest.approx(14e-3)
+
+
+def test_a_pipeline_of_a_file_runs_its_micro_batches(folder, capsys):
+    """2 stages, passes of 2 and 4 ms, messages of 1 ms, 4 micro-batches of 2 examples.
+
+    The last stage runs its first forward pass at 3 and its backward pass to 9. From then on each micro-batch waits for
+    its message and takes 6 ms: gradients arrive at 10, 17, 24 and 31 ms, and the first stage ends 4 ms later.
+    """
+    assert step("--plan", "plan.yaml", "--batch", "8", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["iteration_s"] == pytest.approx(35e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--ranks", "2", "--input", "x=1"), "--input does not go with layers.csv"),
+        (("--plan", "plan.yaml", "--batch", "3"), "does not divide into 4 equal parts"),
+    ],
+)
+def test_what_a_table_cannot_say_is_refused(folder, capsys, options, told):
+    assert step(*options) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_one_device_needs_no_replay(folder, capsys):
+    assert cli.main(["step", "layers.csv", "--device", "a100"]) == 2
+    assert "--ranks is missing: layers.csv says what one device takes" in capsys.readouterr().err
+
+
+def test_a_table_at_several_numbers_of_examples_needs_a_batch(folder, capsys):
+    (folder / "layers.csv").write_text(LAYERS + LAYERS.partition("\n")[2].replace(",2\n", ",4\n"))
+    assert step("--ranks", "2") == 2
+    assert "--batch is missing: layers.csv has layers at 2, 4 examples" in capsys.readouterr().err
+
+
+def test_settings_of_one_way_are_not_searched(folder, capsys):
+    assert cli.main(["plan", "layers.csv", "--device", "a100", "--link", "links.csv", "--ranks", "2"]) == 2
+    assert "settings are not searched for layers.csv" in capsys.readouterr().err
