@@ -11,13 +11,16 @@ from cdmpp.cli.network import workload_of
 from cdmpp.cli.output import show
 from cdmpp.cli.plan_options import add_memory_argument, add_search_arguments, write_plan
 from cdmpp.cli.ranks import searched_settings
+from cdmpp.cli.table import is_table, table_source
 from cdmpp.errors import UsageError
 from cdmpp.platform.limits import Limits, numbers, text
 
 if TYPE_CHECKING:
+    from cdmpp.devices import Device
     from cdmpp.plans.oracle import OracleResult
     from cdmpp.plans.plan import Plan
     from cdmpp.plans.question import Question
+    from cdmpp.plans.sources.source import StepSource
 
 BATCH_PER_DEVICE = 32
 """Examples of each device where nobody says how many."""
@@ -79,10 +82,8 @@ def _question(options: argparse.Namespace) -> Question:
     """Check what can be checked before anything is read."""
     from cdmpp import devices
     from cdmpp.collectives.topology import topology_of
-    from cdmpp.network.eager.runtime import EagerRuntime
     from cdmpp.plans.combinations import combinations
     from cdmpp.plans.question import Question
-    from cdmpp.plans.sources.predicted import PredictedSource
 
     if options.ranks is None:
         raise UsageError("--ranks is missing: say how many devices train, as in --gpus 8")
@@ -98,9 +99,8 @@ def _question(options: argparse.Namespace) -> Question:
     topology_of(options.ranks, device, **place)
     assumed = f"no batch is given: {BATCH_PER_DEVICE} examples a device, {BATCH_PER_DEVICE * options.ranks:,} in all"
     limit = device.spec["memory_gb"] if options.memory_gb is None else options.memory_gb
-    workload = workload_of(options, mode="training_step", optimizer=options.optimizer, loss=options.loss)
     return Question(
-        PredictedSource(workload, device, EagerRuntime(options.model)),
+        _source(options, device),
         lambda ranks: topology_of(ranks, device, **place),
         options.ranks,
         _global_batch(options),
@@ -109,6 +109,16 @@ def _question(options: argparse.Namespace) -> Question:
         device.kind != "cpu",
         () if options.batch or options.global_batch else (assumed,),
     )
+
+
+def _source(options: argparse.Namespace, device: Device) -> StepSource:
+    if is_table(options):
+        return table_source(options)
+    from cdmpp.network.eager.runtime import EagerRuntime
+    from cdmpp.plans.sources.predicted import PredictedSource
+
+    workload = workload_of(options, mode="training_step", optimizer=options.optimizer, loss=options.loss)
+    return PredictedSource(workload, device, EagerRuntime(options.model))
 
 
 def _global_batch(options: argparse.Namespace) -> int:

@@ -67,5 +67,15 @@ def test_a_table_at_several_numbers_of_examples_needs_a_batch(folder, capsys):
 
 
 def test_settings_of_one_way_are_not_searched(folder, capsys):
-    assert cli.main(["plan", "layers.csv", "--device", "a100", "--link", "links.csv", "--ranks", "2"]) == 2
+    asked = ["plan", "layers.csv", "--device", "a100", "--link", "links.csv", "--ranks", "2", "--strategy", "ddp"]
+    assert cli.main(asked) == 2
     assert "settings are not searched for layers.csv" in capsys.readouterr().err
+
+
+def test_all_ways_to_train_are_ranked(folder, capsys):
+    """Two replicas of 2 examples: 12 ms of passes, and the all-reduce that they do not hide."""
+    asked = ["plan", "layers.csv", "--device", "a100", "--link", "links.csv", "--gpus", "2", "--global-batch", "4"]
+    assert cli.main([*asked, "--strategies", "data,pipeline", "--json"]) == 0
+    plans = json.loads(capsys.readouterr().out)["plans"]
+    assert {"data", "pipeline"} <= {one["combination"] for one in plans}
+    assert min(one["step_s"] for one in plans) == pytest.approx(14e-3, rel=0.15)
