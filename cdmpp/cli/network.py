@@ -40,6 +40,8 @@ def add_graph_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare which network, and of which shapes."""
     verb.add_argument("network", type=text, metavar="NETWORK", help=" ".join(_NETWORK.split()))
     verb.add_argument("--batch", type=SIZES, help="examples in one run, where the network leaves it open")
+    tokens = "tokens of each example, of a network that reads tokens, such as hf:gpt2"
+    verb.add_argument("--seq", type=SIZES, help=tokens)
     shape = "shape of an input, for example x=1,3,224,224; once for each input"
     verb.add_argument("--input", type=text, action="append", default=[], metavar="NAME=SHAPE", help=shape)
     verb.add_argument("--dtype", default="float32", choices=("float32", "float16"), help="default float32")
@@ -67,7 +69,8 @@ def workload_of(options: argparse.Namespace, **others: Any) -> Workload:
 
     if getattr(options, "train", False):
         others["mode"] = "forward_backward"
-    return Workload(options.network, batch=options.batch, inputs=_shapes(options.input), dtype=options.dtype, **others)
+    sizes = {"batch": options.batch, "sequence": options.seq, "inputs": _shapes(options.input)}
+    return Workload(options.network, dtype=options.dtype, **sizes, **others)
 
 
 def runtime_options(options: argparse.Namespace) -> dict[str, Any]:

@@ -33,6 +33,8 @@ class Workload:
         example_inputs: what a torch module is called with: a tensor, a tuple of arguments, or a dict of them by name.
             Their shapes decide; their values play no part. Names and Relax modules have inputs of their own.
         batch: examples in one run, the first dimension of the inputs, from 1 to 2**31; None where the network says it.
+        sequence: tokens of each example, of a network whose name is given and that reads tokens, from 1 to 2**31; None
+            where the network says it.
         inputs: name of an input -> its shape, in elements along each axis, where the network leaves shapes open.
         dtype: ``float32``, or ``float16``: mixed precision in compiled programs, halves throughout in eager PyTorch. A
             zoo variant that names a type has that one.
@@ -65,6 +67,7 @@ class Workload:
     loss: Loss = "cross_entropy"
     target: Any = None
     optimizer: str | None = "adamw"
+    sequence: int | None = None
 
     def __post_init__(self) -> None:
         if not (isinstance(self.network, str | Path) or self.is_torch or self.is_relax):
@@ -72,6 +75,9 @@ class Workload:
         if isinstance(self.network, str):
             fitting("network", self.network, str)
         fitting("batch", self.batch, int | None, SIZES)
+        fitting("sequence", self.sequence, int | None, SIZES)
+        if self.sequence is not None and (self.path is None or self.path.suffix == ".onnx"):
+            raise UsageError(f"sequence is {self.sequence}: only networks of a name, or of file.py:FUNCTION, take it")
         fitting("inputs", self.inputs, Mapping[str, tuple[int, ...]] | None, SIZES)
         fitting("dtype", self.dtype, Dtype)
         fitting("mode", self.mode, Mode)

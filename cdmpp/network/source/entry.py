@@ -40,6 +40,16 @@ def torchvision_entry(name: str) -> dict[str, Any]:
     return {"source": "torchvision", "build": name, "arguments": own, "input": {"image": size}}
 
 
+def with_sequence(entry: Mapping[str, Any], tokens: int, what: str, has_shape: bool = False) -> dict[str, Any]:
+    """Give the entry of the network ``what`` so many tokens; ``CdmppError``: it reads none, or was given a shape."""
+    kind = next(key for key in entry["input"] if key != "batch")
+    if kind != "tokens":
+        raise CdmppError(f"{what}: sequence={tokens}, but its input is {kind}, not tokens: leave sequence out")
+    if has_shape:
+        raise CdmppError(f"{what}: sequence={tokens}, and inputs give a shape: leave one of them out")
+    return {**entry, "input": {**entry["input"], "tokens": tokens}}
+
+
 def with_shape(entry: Mapping[str, Any], inputs: Mapping[str, Sequence[int]], what: str) -> dict[str, Any]:
     """Give the entry of the network ``what`` an input of another shape; ``CdmppError`` where it cannot have it."""
     kind = next(key for key in entry["input"] if key != "batch")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from cdmpp.errors import UsageError
 from cdmpp.network.source.checkpoint import checkpoint_entry, read_checkpoints
-from cdmpp.network.source.entry import torchvision_entry, with_shape
+from cdmpp.network.source.entry import torchvision_entry, with_sequence, with_shape
 from cdmpp.network.source.user_code import run_function
 from cdmpp.network.source.weightless import as_on_cpu, is_weightless
 from cdmpp.network.workload import KINDS, Workload, is_instance
@@ -83,18 +84,35 @@ def _of_name(workload: Workload, most_bytes: float) -> TorchNetwork:
     text, batch = str(workload.network), workload.batch
     file, _, function = text.rpartition(":") if ":" in text else (text, "", "")
     if file.endswith(".py"):
-        made = run_function(Path(file).expanduser(), function, batch)
+        made = run_function(Path(file).expanduser(), function, batch, workload.sequence)
         return _of_function(f"{Path(file).name}:{function}", made, workload)
     refuse_example(text, workload.example_inputs)
     name, entry = _entry(text, Path(text).expanduser())
     if workload.inputs:
         entry = with_shape(entry, workload.inputs, text)
+    if workload.sequence is not None:
+        entry = with_sequence(entry, workload.sequence, text, bool(workload.inputs))
     sizes = entry["input"]
     if workload.inputs and batch is not None and sizes["batch"] != batch:
         raise UsageError(f"{text}: batch={batch}, but inputs give {sizes['batch']}: leave one of them out")
     spec = entry if batch is None else {**entry, "input": {**sizes, "batch": batch}}
     model, own = build_model(spec, most_bytes)
+    _check_positions(text, model, spec)
     return TorchNetwork(name, model, own, spec.get("dtype", workload.dtype), spec.get("fold_batch_norm", True))
+
+
+def _check_positions(text: str, model: Any, spec: Mapping[str, Any]) -> None:
+    """``UsageError`` for more tokens than a table of positions has: without values nobody would note it."""
+    import torch
+
+    tokens, first = spec["input"].get("tokens", 0), spec.get("first_position", 0)
+    for name, one in model.named_modules():
+        is_table = isinstance(one, torch.nn.Embedding) and re.search(r"position_embed|embed_positions|\bwpe$", name)
+        if is_table and tokens + first > one.num_embeddings:
+            raise UsageError(
+                f"{text}: {tokens:,} tokens an example, but it has {one.num_embeddings - first:,} positions: take at "
+                "most so many (sequence, or inputs)"
+            )
 
 
 def _entry(text: str, path: Path) -> tuple[str, Mapping[str, Any]]:
@@ -129,7 +147,7 @@ def _of_function(name: str, made: Any, workload: Workload) -> TorchNetwork:
         raise UsageError(
             f"{name} returned a {type(made).__name__}: return a torch.nn.Module, or (module, example inputs)"
         )
-    return _of_module(replace(workload, network=made), name)
+    return _of_module(replace(workload, network=made, sequence=None), name)
 
 
 def _of_module(workload: Workload, name: str = "") -> TorchNetwork:

@@ -18,8 +18,10 @@ from cdmpp.platform.torch_pair import torchvision_fault
 from cdmpp.programs.refusal import first_line, place_of
 
 
-def run_function(path: Path, name: str, batch: int | None = None) -> Any:
-    """Return what the function ``name`` of the file returns. It gets ``batch`` if it has a parameter of that name.
+def run_function(path: Path, name: str, batch: int | None = None, sequence: int | None = None) -> Any:
+    """Return what the function ``name`` of the file returns.
+
+    It gets ``batch`` and ``sequence`` where they are given and it has parameters of these names.
 
     Raises:
         CdmppError: no such file or function, or an error in it, with its file and line.
@@ -34,7 +36,12 @@ def run_function(path: Path, name: str, batch: int | None = None) -> Any:
         sys.modules[spec.name] = module  # dataclasses and torch look classes up by it
         spec.loader.exec_module(module)
     function = _function(module, path, name)
-    own = {"batch": batch} if batch is not None and "batch" in inspect.signature(function).parameters else {}
+    parameters, given = inspect.signature(function).parameters, {"batch": batch, "sequence": sequence}
+    own = {key: value for key, value in given.items() if value is not None and key in parameters}
+    if sequence is not None and "sequence" not in own:
+        raise CdmppError(
+            f"{path}:{name} has no parameter sequence, so {sequence} tokens cannot be asked for: give it one"
+        )
     try:
         inspect.signature(function).bind(**own)
     except TypeError as error:
