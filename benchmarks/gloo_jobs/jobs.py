@@ -13,6 +13,8 @@ from torch import nn
 from torch.profiler import record_function
 
 MIB = 2**20
+WIDTHS = (16, 32, 48, 64, 80, 96, 112)
+"""Inputs of each layer of a chain, and its outputs, so that every cut sends something else."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "a layer without a gradient": (Unused, (4, 512)),
     "a root and four blocks": (Blocks, (4, 64)),
     "SwiGLU": (Gated, (4, 64)),
+    "six layers of rising width": (lambda: nn.Sequential(*map(nn.Linear, WIDTHS, WIDTHS[1:])), (16, WIDTHS[0])),
 }  # fmt: skip
 """Name -> makes the network, and the shape of its input."""
 
@@ -229,6 +232,34 @@ def pipelined(job: Job, model: nn.Module, x: torch.Tensor) -> Callable[[], None]
     return step
 
 
+def pipeline(job: Job, model: nn.Module, x: torch.Tensor) -> Callable[[], None]:
+    """A stage of a chain of layers; replicas of a stage, which have neighbouring numbers, run under DDP."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+    from torch.nn.parallel import DistributedDataParallel
+
+    ends = (0, *job.settings["cuts"], len(model))
+    stages = len(ends) - 1
+    mesh = init_device_mesh("cpu", (stages, dist.get_world_size() // stages), mesh_dim_names=("pp", "dp"))
+    number = mesh.get_local_rank("pp")
+    module: nn.Module = model[ends[number] : ends[number + 1]]
+    optimizer = job.optimizer(module.parameters(), lr=1e-3)
+    if dist.get_world_size() > stages:
+        module = DistributedDataParallel(module, process_group=mesh.get_group("dp"))
+    stage = PipelineStage(module, number, stages, torch.device("cpu"), group=mesh.get_group("pp"))
+    kind = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}[job.settings["schedule"]]
+    schedule = kind(stage, job.batches, loss_fn=lambda output, _: output.square().mean())
+    given = (x,) if number == 0 else ()
+    target = {"target": torch.zeros(len(x))} if number == stages - 1 else {}
+
+    def step() -> None:
+        optimizer.zero_grad()
+        schedule.step(*given, **target)
+        optimizer.step()
+
+    return step
+
+
 def tensor_parallel(job: Job, model: nn.Module, x: torch.Tensor) -> Callable[[], None]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -274,10 +305,14 @@ def server(job: Job, model: nn.Module, x: torch.Tensor) -> Callable[[], None]:
     return step
 
 
-STEPS = {"ddp": ddp, "zero": zero, "fsdp": fsdp, "pipelined fsdp": pipelined, "tp": tensor_parallel, "ps": server}
+STEPS = {
+    "ddp": ddp, "zero": zero, "fsdp": fsdp, "pipelined fsdp": pipelined, "pipeline": pipeline, "tp": tensor_parallel,
+    "ps": server,
+}  # fmt: skip
 
-_TEN, _TWO, _NORMS, _ROOT = (
+_TEN, _TWO, _NORMS, _ROOT, _CHAIN = (
     "ten layers of 1 MiB", "twelve layers of two types", "two batch norms", "a root and four blocks",
+    "six layers of rising width",
 )  # fmt: skip
 _UNUSED = {"find_unused_parameters": True}
 _STATIC = {"static_graph": True}
@@ -318,6 +353,13 @@ JOBS = (
     Job("zero", _ROOT, "zero", (2, 3, 4)),
     Job("zero", _NORMS, "zero", (2,)),
     Job("zero, 2 batches", _TEN, "zero", (2,), batches=2),
+    Job("gpipe, 8 micro-batches", _CHAIN, "pipeline", (2,), {"schedule": "gpipe", "cuts": (3,)}, 8),
+    Job("gpipe, 4 uneven stages, 8 micro-batches", _CHAIN, "pipeline", (4,),
+        {"schedule": "gpipe", "cuts": (1, 2, 5)}, 8),
+    Job("1f1b, 8 micro-batches", _CHAIN, "pipeline", (2,), {"schedule": "1f1b", "cuts": (4,)}, 8),
+    Job("1f1b, 3 stages, 4 micro-batches", _CHAIN, "pipeline", (3,), {"schedule": "1f1b", "cuts": (2, 4)}, 4),
+    Job("1f1b, 4 uneven stages, 8 micro-batches", _CHAIN, "pipeline", (4,), {"schedule": "1f1b", "cuts": (1, 2, 5)}, 8),
+    Job("1f1b, 2 stages, 2 replicas, 4 micro-batches", _CHAIN, "pipeline", (4,), {"schedule": "1f1b", "cuts": (3,)}, 4),
     Job("tp", "SwiGLU", "tp", (2, 4), {"columns": ["gate", "up"], "rows": "down"}),
     Job("tp, input without gradient", "SwiGLU", "tp", (2,),
         {"columns": ["gate", "up"], "rows": "down", "input_needs_gradient": False}),

@@ -6,29 +6,36 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gloo_jobs.jobs import JOBS, Job
+from benchmarks.gloo_jobs.jobs import JOBS, NETWORKS, WIDTHS, Job
 from cdmpp.collectives.collective import Collective
+from cdmpp.collectives.interconnect import AlphaBeta
+from cdmpp.collectives.topology import fitted
 from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import StepBuffer
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.groups import replica_exchanges
+from cdmpp.plans.lower import lower_work, micro_batches_of
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.plan import Plan
+from cdmpp.plans.sources.source import RankWork
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.hsdp import HSDP
 from cdmpp.plans.strategies.parameter_server import ParameterServer
+from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.plans.strategies.zero import ZeRO
 from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.from_layers import Layer, graph_of_layers
 from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph, StepGraph
 from cdmpp.steps.transforms.accumulate import accumulate
 
 RECORDINGS = Path(__file__).parents[2] / "tests" / "fixtures" / "gloo_jobs.json"
 MIB = 2**20
+_EXAMPLES = NETWORKS["six layers of rising width"][1][0]
 _BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 
 
@@ -50,6 +57,11 @@ def plan_of(job: Job, ranks: int) -> Plan:
     if job.scheme == "ps":
         strategy = ParameterServer(servers=given["servers"] or None, part_bytes=given["part_bytes"])
         return Plan(strategy, ParallelDegrees(dp_replicate=ranks))
+    if job.scheme == "pipeline":
+        stages = len(given["cuts"]) + 1
+        cuts = tuple(f"layer.{place}" for place in given["cuts"])
+        pipeline = Pipeline(given["schedule"], job.batches, cuts)
+        return Plan(DDP(), ParallelDegrees(pp=stages, dp_replicate=ranks // stages), model_parallel=(pipeline,))
     if job.scheme == "zero":
         return Plan(ZeRO(), ParallelDegrees(dp_replicate=ranks), job.batches)
     if "fsdp" in job.scheme:
@@ -67,6 +79,8 @@ def plan_of(job: Job, ranks: int) -> Plan:
 def exchanges_of(recording: dict[str, Any]) -> tuple[Exchange, ...]:
     """What the plan of a recorded job exchanges in a step; ``CdmppError`` where no plan describes it."""
     job = job_of(recording)
+    if job.scheme == "pipeline":
+        return _chain_exchanges(plan_of(job, recording["ranks"]))
     ranks = job.stage_ranks(recording["ranks"])
     return planned_exchanges(StepGraph(tuple(_rank(rank, recording) for rank in range(ranks))), plan_of(job, ranks))
 
@@ -76,6 +90,24 @@ def planned_exchanges(graph: StepGraph, plan: Plan) -> tuple[Exchange, ...]:
     plan = replace(plan, strategy=plan.strategy.on_backend("gloo"))
     batches = accumulate(graph, plan.gradient_accumulation_steps)
     return replica_exchanges(batches, plan, Mesh(plan.degrees), range(plan.ranks))
+
+
+def _chain_exchanges(plan: Plan) -> tuple[Exchange, ...]:
+    """What stages of the chain of layers exchange, at as many examples as its jobs have."""
+    rows = _EXAMPLES // micro_batches_of(plan)
+    layers = [
+        Layer(f"layer.{place}", 1.0, 2.0, 4 * (inputs + 1) * outputs, 4 * rows * outputs)
+        for place, (inputs, outputs) in enumerate(pairwise(WIDTHS))
+    ]
+    work = RankWork(graph_of_layers(layers).ranks[0])
+    return lower_work(work, plan, fitted(AlphaBeta(1e-4, 1e-9), plan.ranks), fold=False).graph.exchanges
+
+
+def rank_rows(exchanges: Iterable[Exchange], rank: int) -> list[tuple[str, int]]:
+    """Kind and bytes of what one rank takes part in, in the order in which it does; a message is sent or received."""
+    own = sorted((one for one in exchanges if rank in one.after), key=lambda one: one.after[rank])
+    kinds = [one.kind if one.peers is None else "send" if one.peers[0] == rank else "recv" for one in own]
+    return [(kind, one.bytes) for kind, one in zip(kinds, own, strict=True)]
 
 
 def rows_of(exchanges: Iterable[Exchange]) -> list[tuple[str, int]]:
@@ -91,7 +123,7 @@ def sent_bytes(exchanges: Iterable[Exchange], ranks: int) -> list[float]:
     """Bytes that each rank sends; of a collective as many as the rank that sends most."""
     sent = [0.0] * ranks
     for one in exchanges:
-        for rank in one.after:
+        for rank in one.after if one.peers is None else one.peers[:1]:
             if one.kind == "push_pull":
                 sent[rank] += one.bytes * (ranks - 1 if rank == one.server else 1)
             else:
@@ -120,8 +152,9 @@ def page(found: Iterable[dict[str, Any]]) -> str:
         "Small training jobs of 2 to 4 ranks with PyTorch's gloo: what they exchange in the fifth step, by PyTorch's "
         "profiler and by the kernel's count of TCP bytes, next to what the same plan is predicted to exchange. "
         "*Equal*: number, kinds, sizes and order of all exchanges; two threads of gloo may swap neighbours. *MB sent*: "
-        "by the rank that sends most; gloo adds 48 bytes a message, which are not predicted. Of a pipeline those "
-        "of a stage count, without its messages to the next. A job that no plan describes is refused.\n\n"
+        "by the rank that sends most; gloo adds 48 bytes a message, which are not predicted. Of FSDP in a "
+        "pipeline those of a stage count, without its messages; of other pipelines those that all ranks send or join. "
+        "A job that no plan describes is refused.\n\n"
         f"Of {len(told)} jobs that a plan describes {same} are equal.\n\n" + "\n".join(lines) + "\n\n"
         "`python -m benchmarks.gloo_jobs` records them again, and writes this page.\n"
     )
@@ -135,9 +168,19 @@ def is_equal(recording: dict[str, Any], exchanges: tuple[Exchange, ...]) -> bool
         predicted = sent_bytes(exchanges, ranks)
         close = zip(recording["sent_bytes"], predicted, strict=True)
         return len(recording["exchanges"]) == count and all(math.isclose(a, b, rel_tol=0.01) for a, b in close)
+    if "other_ranks" in recording:
+        every = [recording["exchanges"], *recording["other_ranks"]]
+        return all(_is_equal_on(rank, own, exchanges) for rank, own in enumerate(every))
     recorded = _recorded(recording)
     predicted_rows = rows_of(exchanges)
     return sorted(recorded) == sorted(predicted_rows) and not _swapped(recorded, predicted_rows)
+
+
+def _is_equal_on(rank: int, own: list[list[Any]], exchanges: tuple[Exchange, ...]) -> bool:
+    """True if a rank exchanged what is predicted, and sent it in this order; it receives in one batch with sends."""
+    recorded, predicted = [(kind, size) for _, kind, _, size in own], rank_rows(exchanges, rank)
+    sent = ([size for kind, size in rows if kind == "send"] for rows in (recorded, predicted))
+    return sorted(recorded) == sorted(predicted) and next(sent) == next(sent)
 
 
 def _recorded(recording: dict[str, Any]) -> list[tuple[str, int]]:
@@ -164,6 +207,10 @@ def _row(recording: dict[str, Any]) -> list[str]:
     except CdmppError:
         return [*first, "-", f"{sent:.3f}", "-", "refused"]
     count = sum(0 in one.after for one in exchanges)
+    if "other_ranks" in recording:
+        every = [recording["exchanges"], *recording["other_ranks"]]
+        first[-1] = str(sum(row[1] != "recv" for own in every for row in own))
+        count = sum(len(one.after) if one.peers is None else 1 for one in exchanges)
     if any(one.kind == "push_pull" for one in exchanges):
         count = sum(2 * (recording["ranks"] - 1) if one.server == 0 else 2 for one in exchanges)
     predicted = max(sent_bytes(exchanges, recording["ranks"])) / 1e6

@@ -42,6 +42,10 @@ def record(job: Job, ranks: int, port: int) -> dict[str, Any]:
     exchanges = [step["exchanges"] for step in told[0]["steps"]]
     if sorted(exchanges[-1]) != sorted(exchanges[-2]):
         raise RuntimeError(f"{job.name}: its steps are not alike")
+    others = {
+        "other_ranks": [rank["steps"][-1]["exchanges"] for rank in told[1:]],
+        "first_counts": [len(rank["steps"][0]["exchanges"]) for rank in told],
+    }
     return {
         "job": job.name,
         "network": job.network,
@@ -52,6 +56,7 @@ def record(job: Job, ranks: int, port: int) -> dict[str, Any]:
         "first_step": exchanges[0],
         "exchanges": exchanges[-1],
         "sent_bytes": [rank[-1] for rank in sent],
+        **(others if job.scheme == "pipeline" else {}),
     }
 
 
