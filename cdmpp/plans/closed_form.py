@@ -133,7 +133,7 @@ class Judge:
         works = [self._works[size, split] for size in sizes]
         cuts = _cuts(changed_rank(works[0].work.rank, recomputes), degrees, combination, topology)
         key = (degrees, recomputes, cuts)
-        if key not in self._structures:
+        if key not in self._structures or not self._structures[key].knows(sizes):
             self._structures[key] = StageStructure(degrees, recomputes, works[0], works[-1], self.is_gpu, cuts)
         return StageCosts(works, self._structures[key], topology)
 

@@ -104,6 +104,10 @@ class StageStructure:
     cuts: tuple[int, ...]
     """Places of ops with which the second and later stages begin."""
 
+    def knows(self, sizes: Sequence[int]) -> bool:
+        """Return True if bytes at these sizes of a micro-batch follow: two sizes tell all others, one tells its own."""
+        return self.low.batch < self.high.batch or all(one == self.low.batch for one in sizes)
+
     @cached_property
     def stages(self) -> tuple[StagePart, ...]:
         """All stages."""

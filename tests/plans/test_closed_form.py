@@ -125,3 +125,12 @@ def test_combinations_are_judged_by_themselves_as_together():
     rows = both.plans.combination == 1
     assert np.array_equal(both.costs.step_s[rows], alone.costs.step_s)
     assert combinations(["fsdp"]) == alone.plans.combinations
+
+
+def test_memory_of_another_batch_does_not_depend_on_what_was_asked_before():
+    judge = Judge(ToySource())
+    for batch in (64, 128, 32):
+        plans = candidates(combinations(["data"]), 8, batch, {}, can_recompute=False)
+        plans = plans.taken(plans.micro_batches == 1)
+        fresh = Judge(ToySource()).closed_form(plans, _topology(8))
+        assert judge.closed_form(plans, _topology(8)).memory_bytes == pytest.approx(fresh.memory_bytes)
