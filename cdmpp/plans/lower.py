@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -123,10 +124,26 @@ class _Lowering:
     def places(self) -> tuple[int, ...]:
         if not self.fold:
             return tuple(range(self.plan.ranks))
-        sides = self.plan.degrees.spatial  # ranks at the edges of an image have one neighbour, others two
-        return tuple(
-            self.mesh.place(rank, "pp") * sides + self.mesh.place(rank, "spatial") for rank in range(self.plan.ranks)
-        )
+        alike = [
+            (self.mesh.place(rank, "pp"), self.mesh.place(rank, "spatial"), self.in_nodes[rank])
+            for rank in range(self.plan.ranks)
+        ]  # ranks at the edges of an image have one neighbour, others two
+        numbers = {one: place for place, one in enumerate(sorted(set(alike)))}
+        return tuple(numbers[one] for one in alike)
+
+    @cached_property
+    def in_nodes(self) -> tuple[int, ...]:
+        """Number a rank gets for how its groups, and the pairs of its chain, lie in the nodes: equal ones are alike."""
+        degrees, shapes = self.plan.degrees, [list[object]() for _ in range(self.plan.ranks)]
+        data = {(name,) for name in self.plan.replicating} | {self.plan.replicating}
+        for along in sorted(data | {(name,) for name in degrees.beyond_one()}):
+            for group in self.mesh.groups(*along) if self.topology.nodes > 1 and degrees.size(*along) > 1 else ():
+                pairs = map(self.topology.shape, pairwise(group)) if along == ("pp",) else ()
+                own = (self.topology.shape(group), *pairs)
+                for rank in group:
+                    shapes[rank].append(own)
+        seen: dict[tuple[object, ...], int] = {}
+        return tuple(seen.setdefault(tuple(own), len(seen)) for own in shapes)
 
     @cached_property
     def stage_of(self) -> tuple[int, ...]:

@@ -28,7 +28,12 @@ class Mesh:
 
     def place(self, rank: int, degree: str) -> int:
         """Return the place of a rank along a degree, such as its stage along ``pp``."""
-        return int(np.unravel_index(rank, self._numbers.shape)[ORDER.index(degree)])
+        return int(self._places[ORDER.index(degree)][rank])
+
+    @cached_property
+    def _places(self) -> tuple[np.ndarray, ...]:
+        """Place of every rank along each degree of ``ORDER``."""
+        return np.unravel_index(self._numbers.reshape(-1), self._numbers.shape)
 
     def groups(self, *degrees: str) -> tuple[tuple[int, ...], ...]:
         """List groups of ranks that differ only along ``degrees``, each in rising order; by their first ranks."""

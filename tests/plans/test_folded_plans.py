@@ -63,6 +63,22 @@ def test_32_ranks_fold(strategy, degrees, overlap, topology):
     assert told[0].sent_bytes == pytest.approx(told[1].sent_bytes) and told[0].warnings == told[1].warnings
 
 
+@pytest.mark.parametrize(
+    ("degrees", "kept"),
+    [({"pp": 4, "dp_replicate": 3}, 12), ({"pp": 2, "dp_replicate": 6}, 2), ({"pp": 3, "dp_shard": 4}, 3),
+     ({"dp_replicate": 2, "dp_shard": 6}, 1), ({"dp_replicate": 4, "dp_shard": 3}, 2)],
+)  # fmt: skip
+def test_ranks_whose_groups_lie_otherwise_in_the_nodes_are_not_alike(degrees, kept):
+    """Groups of 3 or 6 ranks do not fill nodes of 4: some cross to the next node, and some do not."""
+    topology = on_cluster(replace(cluster.get("dgx-h100"), nodes=3, devices_per_node=4, adapters_per_node=2), 12)
+    pipeline = (Pipeline(micro_batches=6),) if "pp" in degrees else ()
+    strategy = "hsdp" if len(degrees) > len(pipeline) + 1 else "fsdp" if "dp_shard" in degrees else "ddp"
+    plan = Plan(STRATEGIES[strategy](), ParallelDegrees(**degrees), model_parallel=pipeline)
+    every, few = (lower_work(WORK, plan, topology, fold).graph for fold in (False, True))
+    assert len(few.ranks) == kept
+    assert replay(few, topology).step_s == pytest.approx(replay(every, topology).step_s, rel=1e-9)
+
+
 def test_1024_ranks_take_seconds():
     """8 stages of 30 layers, 128 replicas, 64 micro-batches, on one core: lowered, merged, replayed."""
     topology = topology_of(1024, "v100", "dgx1-v100", can_grow=True)
