@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,11 @@ class Candidates:
     def degree(self, *names: str) -> IntArray:
         """Return the product of some degrees of each plan."""
         return np.prod(self.degrees[:, [DEGREES.index(name) for name in names]], axis=1, dtype=np.int64)
+
+    def taken(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Candidates:
+        """Keep some plans, in the order of ``rows``."""
+        arrays = {one.name: getattr(self, one.name)[rows] for one in fields(self) if one.type == "IntArray"}
+        return replace(self, **arrays)
 
     def degrees_of(self, row: int) -> ParallelDegrees:
         """Return the degrees of one plan."""
