@@ -55,12 +55,15 @@ def peak_of(work: RankWork, plan: Plan, lowered: Lowered, is_gpu: bool) -> int |
         return None
     pipeline, many, count = pipeline_of(plan), micro_batches_of(plan), len(lowered.stages)
     found = []
-    for number, stage in enumerate(stages_of(work.rank, [one.places[0] for one in lowered.stages[1:]])):
+    stages = stages_of(work.rank, [one.places[0] for one in lowered.stages[1:]])
+    for number, stage in enumerate(stages):
         in_flight = 1 if pipeline is None else pipeline.order.live_micro_batches(number, count, many)
         memory = Memory(held_by(work.memory, work.rank, stage, number), stage.rank, is_gpu)
         own = {one.name for one in stage.rank.modules}
         local = replace(plan, recompute=tuple(name for name in plan.recompute if name in own))
-        found.append(memory.parts(local, many if count > 1 else 1, in_flight).peak_bytes)
+        received = sum(size for one in stages[max(number - 1, 0) : number] for size in one.sent_bytes)
+        received += sum(size for one in stages[number + 1 : number + 2] for size in one.returned_bytes)
+        found.append(memory.parts(local, many if count > 1 else 1, in_flight, received).peak_bytes)
     return max(found)
 
 

@@ -106,6 +106,15 @@ class StageCosts:
         share = np.array([(one.batch - low) / max(high - low, 1) for one in self.works])
         return [first + share * (last - first) for first, last in zip(*sizes, strict=True)]
 
+    def _received_bytes(self, number: int) -> Floats:
+        """Bytes that the neighbours of a stage send for one micro-batch; a number a micro-batch."""
+        stages, found = self.structure.stages, np.zeros(len(self.works))
+        sent = (stages[number - 1].sent,) if number else ()
+        returned = (stages[number + 1].returned,) if number + 1 < len(stages) else ()
+        for sizes in (*sent, *returned):
+            found += sum(self._messages(sizes), np.zeros(len(self.works)))
+        return found
+
     def pass_s(self, phase: str) -> Floats:
         """Return the seconds of one pass of one micro-batch, with its exchanges, on each stage."""
         return self.phase_s(phase, self.busy_s) + self.received_s[phase]
@@ -188,14 +197,14 @@ class StageCosts:
             if not one.live:
                 return np.full(len(which), np.nan)
             (low, held, live), (high, most_held, most_live) = one.live
-            share = (batches - low) / max(high - low, 1)
+            share, received = (batches - low) / max(high - low, 1), self._received_bytes(number)[which]
             peak = np.zeros(len(which))
             for is_many in (False, True):
                 rows = (many > 1) == is_many
                 own = strategy.rank_bytes(held, one.graph.modules, sizes, 2 if is_many else 1)
                 peak[rows] = peak_parts(
                     between(held, most_held, share[rows]), own, between(live, most_live, share[rows]),
-                    many[rows] if piped else 1, in_flight[rows, number], 1 if piped else many[rows],
+                    many[rows] if piped else 1, in_flight[rows, number], 1 if piped else many[rows], received[rows],
                 ).peak_bytes  # fmt: skip
             found.append(peak)
         return np.max(found, axis=0)
