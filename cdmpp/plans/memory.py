@@ -81,7 +81,9 @@ def peak_parts(
     The peak is in the passes or in the update. In the passes all but one of the micro-batches in flight hold what they
     saved. That is the peak of the timeline where some micro-batch ends its backward pass before as many are in flight
     for the last time, as under 1F1B with more micro-batches than stages; else the sum counts all gradients of a first
-    micro-batch that are not there yet, and is above the timeline by at most the rank's gradients.
+    micro-batch that are not there yet, and is above the timeline by at most the rank's gradients. Where a rank keeps a
+    share of its gradients, results and gradients are at most as many as two bounds say: the most results, with all that
+    passes and the share; and results with whole gradients, with the share.
 
     Args:
         held: what the rank would hold if it were the only one of its stage.
@@ -94,8 +96,15 @@ def peak_parts(
         received: bytes that neighbours in a pipeline send for one micro-batch; PyTorch has buffers for each.
     """
     adds_up = np.logical_or(own.holds_gradients, np.multiply(micro_batches, batches) > 1)
-    gradients = np.where(adds_up, own.gradient_bytes, live.gradients)
-    alive = np.subtract(in_flight, 1) * live.saved + np.where(adds_up, live.passes, live.with_gradients - gradients)
+    share = np.minimum(own.gradient_bytes / np.maximum(held.gradient_bytes, 1), 1)
+    most = np.minimum(
+        live.passes + share * (live.with_gradients - live.passes) + own.passing_bytes,
+        live.with_gradients + np.where(np.greater(own.passing_bytes, 0), own.gradient_bytes, 0),
+    )
+    gradients = np.where(
+        adds_up, own.gradient_bytes + own.passing_bytes, np.maximum(most - live.passes, share * live.gradients)
+    )
+    alive = np.subtract(in_flight, 1) * live.saved + np.where(adds_up, live.passes, most - gradients)
     in_passes = gradients + alive + own.gathered_bytes >= own.gradient_bytes + own.update_bytes
     return MemoryParts(
         own.parameter_bytes,

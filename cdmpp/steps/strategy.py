@@ -53,15 +53,11 @@ class RankBytes:
     bucket_bytes: int = 0
     """Communication buffers that stay from step to step."""
     gathered_bytes: int = 0
-    """Parameters, gradients and buffers of exchanges that are there only while the passes run."""
+    """Parameters and buffers of exchanges that are there only while the passes run."""
+    passing_bytes: int = 0
+    """Whole gradients and buffers from which they are sent, where the rank keeps a part of them."""
     holds_gradients: bool = False
-    """True if gradients have a place of their own; otherwise they live among the results of the backward pass."""
-
-    @property
-    def kept_bytes(self) -> int:
-        """All that stays from step to step."""
-        held = self.gradient_bytes if self.holds_gradients else 0
-        return self.parameter_bytes + self.state_bytes + self.bucket_bytes + held
+    """True if gradients have a place of their own in all passes; otherwise they come with the backward pass."""
 
 
 @dataclass(frozen=True)

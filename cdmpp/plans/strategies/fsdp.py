@@ -126,8 +126,8 @@ class FSDP(Strategy):
             math.ceil(padding * held.state_bytes / ranks),
             math.ceil(padding * held.gradient_bytes / ranks),
             math.ceil(padding * held.update_bytes / ranks),
-            gathered_bytes=ahead + sums + max(scattered, default=0),
-            holds_gradients=True,
+            gathered_bytes=ahead,
+            passing_bytes=sums + max(scattered, default=0),
         )
 
     def proposals(self, graph: StepGraph) -> Iterator[tuple[str, str, Iterable[Self]]]:

@@ -141,7 +141,6 @@ class ZeRO(Strategy):
             part if self.stage > 1 else held.gradient_bytes,
             math.ceil(held.update_bytes / ranks),
             gathered_bytes=4 * self.bucket_elements * (1 + self.overlap),
-            holds_gradients=self.stage > 1,
         )
 
     def describe(self, setting: str) -> str:

@@ -127,7 +127,7 @@ def test_stages_divide_states_and_gradients():
     assert (one.parameter_bytes, one.state_bytes, one.gradient_bytes, one.gathered_bytes) == (
         9 * MIB, 6 * MIB, 6 * MIB, 8 * MIB,
     )  # fmt: skip
-    assert (two.gradient_bytes, two.gathered_bytes, two.holds_gradients) == (3 * MIB, 4 * MIB, True)
+    assert (two.gradient_bytes, two.gathered_bytes) == (3 * MIB, 4 * MIB)
 
 
 def test_what_cannot_be_is_refused():
