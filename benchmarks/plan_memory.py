@@ -1,24 +1,26 @@
 """Peak memory of real jobs beside that of their plans: ``python -m benchmarks.plan_memory``.
 
-Two small networks, AdamW, on 2 to 4 processes of this machine with gloo. Of each rank PyTorch's allocator is followed
-from the first tensor on; what it holds at most in the third step is compared. Writes ``docs/results/plan-memory.md``.
+Two small networks, AdamW, on 2 to 4 processes of this machine with gloo, three steps: the bytes of the
+storages of all tensors are counted after each operator. Writes ``docs/results/plan-memory.md``.
 """
 
 from __future__ import annotations
 
 import gc
-import itertools
 import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
 from torch import nn
 from torch.nn import functional
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
 from benchmarks.gloo_jobs.jobs import STEPS, Job
 from benchmarks.gloo_jobs.predicted import plan_of
@@ -32,9 +34,10 @@ from cdmpp.steps.step_graph import Op, RankGraph
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "plan-memory.md"
 HEAD = """# Memory of plans
 
-The most bytes that PyTorch's allocator holds in the third step of small jobs on gloo, on the rank that holds most, and the
-peak that is estimated for the same plan, without a run. *Largest part*: of the estimate. Buffers of gloo and of the
-interpreter are none of the allocator's. Written by `python -m benchmarks.plan_memory`."""
+The most bytes of tensors that a rank of a small job on gloo holds in three steps, storages counted after
+each operator, and the peak that is estimated for the same plan without a run. Of ranks the one that holds most
+counts; buffers of gloo are none of them. *Largest part*: of the estimate. Written by
+`python -m benchmarks.plan_memory`."""
 _PORT = 29900
 
 
@@ -130,15 +133,27 @@ def _jobs() -> tuple[Job, ...]:
 JOBS = _jobs()
 
 
-def measured_bytes(job: Job, ranks: int, port: int) -> int:
-    """Run the job; the most that a rank's allocator held in the third step.
+class Watch(TorchDispatchMode):
+    """The most bytes of the storages of all tensors that are there after any operator."""
 
-    What gloo's threads let go is not always recorded, so that of ranks that do the same the one with least counts.
-    """
+    def __init__(self) -> None:
+        super().__init__()
+        self.storages, self.most = WeakIdKeyDictionary(), 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for one in tree_leaves((args, result)):
+            if isinstance(one, torch.Tensor):
+                self.storages[getattr(one, "_local_tensor", one).untyped_storage()] = None
+        self.most = max(self.most, sum(one.nbytes() for one in self.storages))
+        return result
+
+
+def measured_bytes(job: Job, ranks: int, port: int) -> int:
+    """Run the job; the most that any rank held."""
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(_rank, (JOBS.index(job), ranks, port, folder), nprocs=ranks)
-        held = [json.loads((Path(folder) / str(rank)).read_text()) for rank in range(ranks)]
-        return max(held) if job.scheme == "zero" else min(held)
+        return max(json.loads((Path(folder) / str(rank)).read_text()) for rank in range(ranks))
 
 
 def _rank(rank: int, number: int, ranks: int, port: int, folder: str) -> None:
@@ -148,19 +163,12 @@ def _rank(rank: int, number: int, ranks: int, port: int, folder: str) -> None:
     torch.manual_seed(0)
     job = JOBS[number]
     make, example = NETWORKS[job.network]
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with Watch() as watch:
         step = STEPS[job.scheme](job, make(), example())
-        for _ in range(2):
+        for _ in range(3):
             step()
-        gc.collect()  # steps before leave cycles behind, with what they hold
-        with record_function("third step"):
-            step()
-    events = sorted(profiler.profiler.kineto_results.events(), key=lambda one: one.start_ns())
-    begin_ns, end_ns = next((e.start_ns(), e.end_ns()) for e in events if e.name() == "third step")
-    moves = [one for one in events if one.name() == "[memory]"]
-    held = itertools.accumulate(one.nbytes() for one in moves)
-    most = max(size for size, one in zip(held, moves, strict=True) if begin_ns <= one.start_ns() <= end_ns)
-    (Path(folder) / str(rank)).write_text(json.dumps(most))
+            gc.collect()  # steps leave cycles behind, with what they hold
+    (Path(folder) / str(rank)).write_text(json.dumps(watch.most))
     dist.barrier()
     dist.destroy_process_group()
 
