@@ -28,8 +28,10 @@ from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP
+from cdmpp.plans.strategies.hsdp import HSDP
 from cdmpp.plans.strategies.parameter_server import ParameterServer
 from cdmpp.plans.strategies.pipeline import Pipeline
+from cdmpp.plans.strategies.zero import ZeRO
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph, StepGraph
 from cdmpp.steps.strategy import OperatorStrategy
@@ -148,6 +150,8 @@ MADE: list[tuple[Any, Mapping[str, tuple[Any, ...]]]] = [
     (DDP(), {}),
     (FSDP(), {}),
     *((kind(), {}) for kind in STRATEGIES if issubclass(kind, OperatorStrategy)),
+    (HSDP(), {}),
+    (ZeRO(), {}),
     (ParameterServer(), {"sum_bytes_per_s": (1.5, 10**18)}),
     (Pipeline(), {"cuts": ([],)}),
     (Collective("all_reduce", 8, 2), {}),
@@ -168,7 +172,9 @@ MADE: list[tuple[Any, Mapping[str, tuple[Any, ...]]]] = [
         **dict.fromkeys(("sum_s", "wire_s", "spread_s"), SECONDS)}),
     (RANK, {"rank": (0,), "gradients": ([],), "modules": ([],), "buffers": ([],), "start_s": SECONDS, "tail_s": SECONDS,
             "update_shards": (10**18,)}),
-    (StepGraph((RANK,)), {"exchanges": ([],), "backend": ANY_TEXT, "workers": (0,), "processor_share": (0,)}),
+    (StepGraph((RANK,)), {
+        **dict.fromkeys(("exchanges", "processors"), ([],)), **dict.fromkeys(("workers", "processor_share"), (0,)),
+        "backend": ANY_TEXT}),
 ]  # fmt: skip
 
 

@@ -65,6 +65,8 @@ class Exchange:
         for name, kind in (("along", str), ("members", int)):
             if not isinstance(value := getattr(self, name), tuple) or not {*map(type, value)} <= {kind}:
                 raise DataError(f"{name} of {self.title} is {shown(value)}: expected a tuple of {kind.__name__}")
+        if type(self.follows) is not bool:
+            raise DataError(f"follows of {self.title} is {shown(self.follows)}: expected true or false")
         check_seconds(self.sum_s, f"sum of {self.title}")
         check_seconds(self.spread_s, f"spread of {self.title}")
         if self.wire_s is not None:
