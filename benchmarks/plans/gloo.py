@@ -156,7 +156,27 @@ def tables(data: Path) -> list[dict[str, Any]]:  # noqa: ARG001 (its figures are
     """Judge predictions of the kept runs."""
     kept = read_json(FILE)
     found = {by: figures(kept, by) for by in _WAYS}
-    return [_summary(found), _each(found)]
+    return [_summary(found), _each(found), _replays(kept["replays"])]
+
+
+def _replays(kept: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    body = [
+        [f"`{one['name']}`", *(f"{1e3 * one[name]:.0f}" for name in ("measured_s", "traced_s", "replayed_s")),
+         *(f"{100 * (one['replayed_s'] / one[name] - 1):+.1f}" for name in ("measured_s", "traced_s"))]
+        for one in kept
+    ]  # fmt: skip
+    names = ("measured_s", "traced_s", "replayed_s")
+    measured, traced, replayed = (np.array([one[name] for one in kept]) for name in names)
+    return {
+        "title": "Real runs of plans here",
+        "note": (
+            f"Jobs of these that were traced, by their own traces: {cell(replayed, traced)} % off the traced "
+            f"steps, {cell(replayed, measured)} % off those without the profiler, which ran before and after."
+        ),
+        "commands": [],
+        "columns": ["job", "without profiler, ms", "traced, ms", "replayed, ms", "off, %", "off the traced step, %"],
+        "rows": body,
+    }
 
 
 def _summary(found: Mapping[str, Sequence[Figure]]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Keep what ``benchmarks.distributed_jobs.plans`` measured: ``python -m benchmarks.plans.gloo_store FOLDER ...``.
 
-Writes tests/fixtures/plan_runs.json: the step of each job, the curves of its links, and layers, timed by themselves and
-out of one trace a network. Of a job that later folders have again the last visit counts. Jobs of a visit in which the
-traced job of the same network, ranks and rate took ``MOST_OFF`` longer than in another visit are marked as disturbed.
+Writes tests/fixtures/plan_runs.json: the step of each job, the curves of its links, layers, timed by themselves and
+out of one trace a network, and replays of all traced jobs. Of a job that later folders have again the last visit
+counts. Jobs of a visit in which the traced job of the same network, ranks and rate took ``MOST_OFF`` longer than in
+another visit are marked as disturbed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from benchmarks.distributed_jobs.networks import make
 from benchmarks.distributed_jobs.scenario import Scenario, from_dict
 from benchmarks.plans.gloo_trace import traced_layers
 from cdmpp.steps.from_layers import Layer
+from cdmpp.steps.replay import replay
 from cdmpp.trace.graph_file import graph_from_dict
 
 FILE = Path(__file__).parents[2] / "tests" / "fixtures" / "plan_runs.json"
@@ -60,6 +62,7 @@ def stored(folders: Sequence[Path]) -> dict[str, Any]:
     runs: dict[str, dict[str, Any]] = {}
     links: dict[str, dict[str, Any]] = {}
     traced: dict[str, list[dict[str, Any]]] = {}
+    replays = list[dict[str, Any]]()
     layers = {network: layers_of(tables, network) for network in BASES}
     for visit, rows in enumerate(visits):
         for row in rows:
@@ -74,6 +77,10 @@ def stored(folders: Sequence[Path]) -> dict[str, Any]:
                 model = make(network)[0]
                 traced[network] = [asdict(one) for one in traced_layers(graph, model, own, keeps_copies=False)]
                 traced[f"{network}, buckets"] = [asdict(one) for one in traced_layers(graph, model, own, True)]
+            if "job" in row:
+                graph = graph_from_dict(row["job"])
+                replayed_s = {"measured_s": row["unprofiled_s"], "traced_s": graph.measured.step_s}
+                replays.append({"name": row["name"], **replayed_s, "replayed_s": replay(graph).step_s})
             if "probe" in row:
                 _add(links.setdefault(f"{scenario.ranks} ranks, {scenario.mbit} Mbit", {}), row["probe"])
             seconds = {"step_s": row["unprofiled_s"], "quartiles_s": row["quartiles_s"]}
@@ -82,7 +89,7 @@ def stored(folders: Sequence[Path]) -> dict[str, Any]:
         each = bases[_setting(Scenario(**run["scenario"]))]
         run["is_disturbed"] = each.get(run["visit"], 0.0) > (1 + MOST_OFF) * min(each.values())
     by_themselves = {network: [asdict(one) for one in own] for network, own in layers.items()}
-    return {"runs": list(runs.values()), "links": links, "layers": by_themselves, "traced": traced}
+    return {"runs": list(runs.values()), "links": links, "layers": by_themselves, "traced": traced, "replays": replays}
 
 
 def _add(kept: dict[str, Any], probe: Mapping[str, Any]) -> None:

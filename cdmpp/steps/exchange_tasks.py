@@ -152,11 +152,14 @@ def _measured(step: int, place: int, exchange: Exchange, wire_s: float, launched
 
     A message takes no worker. It waits for those before it between the same two ranks, either way.
     """
+    key, peers = TaskKey(step, "exchange", ALL_RANKS, place), exchange.peers
+    lags_s = dict(exchange.lag_s)
+    if peers is not None:
+        lags_s[peers[1]] = lags_s.get(peers[1], 0.0) + _WORD_S
     arrivals = [
-        Task(TaskKey(step, "arrival", rank, place), exchange.lag_s.get(rank, 0.0), (), launched[rank], label="arrival")
+        Task(TaskKey(step, "arrival", rank, place), lags_s.get(rank, 0.0), (), launched[rank], label="arrival")
         for rank in exchange.ranks
     ]
-    key, peers = TaskKey(step, "exchange", ALL_RANKS, place), exchange.peers
     slots: tuple[Stream, ...] = ()
     if peers is not None:
         slots = (_pair(peers),)

@@ -9,21 +9,28 @@ from cdmpp.steps.exchange_tasks import links_of
 from cdmpp.trace.matching import MatchedCollective
 
 
-def unshared_s(step: Sequence[MatchedCollective]) -> list[float]:
-    """Return seconds of the link that each took: with n on its tightest link at a time, an n-th of that time counts.
+def begun_s(step: Sequence[MatchedCollective]) -> list[float]:
+    """Return when each began to move: when its last rank was there, and a message not before the one before it.
 
-    The inverse of ``simulate.flow.SharedLinks``, which gives each of n flows an n-th of the rate. A message moves when
-    the one before it between the same ranks is through.
+    Messages between two ranks take turns, either way.
     """
-    links = [links_of(sorted(one.spans), one.peers) for one in step]
     starts, ends = [one.arrival_s for one in step], [one.end_s for one in step]
     through = dict[frozenset[int], float]()
     for place in sorted(range(len(step)), key=lambda place: (starts[place], ends[place])):
-        one = step[place]
-        if one.peers is not None:
-            queue = frozenset(one.peers)
+        if (peers := step[place].peers) is not None:
+            queue = frozenset(peers)
             starts[place] = min(max(starts[place], through.get(queue, starts[place])), ends[place])
             through[queue] = ends[place]
+    return starts
+
+
+def unshared_s(step: Sequence[MatchedCollective]) -> list[float]:
+    """Return seconds of the link that each took: with n on its tightest link at a time, an n-th of that time counts.
+
+    The inverse of ``simulate.flow.SharedLinks``, which gives each of n flows an n-th of the rate.
+    """
+    links = [links_of(sorted(one.spans), one.peers) for one in step]
+    starts, ends = begun_s(step), [one.end_s for one in step]
     moments = sorted({*starts, *ends})
     found = [0.0] * len(step)
     for low, high in zip(moments, moments[1:], strict=False):

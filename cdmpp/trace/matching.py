@@ -53,12 +53,11 @@ class MatchedCollective:
         """These are sender and receiver of a message; None for a collective."""
         return peers_of(self.kind, self.group)
 
-    @property
-    def sender_blocked(self) -> bool:
-        """Return True if a message was under way before its sender went on; else it lay in a buffer."""
+    def held_sender(self, begun_s: float) -> bool:
+        """Return True if its sender went on when most of it had moved since ``begun_s``; else it lay in a buffer."""
         if self.peers is None or self.peers[0] not in self.spans:
             return True
-        return self.spans[self.peers[0]].end_s - self.arrival_s > self.wire_s / 2
+        return self.spans[self.peers[0]].end_s - begun_s > (self.end_s - begun_s) / 2
 
     @property
     def wire_s(self) -> float:

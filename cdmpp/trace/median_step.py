@@ -14,7 +14,7 @@ from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.step_graph import Gradient, Measured, Op, RankGraph, StepGraph
 from cdmpp.trace import rank_trace
 from cdmpp.trace.clock import shifts
-from cdmpp.trace.link_sharing import unshared_s
+from cdmpp.trace.link_sharing import begun_s, unshared_s
 from cdmpp.trace.matching import MatchedCollective, common_steps, matched, orders, reference_step
 from cdmpp.trace.op_kind import kind_of_op
 from cdmpp.trace.rank_trace import RankTrace, StepTrace
@@ -101,12 +101,14 @@ def step_of(
     buffered: dict[int, set[int]] = {rank: set() for rank in ranks}
     workers = max(trace.workers for trace in traces)
     wires_s, spreads_s = _medians([_of_columns(unshared_s(step), columns, n) for n, step in enumerate(exchanges)])
-    joined = []
+    joined, begins_s = [], [begun_s(step) for step in exchanges]
     for number, column in enumerate(columns):
         there = [(step, exchanges[step][place]) for step, place in enumerate(column) if place is not None]
         step, one = next((pair for pair in there if pair[0] == reference), there[0])
         before, blocks = dict[int, tuple[int, ...]](), dict[int, tuple[int, ...]]()
-        is_buffered = 2 * sum(seen.sender_blocked for _, seen in there) < len(there)
+        places = [(step, place) for step, place in enumerate(column) if place is not None]
+        is_held = [exchanges[step][place].held_sender(begins_s[step][place]) for step, place in places]
+        is_buffered = 2 * sum(is_held) < len(is_held)
         for rank in one.spans:
             is_blocking = is_buffered and one.peers is not None and rank == one.peers[0]
             if is_blocking:

@@ -9,7 +9,7 @@ import pytest
 from cdmpp.errors import DataError
 from cdmpp.steps.exchange import peers_of
 from cdmpp.steps.exchange_tasks import links_of
-from cdmpp.trace.link_sharing import unshared_s
+from cdmpp.trace.link_sharing import begun_s, unshared_s
 from cdmpp.trace.matching import MatchedCollective
 
 
@@ -34,6 +34,17 @@ def test_what_the_receiver_sends_delays_its_word_that_it_is_there():
     pull, push = message("0->2", 0.0, 1.0), message("2->0", 0.4, 1.01)
     assert unshared_s([pull, push]) == pytest.approx([1.0, 0.01])
     assert peers_of("send_recv", "2->0") == (2, 0)
+
+
+def test_a_sender_that_goes_on_when_its_message_begins_to_move_is_not_held():
+    """Both ways at once: the gradient moves from 0 to 1 s, then the result; its sender goes on at 1 s (torch 2.13)."""
+    gradient, result = message("1->0", 0.0, 1.0), message("0->1", 0.0, 2.0)
+    result.spans[0].end_s = 1.05
+    step = [result, gradient]
+    assert begun_s(step) == pytest.approx([1.0, 0.0])
+    assert [one.held_sender(at) for one, at in zip(step, begun_s(step), strict=True)] == [False, True]
+    result.spans[0].end_s = 1.9
+    assert result.held_sender(1.0)
 
 
 def test_collectives_queue_nowhere():
