@@ -13,13 +13,14 @@ from cdmpp.collectives.topology import Topology
 from cdmpp.errors import CdmppError
 from cdmpp.plans.changed import one_batch
 from cdmpp.plans.groups import on_groups, replica_exchanges
+from cdmpp.plans.merged_stage import StageOps, merged_stage, operators_of
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.scheduled import Scheduled, scheduled
 from cdmpp.plans.sources.source import OpExchange, RankWork, StepSource
 from cdmpp.plans.stages import Stage, stages_of
 from cdmpp.plans.strategies.pipeline import Pipeline
-from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.exchange import START, Exchange
 from cdmpp.steps.schedule import BACKWARD, FORWARD, Action
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.tasks import check_work
@@ -40,7 +41,9 @@ class Lowered:
     warnings: tuple[str, ...] = ()
 
 
-def lower(source: StepSource, plan: Plan, topology: Topology, global_batch: int, fold: bool = True) -> Lowered:
+def lower(
+    source: StepSource, plan: Plan, topology: Topology, global_batch: int, fold: bool = True, merge: bool = False
+) -> Lowered:
     """Lower a plan.
 
     Args:
@@ -49,16 +52,17 @@ def lower(source: StepSource, plan: Plan, topology: Topology, global_batch: int,
         topology: the links of the job: balanced cuts take messages into account, and strategies the back end.
         global_batch: examples of all replicas in one step.
         fold: one rank in place of all that are alike, which gives the same step and is faster to replay; else all.
+        merge: one op in place of several between which nothing happens, which is faster to make and to replay.
 
     Raises:
         CdmppError: a batch that does not divide evenly, a model that cannot be cut so, and as ``Strategy.exchanges``.
     """
-    return lower_work(source.work(micro_batch_of(plan, global_batch), plan.degrees), plan, topology, fold)
+    return lower_work(source.work(micro_batch_of(plan, global_batch), plan.degrees), plan, topology, fold, merge)
 
 
-def lower_work(work: RankWork, plan: Plan, topology: Topology, fold: bool = True) -> Lowered:
+def lower_work(work: RankWork, plan: Plan, topology: Topology, fold: bool = True, merge: bool = False) -> Lowered:
     """Lower a plan as ``lower`` does, from the work of one rank for one micro-batch."""
-    return _Lowering(work, plan, topology, fold).lowered()
+    return _Lowering(work, plan, topology, fold, merge).lowered()
 
 
 def micro_batch_of(plan: Plan, global_batch: int) -> int:
@@ -95,6 +99,7 @@ class _Lowering:
     plan: Plan
     topology: Topology
     fold: bool
+    merge: bool
 
     def lowered(self) -> Lowered:
         plan = self.plan
@@ -182,7 +187,7 @@ class _Lowering:
     def steps(self) -> tuple[Scheduled, ...]:
         """One step of each stage."""
         count, many = len(self.stages), micro_batches_of(self.plan)
-        tasks = [many * self.plan.gradient_accumulation_steps * stage.rank.task_count for stage in self.stages]
+        tasks = [many * self.plan.gradient_accumulation_steps * one.rank.task_count for one, _ in self.parts]
         check_work(sum(tasks[stage] for stage in self.stage_of), len(self.stage_of))
         orders = [
             [Action(0, kind, number) for number in range(many) for kind in (FORWARD, BACKWARD)]
@@ -191,9 +196,17 @@ class _Lowering:
             for stage in range(count)
         ]
         return tuple(
-            scheduled(stage.rank, order, self.plan.gradient_accumulation_steps)
-            for stage, order in zip(self.stages, orders, strict=True)
+            scheduled(last.rank, order, self.plan.gradient_accumulation_steps, earlier.rank)
+            for (earlier, last), order in zip(self.parts, orders, strict=True)
         )
+
+    @cached_property
+    def parts(self) -> tuple[tuple[StageOps, StageOps], ...]:
+        """Ops of each stage for every micro-batch but the last, and for the last one."""
+        found = [StageOps(stage.rank, operators_of(self.operators, stage.places)) for stage in self.stages]
+        if not self.merge:
+            return tuple((one, one) for one in found)
+        return tuple((merged_stage(one, with_gradients=False), merged_stage(one, True)) for one in found)
 
     def messages(self) -> Iterator[Exchange]:
         """What stages send each other, of each direction in the order in which it is sent."""
@@ -247,14 +260,14 @@ class _Lowering:
     def of_operators(self) -> Iterator[Exchange]:
         """Exchanges of divided operators, for each micro-batch, stage after stage."""
         for stage, step in enumerate(self.steps):
-            new = {old: place for place, old in enumerate(self.stages[stage].places)}
             own = [place for place, of in enumerate(self.stage_of) if of == stage]
+            last = max(one.number for one in step.passes)
             for one in step.passes:
-                for found in self.operators:
-                    waiting = [new[old] for old in found.before if old in new]
-                    if waiting and self.stages[stage].rank.ops[waiting[0]].phase == one.kind:
-                        after = one.places[new[found.after]] if found.after in new else one.begin - 1
-                        before = tuple(one.places[place] for place in waiting)
+                part = self.parts[stage][one.number == last]
+                for found in part.operators:
+                    if part.rank.ops[found.before[0]].phase == one.kind:
+                        after = one.begin - 1 if found.after == START else one.places[found.after]
+                        before = tuple(one.places[place] for place in found.before)
                         yield from self._placed(found, dict.fromkeys(own, after), dict.fromkeys(own, before))
 
     @cached_property

@@ -228,7 +228,7 @@ def _words(question: Question, judged: Judged, row: int) -> str:
 
 def _by_replay(question: Question, one: RankedPlan) -> RankedPlan:
     topology = question.topology(one.plan.ranks)
-    lowered = lower(question.source, one.plan, topology, question.global_batch)
+    lowered = lower(question.source, one.plan, topology, question.global_batch, merge=True)
     step_s = replay(merge_ops(lowered.graph), topology, synchrony=one.plan.synchrony).step_s
     scale = step_s / one.step_s
     return replace(one, step_s=step_s, low_s=one.low_s * scale, high_s=one.high_s * scale, by=REPLAY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from cdmpp.network.training_step import PHASES
 from cdmpp.steps.exchange import START
 from cdmpp.steps.schedule import FORWARD, Action
 from cdmpp.steps.step_graph import ModuleSpan, Op, RankGraph
@@ -46,20 +47,22 @@ class Scheduled:
         return 1 + self.passes[-1].end
 
 
-def scheduled(stage: RankGraph, order: Sequence[Action], batches: int = 1) -> Scheduled:
+def scheduled(
+    stage: RankGraph, order: Sequence[Action], batches: int = 1, earlier: RankGraph | None = None
+) -> Scheduled:
     """Repeat the passes of a stage as its schedule orders them, ``batches`` times one after the other.
 
     Each further batch is loaded as the first one is. The first micro-batch writes gradients and later ones add to
     them, which takes as long.
 
     Args:
-        stage: ops of one micro-batch, and the update.
+        stage: ops of the last micro-batch, and the update.
         order: its actions in one batch.
         batches: gradient accumulation steps.
+        earlier: ops of the micro-batches before; None: those of ``stage``.
     """
-    own = {
-        kind: [i for i, op in enumerate(stage.ops) if op.phase == kind] for kind in ("forward", "backward", "update")
-    }
+    before = earlier or stage
+    own_places, places_before = _by_phase(stage), _by_phase(before)
     each, ops, passes = sum(one.kind == FORWARD for one in order), list[Op](), list[Pass]()
     micro_batches: list[dict[int, int]] = [{} for _ in range(each * batches)]
     for batch in range(batches):
@@ -67,14 +70,15 @@ def scheduled(stage: RankGraph, order: Sequence[Action], batches: int = 1) -> Sc
             ops.append(Op("next batch", "forward", stage.start_s, stream=ops[-1].stream))
         for action in order:
             begin, number = len(ops), batch * each + action.micro_batch
-            places = micro_batches[number]
+            places, is_last = micro_batches[number], number == len(micro_batches) - 1
+            source, own = (stage, own_places) if is_last else (before, places_before)
             places.update((place, begin + i) for i, place in enumerate(own[action.kind]))
-            for op in (moved_op(stage.ops[place], places) for place in own[action.kind]):
+            for op in (moved_op(source.ops[place], places) for place in own[action.kind]):
                 ops.append(replace(op, name=f"{op.name}, micro-batch {number}") if len(micro_batches) > 1 else op)
             passes.append(Pass(action.kind, number, batch, begin, len(ops) - 1, places))
     last = micro_batches[-1]
-    last.update((place, len(ops) + i) for i, place in enumerate(own["update"]))
-    ops += [moved_op(stage.ops[place], last) for place in own["update"]]
+    last.update((place, len(ops) + i) for i, place in enumerate(own_places["update"]))
+    ops += [moved_op(stage.ops[place], last) for place in own_places["update"]]
     gradients = (
         replace(
             one,
@@ -83,8 +87,16 @@ def scheduled(stage: RankGraph, order: Sequence[Action], batches: int = 1) -> Sc
         )
         for one in stage.gradients
     )
-    modules = (_module(one, places) for places in micro_batches for one in stage.modules)
+    modules = (
+        _module(one, places)
+        for number, places in enumerate(micro_batches, 1)
+        for one in (stage if number == len(micro_batches) else before).modules
+    )
     return Scheduled(replace(stage, ops=tuple(ops), gradients=tuple(gradients), modules=tuple(modules)), tuple(passes))
+
+
+def _by_phase(stage: RankGraph) -> dict[str, list[int]]:
+    return {phase: [i for i, op in enumerate(stage.ops) if op.phase == phase] for phase in PHASES}
 
 
 def _module(one: ModuleSpan, places: Mapping[int, int]) -> ModuleSpan:

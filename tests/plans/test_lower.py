@@ -21,9 +21,9 @@ SLOW = AlphaBeta(0.0, 1e-6)
 """1 kB takes 1 ms."""
 
 
-def step_s(of, under, wire=None, fold=True):
+def step_s(of, under, wire=None, **how):
     topology = links(under.ranks, wire) if wire else links(under.ranks)
-    return replay(lower_work(of, under, topology, fold).graph, topology).step_s
+    return replay(lower_work(of, under, topology, **how).graph, topology).step_s
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
@@ -35,6 +35,14 @@ def test_equal_stages_take_the_closed_form(schedule, overlap, stages, count):
     whole_s = count * 8 * 3e-3
     expected = (count + stages - 1) / count * whole_s / stages
     assert step_s(of, plan(stages, count, schedule, overlap=overlap)) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "zero"])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_merged_ops_of_replicas_take_as_long_as_single_ones(strategy, steps):
+    under = plan_on(4, strategy, gradient_accumulation_steps=steps)
+    of, wire = work((1e-3, 2e-3, 1e-3, 1e-3, 3e-3), update_s=1e-3), AlphaBeta(1e-4, 1e-7)
+    assert step_s(of, under, wire, merge=True) == pytest.approx(step_s(of, under, wire, fold=False), rel=1e-9)
 
 
 @pytest.mark.parametrize("count", [1, 8])
@@ -78,16 +86,18 @@ def test_1f1b_on_two_stages_by_hand(overlap):
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_folded_ranks_take_as_long_as_all_of_them(strategy, schedule):
+@pytest.mark.parametrize(("schedule", "steps"), [("gpipe", 1), ("1f1b", 1), ("1f1b", 2)])
+def test_folded_ranks_and_merged_ops_take_as_long_as_all_of_them(strategy, schedule, steps):
     degrees = {"ddp": "dp_replicate", "fsdp": "dp_shard"}[strategy]
     base = plan(4, 6, schedule)
     under = replace(
         base, strategy=FSDP() if strategy == "fsdp" else base.strategy,
         degrees=replace(base.degrees, **{degrees: 8}),
     )  # fmt: skip
+    under = replace(under, gradient_accumulation_steps=steps)
     of, wire = work((1e-3, 2e-3, 1e-3, 1e-3, 3e-3), update_s=1e-3), AlphaBeta(1e-5, 1e-8)
     assert step_s(of, under, wire) == pytest.approx(step_s(of, under, wire, fold=False), rel=1e-9)
+    assert step_s(of, under, wire) == pytest.approx(step_s(of, under, wire, merge=True), rel=1e-9)
     folded = lower_work(of, under, links(32, wire))
     assert len(folded.graph.ranks) == 4
     assert folded.places == tuple(rank // 8 for rank in range(32))

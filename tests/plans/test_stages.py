@@ -203,8 +203,11 @@ def test_divided_operators_exchange_in_every_micro_batch_and_fold(kind, degrees)
     batch = 2 * many * degrees.get("dp_replicate", 1) * degrees.get("dp_shard", 1)
     whole, folded = (lower(source, under, topology, batch, fold) for fold in (False, True))
     assert len(whole.graph.ranks) == 32 > len(folded.graph.ranks)
-    seconds = [replay(one.graph, topology).step_s for one in (whole, folded)]
-    assert seconds[0] == pytest.approx(seconds[1], rel=1e-9)
+    merged = lower(source, under, topology, batch, fold=True, merge=True)
+    assert len(merged.graph.ranks[0].ops) < len(folded.graph.ranks[0].ops)
+    seconds = [replay(one.graph, topology).step_s for one in (whole, folded, merged)]
+    assert seconds == pytest.approx(seconds[:1] * 3, rel=1e-9)
+    assert len(merged.graph.exchanges) == len(folded.graph.exchanges)
     work = source.work(2, under.degrees)
     if kind != "spatial":
         groups = 32 // degrees[kind]

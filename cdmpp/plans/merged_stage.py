@@ -1,0 +1,74 @@
+"""MergedStage: the ops of one micro-batch of a stage with those merged between which nothing happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from cdmpp.plans.sources.source import OpExchange
+from cdmpp.steps.exchange import START, Exchange
+from cdmpp.steps.step_graph import RankGraph, StepGraph
+from cdmpp.steps.transforms.merge_ops import merge_ops
+
+
+@dataclass(frozen=True)
+class StageOps:
+    """A rank runs these ops for one micro-batch."""
+
+    rank: RankGraph
+    operators: tuple[OpExchange, ...]
+    """Exchanges of its divided operators, next to its ops; those that come from before its first op are after none."""
+
+
+def merged_stage(given: StageOps, with_gradients: bool) -> StageOps:
+    """Merge ops as ``merge_ops`` does, but for those after which a gradient is ready, or at which a module begins.
+
+    Args:
+        given: ops of one micro-batch.
+        with_gradients: False for a micro-batch after which no gradient is exchanged.
+    """
+    rank = given.rank
+    ready = [one.ready_after for one in rank.gradients] if with_gradients else []
+    spans = [span for one in rank.modules for span in (one.forward, one.backward)]
+    marks = [
+        *(_mark(one.after, one.before) for one in given.operators),
+        *(_mark(place) for place in ready),
+        *(_mark(last, (first,)) for first, last in spans),
+    ]
+    made = merge_ops(StepGraph((replace(rank, rank=0),), tuple(marks)))
+    moved = [(one.after[0], one.before.get(0, ())) for one in made.exchanges]
+    first, second = len(given.operators), len(given.operators) + len(ready)
+    operators = (
+        replace(one, after=after, before=before)
+        for one, (after, before) in zip(given.operators, moved[:first], strict=True)
+    )
+    gradients = (
+        replace(one, ready_after=after, readers=())
+        for one, (after, _) in zip(rank.gradients if with_gradients else (), moved[first:second], strict=True)
+    )
+    places = [(before[0], after) for after, before in moved[second:]]
+    modules = (
+        replace(one, forward=forward, backward=backward)
+        for one, forward, backward in zip(rank.modules, places[::2], places[1::2], strict=True)
+    )
+    own = replace(made.ranks[0], rank=rank.rank, gradients=tuple(gradients), modules=tuple(modules))
+    return StageOps(own, tuple(operators))
+
+
+def operators_of(exchanges: Iterable[OpExchange], places: Sequence[int]) -> tuple[OpExchange, ...]:
+    """Return the exchanges for which ops of a stage wait, at the places that these have in it.
+
+    Args:
+        exchanges: at places of the whole rank.
+        places: place of each op of the stage in the whole rank.
+    """
+    new = {old: place for place, old in enumerate(places)}
+    return tuple(
+        replace(one, after=new.get(one.after, START), before=waiting)
+        for one in exchanges
+        if (waiting := tuple(new[place] for place in one.before if place in new))
+    )
+
+
+def _mark(after: int, before: tuple[int, ...] = ()) -> Exchange:
+    return Exchange("mark", 0, {0: after}, {0: before})
