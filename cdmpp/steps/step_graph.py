@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.network.training_step import PHASES, StepBuffer
@@ -123,7 +124,8 @@ class ModuleSpan:
         if not (isinstance(self.name, str) and {type(self.is_kept), type(self.in_backward)} == {bool}):
             raise DataError(f"a module is {shown(self)}: expected a name, and whether it is kept")
         for rows in (self.rows, () if self.trained_rows is None else self.trained_rows):
-            fitting(f"rows of module {self.name!r}", rows, tuple[tuple[int, int], ...], _COUNT)
+            if not _are_rows(rows):
+                fitting(f"rows of module {self.name!r}", rows, tuple[tuple[int, int], ...], _COUNT)
 
     def padded_bytes(self, ranks: int) -> int:
         """Count its bytes as FSDP2 shards parameters: each first dimension is padded to a multiple of ``ranks``.
@@ -135,6 +137,12 @@ class ModuleSpan:
     def scattered_bytes(self, ranks: int) -> int:
         """Count the bytes of its gradients, padded as ``padded_bytes``."""
         return self.padded_bytes(ranks) if self.trained_rows is None else _padded_bytes(self.trained_rows, ranks)
+
+
+def _are_rows(rows: Any) -> bool:
+    """Tell quickly whether they are pairs of numbers, since steps of many batches have many modules."""
+    pairs = type(rows) is tuple and all(type(row) is tuple and len(row) == 2 for row in rows)
+    return pairs and all(type(number) is int and number in _COUNT for row in rows for number in row)
 
 
 def _padded_bytes(each: Iterable[tuple[int, int]], ranks: int) -> int:
