@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from cdmpp.devices import Device
+from cdmpp.errors import CdmppError
 from cdmpp.network.compose import flag_warnings
 from cdmpp.network.eager.batches import SizedStep, at_batch, sized
 from cdmpp.network.eager.launch import host_warnings, started_s
@@ -55,15 +56,16 @@ class PredictedSource(StepSource):
         self._read = dict[tuple[int, _Split], EagerNetwork]()
         self._steps = dict[tuple[int, _Split], SizedStep]()
         self._prices = dict[EagerOperator, Price]()
+        self._reasons = dict[_Split, str]()
         self._works = dict[tuple[int, _Split], RankWork]()
         self._warnings: tuple[str, ...] | None = None
 
     def prepare(self, batches: Iterable[int], degrees: Iterable[ParallelDegrees]) -> None:
-        """Price the operators of all combinations in one prediction."""
+        """Price the operators of all combinations in one prediction; ``work`` refuses those that cannot be."""
         batches, splits = tuple(batches), dict.fromkeys(map(split_of, degrees))
         for batch in batches:
             SIZES.fitting("the batch of a rank", batch)
-        steps = [self._step(batch, split) for batch in batches for split in splits]
+        steps = [self._step(batch, split) for split in splits if not self._refused(split) for batch in batches]
         wanted = dict.fromkeys(operator for step in steps for operator in step.operators)
         if new := [operator for operator in wanted if operator not in self._prices]:
             self._prices.update(zip(new, prices_of(self.predictor, new, self.device), strict=True))
@@ -71,6 +73,8 @@ class PredictedSource(StepSource):
     def work(self, batch: int, degrees: ParallelDegrees) -> RankWork:
         """Return the work of one rank; the first one of a batch reads and prices it, if ``prepare`` did not."""
         split = split_of(degrees)
+        if why := self._refused(split):
+            raise CdmppError(why)
         if (batch, split) not in self._works:
             self.prepare((batch,), (degrees,))
             self._works[batch, split] = self._work(self._steps[batch, split], split)
@@ -87,6 +91,18 @@ class PredictedSource(StepSource):
     def limit_of(self, degree: str) -> tuple[int, str]:
         """Return the most ranks that divide operators along ``degree``, and the layer that allows no more."""
         return _strategy(degree).limit(self._export(self._low).exported)
+
+    def _refused(self, split: _Split) -> str:
+        """Why operators cannot be divided so; empty if they can."""
+        if split not in self._reasons:
+            self._reasons[split] = ""
+            try:
+                self._at(self._low, split)
+            except CdmppError as error:
+                if split == _WHOLE:
+                    raise
+                self._reasons[split] = str(error)
+        return self._reasons[split]
 
     def _step(self, batch: int, split: _Split) -> SizedStep:
         if (batch, split) not in self._steps:

@@ -198,6 +198,8 @@ def test_more_ranks_than_a_network_has_parts_are_refused_with_the_layer():
             source.work(4, ParallelDegrees(**{degree: 17}))
     with pytest.raises(CdmppError, match="spatial=7: the smallest images .* have 4x4 elements"):
         source.work(4, ParallelDegrees(spatial=7))
+    source.prepare([4, 8], [ParallelDegrees(spatial=7), ParallelDegrees(spatial=2)])
+    assert source.work(8, ParallelDegrees(spatial=2)).exchanges
 
 
 def test_a_network_without_convolutions_cannot_be_divided():
