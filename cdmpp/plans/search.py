@@ -158,6 +158,9 @@ class _Search:
             f"found needs {quantity(needed, 'B')}, {quantity(needed - limit, 'B')} too much "
             f"(the default {quantity(default, 'B')})"
         )
+        if self.evaluator.memory is not None:
+            parts = self.evaluator.memory.parts(self.plan)
+            message += f"; most are {parts.largest}, {quantity(getattr(parts, parts.largest), 'B')}"
         others = (
             plan_on(self.plan.ranks, kind(), recompute=self.plan.recompute)
             for kind in STRATEGIES
