@@ -8,14 +8,15 @@ from cdmpp.collectives.topology import Topology
 from cdmpp.errors import CdmppError
 from cdmpp.plans.changed import one_batch
 from cdmpp.plans.cost import Cost, by_cause
+from cdmpp.plans.lower import lower_work
 from cdmpp.plans.memory import Memory
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.search_space import SearchSpace
+from cdmpp.plans.sources.source import RankWork
 from cdmpp.platform.limits import check_choice
-from cdmpp.steps.bounds import communication_s, compute_s
+from cdmpp.steps.bounds import computed_s, exchanged_s
 from cdmpp.steps.replay import replay
 from cdmpp.steps.step_graph import StepGraph
-from cdmpp.steps.strategy import Strategy
 from cdmpp.steps.transforms.accumulate import accumulate
 from cdmpp.steps.transforms.fold import fold
 from cdmpp.steps.transforms.fuse_update import can_fuse_update
@@ -91,13 +92,12 @@ def evaluate(
     """
     if plan.ranks != len(graph.ranks):
         raise CdmppError(f"the plan is for {plan.ranks} ranks, and the step has {len(graph.ranks)}")
-    strategy = plan.strategy if topology is None else plan.strategy.on_backend(topology.backend)
-    planned = changed(graph, plan)
+    step = _planned(plan, graph, topology)
     if method == "replay":
-        replayed = replay(merge_ops(fold(strategy.apply(planned))), topology, synchrony=plan.synchrony)
+        replayed = replay(merge_ops(step), topology, synchrony=plan.synchrony)
         iteration_s, critical_s = replayed.step_s, by_cause(replayed.critical_s)
     else:
-        iteration_s, critical_s = _closed_form(planned, strategy, topology)
+        iteration_s, critical_s = _closed_form(step, plan.strategy.overlap, topology)
     peak_bytes = None if memory is None else memory.peak_bytes(plan)
     return Cost(iteration_s, peak_bytes, critical_s, plan.gradient_accumulation_steps)
 
@@ -111,9 +111,18 @@ def changed(graph: StepGraph, plan: Plan) -> StepGraph:
     return accumulate(one_batch(graph, plan), plan.gradient_accumulation_steps)
 
 
-def _closed_form(graph: StepGraph, strategy: Strategy, topology: Topology | None) -> tuple[float, dict[str, float]]:
+def _planned(plan: Plan, graph: StepGraph, topology: Topology | None) -> StepGraph:
+    """The step under a plan, with its exchanges, of one rank in place of those that are alike."""
+    several = len(plan.degrees.beyond_one()) > 1 and not plan.model_parallel
+    if topology is not None and several and all(rank.ops == graph.ranks[0].ops for rank in graph.ranks):
+        return lower_work(RankWork(graph.ranks[0]), plan, topology).graph
+    strategy = plan.strategy if topology is None else plan.strategy.on_backend(topology.backend)
+    return fold(strategy.apply(changed(graph, plan)))
+
+
+def _closed_form(step: StepGraph, overlap: bool, topology: Topology | None) -> tuple[float, dict[str, float]]:
     if topology is None:
         raise CdmppError("the closed form needs a topology: take the replay of a traced step")
-    computed_s, (least_s, most_s) = compute_s(graph, strategy), communication_s(graph, strategy, topology)
-    exposed_s = max(0.0, least_s - computed_s) if strategy.overlap else most_s
-    return computed_s + exposed_s, {"communication": exposed_s, "compute": computed_s}
+    busy_s, (least_s, most_s) = computed_s(step, topology), exchanged_s(step.exchanges, topology)
+    exposed_s = max(0.0, least_s - busy_s) if overlap else most_s
+    return busy_s + exposed_s, {"communication": exposed_s, "compute": busy_s}

@@ -8,8 +8,9 @@ from dataclasses import replace
 from cdmpp.collectives.topology import Topology
 from cdmpp.simulate.engine import simulate
 from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.exchange_tasks import streams_of
+from cdmpp.steps.keys import Stream
 from cdmpp.steps.step_graph import StepGraph
-from cdmpp.steps.strategy import Strategy
 from cdmpp.steps.tasks import step_ends_s, step_tasks
 from cdmpp.steps.transforms.scale import shard_update
 
@@ -17,11 +18,6 @@ from cdmpp.steps.transforms.scale import shard_update
 def alone_s(graph: StepGraph) -> float:
     """Compute the seconds of the slowest rank by itself: it updates all parameters, and exchanges nothing."""
     return _slowest_s(shard_update(graph, 1))
-
-
-def compute_s(graph: StepGraph, strategy: Strategy) -> float:
-    """Compute the seconds that the slowest rank computes, with its gaps and nobody to wait for."""
-    return _slowest_s(shard_update(graph, strategy.shards({strategy.degrees[0]: len(graph.ranks)})))
 
 
 def computed_s(graph: StepGraph, topology: Topology) -> float:
@@ -32,26 +28,24 @@ def computed_s(graph: StepGraph, topology: Topology) -> float:
     return ends[1] - ends[0]
 
 
-def communication_s(graph: StepGraph, strategy: Strategy, topology: Topology) -> tuple[float, float]:
+def exchanged_s(exchanges: Sequence[Exchange], topology: Topology) -> tuple[float, float]:
     """Compute the least and the most seconds that all exchanges of the rank that has most take by themselves.
 
-    Collectives run one after the other: both are the same. Messages of parameter servers take at least what the
-    busiest link, pair of ranks or server has to do, and at most as long as one message at a time.
+    Collectives of one group run one after the other: with one group both are the same. Messages of parameter servers
+    take at least what the busiest link, pair of ranks or server has to do, and at most as long as one message at a
+    time.
     """
-    return exchanged_s(strategy.exchanges(graph), topology) if len(graph.ranks) > 1 else (0.0, 0.0)
-
-
-def exchanged_s(exchanges: Sequence[Exchange], topology: Topology) -> tuple[float, float]:
-    """Do the same for exchanges that are known."""
     pushed = [exchange for exchange in exchanges if exchange.kind == "push_pull"]
-    own_s: dict[int, float] = {}
+    of_stream, of_rank = dict[Stream, float](), dict[int, float]()
     for one in exchanges:
         if one.kind != "push_pull":
             seconds = topology.cost(one.collective(topology.backend), one.participants).latency_s
+            for stream in streams_of(one, topology):
+                of_stream[stream] = of_stream.get(stream, 0.0) + seconds
             for rank in one.after:
-                own_s[rank] = own_s.get(rank, 0.0) + seconds
-    whole_s, (least_s, most_s) = max(own_s.values(), default=0.0), _served_s(pushed, topology)
-    return whole_s + least_s, whole_s + most_s
+                of_rank[rank] = of_rank.get(rank, 0.0) + seconds
+    least_s, most_s = _served_s(pushed, topology)
+    return max(of_stream.values(), default=0.0) + least_s, max(of_rank.values(), default=0.0) + most_s
 
 
 def _slowest_s(graph: StepGraph) -> float:

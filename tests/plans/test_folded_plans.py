@@ -10,14 +10,17 @@ import pytest
 from cdmpp.collectives import cluster
 from cdmpp.collectives.topology import on_cluster, topology_of
 from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.evaluate import evaluate
 from cdmpp.plans.lower import lower_work
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.sources.source import OpExchange
 from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.steps.replay import replay
+from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.strategy_replay import replay_exchanges
 from cdmpp.steps.transforms.merge_ops import merge_ops
+from cdmpp.steps.transforms.scale import scale_ranks
 from tests.plans.toy_pipeline import work
 
 MIB = 2**20
@@ -77,6 +80,14 @@ def test_ranks_whose_groups_lie_otherwise_in_the_nodes_are_not_alike(degrees, ke
     every, few = (lower_work(WORK, plan, topology, fold).graph for fold in (False, True))
     assert len(few.ranks) == kept
     assert replay(few, topology).step_s == pytest.approx(replay(every, topology).step_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("method", ["replay", "closed_form"])
+def test_a_search_evaluates_plans_along_two_degrees(method):
+    plan = Plan(STRATEGIES["hsdp"](), ParallelDegrees(dp_replicate=4, dp_shard=8))
+    found = evaluate(plan, scale_ranks(StepGraph((WORK.rank,)), 32), NODES, method=method)
+    every = replay_exchanges(lower_work(WORK, plan, NODES, False).graph, "hsdp", NODES, 1.0)
+    assert found.iteration_s == pytest.approx(every.iteration_s if method == "replay" else every.full_overlap_s)
 
 
 def test_1024_ranks_take_seconds():
