@@ -101,38 +101,55 @@ class Judge:
             found[part][rows] = 0.0
         sizes = _sizes(plans, rows)
         self.source.prepare(sorted({one for own in sizes.values() for one in own}), list(sizes))
-        costs, errors = dict[tuple[ParallelDegrees, bool], StageCosts](), dict[int, str]()
+        costs, errors = dict[tuple[ParallelDegrees, bool, tuple[int, ...]], StageCosts](), dict[int, str]()
         for own in _groups(plans, rows):
             row = int(own[0])
             degrees, combination = plans.degrees_of(row), plans.combinations[int(plans.combination[row])]
             dividing = ParallelDegrees(**{name: getattr(degrees, name) for name in DIVIDING})
-            key, which = (
-                (dividing, bool(plans.recompute[row])),
-                np.searchsorted(sizes[dividing], plans.micro_batch[own]),
-            )
             try:
-                if key not in costs:
-                    costs[key] = self._stage_costs(*key, sizes[dividing], combination, topology)
-                _fill(found, own, plans, which, costs[key], combination, degrees)
+                alike = self._alike(dividing, sizes[dividing])
             except CdmppError as error:
                 errors |= dict.fromkeys(map(int, own), str(error))
+                continue
+            for batches in alike:
+                key, part = (
+                    (dividing, bool(plans.recompute[row]), batches),
+                    own[np.isin(plans.micro_batch[own], batches)],
+                )
+                try:
+                    if len(part) and key not in costs:
+                        costs[key] = self._stage_costs(*key, combination, topology)
+                    if len(part):
+                        which = np.searchsorted(batches, plans.micro_batch[part])
+                        _fill(found, part, plans, which, costs[key], combination, degrees)
+                except CdmppError as error:
+                    errors |= dict.fromkeys(map(int, part), str(error))
         return ClosedForm(
             **{name: found[name] for name in _ARRAYS},
             communication_s={part: found[part] for part in PARTS},
             errors=errors,
         )
 
+    def _work(self, size: int, degrees: ParallelDegrees) -> WorkColumns:
+        split = ParallelDegrees(**{**vars(degrees), "pp": 1})
+        if (size, split) not in self._works:
+            self._works[size, split] = WorkColumns(size, self.source.work(size, split))
+        return self._works[size, split]
+
+    def _alike(self, degrees: ParallelDegrees, sizes: Sequence[int]) -> list[tuple[int, ...]]:
+        """Divide micro-batches into those that run the same ops: one example may run other ones than several do."""
+        found: dict[tuple[object, ...], list[int]] = {}
+        for size in sizes:
+            found.setdefault(self._work(size, degrees).ops, []).append(size)
+        return [tuple(own) for own in found.values()]
+
     def _stage_costs(
-        self, degrees: ParallelDegrees, recomputes: bool, sizes: Sequence[int], combination: Combination,
+        self, degrees: ParallelDegrees, recomputes: bool, sizes: tuple[int, ...], combination: Combination,
         topology: Topology,
     ) -> StageCosts:  # fmt: skip
-        split = ParallelDegrees(**{**vars(degrees), "pp": 1})
-        for size in sizes:
-            if (size, split) not in self._works:
-                self._works[size, split] = WorkColumns(size, self.source.work(size, split))
-        works = [self._works[size, split] for size in sizes]
+        works = [self._work(size, degrees) for size in sizes]
         cuts = _cuts(changed_rank(works[0].work.rank, recomputes), degrees, combination, topology)
-        key = (degrees, recomputes, cuts)
+        key = (degrees, recomputes, cuts, works[0].ops)
         if key not in self._structures or not self._structures[key].knows(sizes):
             self._structures[key] = StageStructure(degrees, recomputes, works[0], works[-1], self.is_gpu, cuts)
         return StageCosts(works, self._structures[key], topology)

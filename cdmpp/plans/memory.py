@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -12,7 +13,7 @@ from cdmpp.network.liveness import alive_of
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.allocator import CONTEXT, PARTLY_FILLED, taken_bytes
 from cdmpp.plans.plan import Plan
-from cdmpp.steps.step_graph import Op, RankGraph
+from cdmpp.steps.step_graph import Gradient, Op, RankGraph
 from cdmpp.steps.strategy import RankBytes
 from cdmpp.steps.transforms.recompute import run_order
 
@@ -155,7 +156,7 @@ class Memory:
         found = peak_parts(self.held, own, self.live(plan.recompute), *schedule)
         if self.is_gpu:
             taken = peak_parts(self.held, own, self.live(plan.recompute, is_taken=True), *schedule)
-            rounding = taken.peak_bytes - found.peak_bytes + self._rounded(own) + PARTLY_FILLED
+            rounding = taken.peak_bytes - found.peak_bytes + rounded_bytes(self.held, self.rank.gradients, own)
             found = replace(found, rounding=rounding, context=CONTEXT)
         return MemoryParts(*(int(getattr(found, one.name)) for one in fields(found)))
 
@@ -168,13 +169,19 @@ class Memory:
         """Bytes of gradients that no call writes, where the backward pass is a ratio of the forward pass."""
         return max(0, self.held.live_bytes - _live(self.rank, (), False).with_gradients)
 
-    def _rounded(self, own: RankBytes) -> int:
-        """Bytes that the allocator takes on top for parameters, states and gradients with a place of their own."""
-        held = self.held
-        share = own.parameter_bytes / (held.parameter_bytes or 1)
-        copies = 1 + own.holds_gradients + round(held.state_bytes / (held.gradient_bytes or 1))
-        sizes = [round(one.bytes * share) for one in self.rank.gradients]
-        return copies * sum(taken_bytes(size) - size for size in sizes)
+
+def rounded_bytes(held: StepMemory, gradients: Sequence[Gradient], own: RankBytes) -> int:
+    """Count what the allocator of a GPU takes on top for parameters, states and gradients, and in its first blocks.
+
+    Args:
+        held: what a rank would hold if it were the only one of its stage.
+        gradients: those of the stage.
+        own: what the rank holds under its strategy.
+    """
+    share = own.parameter_bytes / (held.parameter_bytes or 1)
+    copies = 1 + own.holds_gradients + round(held.state_bytes / (held.gradient_bytes or 1))
+    sizes = [round(one.bytes * share) for one in gradients]
+    return PARTLY_FILLED + copies * sum(taken_bytes(size) - size for size in sizes)
 
 
 def _live(rank: RankGraph, recomputed: tuple[str, ...], is_taken: bool) -> LiveBytes:

@@ -10,8 +10,9 @@ import numpy as np
 
 from cdmpp.collectives.collective import Collective
 from cdmpp.collectives.topology import Topology
+from cdmpp.plans.allocator import CONTEXT
 from cdmpp.plans.degrees import ParallelDegrees
-from cdmpp.plans.memory import peak_parts
+from cdmpp.plans.memory import peak_parts, rounded_bytes
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.overlap import Floats, exposed_s
 from cdmpp.plans.stage_structure import StageStructure, WorkColumns, between
@@ -206,5 +207,7 @@ class StageCosts:
                     between(held, most_held, share[rows]), own, between(live, most_live, share[rows]),
                     many[rows] if piped else 1, in_flight[rows, number], 1 if piped else many[rows], received[rows],
                 ).peak_bytes  # fmt: skip
+                if self.structure.is_gpu:
+                    peak[rows] += CONTEXT + rounded_bytes(held, one.graph.gradients, own)
             found.append(peak)
         return np.max(found, axis=0)

@@ -36,6 +36,12 @@ class WorkColumns:
         return np.array([op.delay_s + op.duration_s + op.gap_s for op in self.work.rank.ops])
 
     @cached_property
+    def ops(self) -> tuple[object, ...]:
+        """Return what is the same for micro-batches that run the same ops, whatever their sizes."""
+        exchanges = tuple((one.kind, one.degree, one.after) for one in self.work.exchanges)
+        return tuple((op.phase, op.inputs) for op in self.work.rank.ops), exchanges
+
+    @cached_property
     def gaps_s(self) -> Floats:
         """Pause after each op."""
         return np.array([op.gap_s for op in self.work.rank.ops])

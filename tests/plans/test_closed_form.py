@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from cdmpp.collectives.topology import fitted
 from cdmpp.plans.candidates import VALID, candidates
 from cdmpp.plans.closed_form import Judge
 from cdmpp.plans.combinations import Combination, combinations
-from cdmpp.plans.lower import lower
+from cdmpp.plans.lower import lower, lower_work
 from cdmpp.plans.question import Question
+from cdmpp.plans.refine import peak_of
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.steps.replay import replay
 from tests.plans.toy_source import ToySource
@@ -134,3 +136,34 @@ def test_memory_of_another_batch_does_not_depend_on_what_was_asked_before():
         plans = plans.taken(plans.micro_batches == 1)
         fresh = Judge(ToySource()).closed_form(plans, _topology(8))
         assert judge.closed_form(plans, _topology(8)).memory_bytes == pytest.approx(fresh.memory_bytes)
+
+
+class OtherOpsAtOne(ToySource):
+    """A single example runs one op more, as where a layout is another one."""
+
+    def work(self, batch, degrees):
+        work = super().work(batch, degrees)
+        if batch > 1:
+            return work
+        rank = work.rank
+        return replace(work, rank=replace(rank, ops=(*rank.ops, replace(rank.ops[-1], inputs=()))))
+
+
+def test_a_micro_batch_of_one_may_run_other_ops():
+    question = _question(["data", "pipeline"], ranks=2, batch=8, source=OtherOpsAtOne(layers=2))
+    judged = question.judged()
+    assert 1 in judged.plans.micro_batch
+    assert not judged.costs.errors
+    for row in np.flatnonzero(judged.plans.micro_batch == 1):
+        assert judged.costs.step_s[row] == pytest.approx(_replayed_s(question, judged.plans, row), rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["data", "fsdp", "pipeline"])
+def test_memory_on_a_gpu_is_that_of_one_plan_by_itself(name):
+    question = replace(_question([name], ranks=4, batch=16), is_gpu=True)
+    judged = question.judged()
+    for row in np.flatnonzero((judged.plans.reason == VALID) & (judged.plans.recompute == 0)):
+        plan, topology = question.plan(judged.plans, row), question.topology(4)
+        work = question.source.work(int(judged.plans.micro_batch[row]), plan.degrees)
+        whole = peak_of(work, plan, lower_work(work, plan, topology), is_gpu=True)
+        assert judged.costs.memory_bytes[row] == pytest.approx(whole, rel=1e-3)
