@@ -112,18 +112,18 @@ class Judge:
                 errors |= dict.fromkeys(map(int, own), str(error))
                 continue
             for batches in alike:
-                key, part = (
+                key, taken = (
                     (dividing, bool(plans.recompute[row]), batches),
                     own[np.isin(plans.micro_batch[own], batches)],
                 )
                 try:
-                    if len(part) and key not in costs:
+                    if len(taken) and key not in costs:
                         costs[key] = self._stage_costs(*key, combination, topology)
-                    if len(part):
-                        which = np.searchsorted(batches, plans.micro_batch[part])
-                        _fill(found, part, plans, which, costs[key], combination, degrees)
+                    if len(taken):
+                        which = np.searchsorted(batches, plans.micro_batch[taken])
+                        _fill(found, taken, plans, which, costs[key], combination, degrees)
                 except CdmppError as error:
-                    errors |= dict.fromkeys(map(int, part), str(error))
+                    errors |= dict.fromkeys(map(int, taken), str(error))
         return ClosedForm(
             **{name: found[name] for name in _ARRAYS},
             communication_s={part: found[part] for part in PARTS},
