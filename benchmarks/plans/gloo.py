@@ -120,8 +120,7 @@ def figures(kept: Mapping[str, Any], by: str) -> list[Figure]:
         if by == "layers":
             rows = kept["layers"][scenario.network]
         else:
-            replicates = scenario.scheme == "ddp" or (scenario.scheme == "pipeline" and scenario.replicas > 1)
-            rows = kept["traced"][scenario.network + ", buckets" * replicates]
+            rows = kept["traced"][scenario.network]
             if scenario.batch != rows[0]["examples"] or scenario.name in BASES.values():
                 continue
         source = TableSource([Layer(**row) for row in rows], state_bytes=1.0)

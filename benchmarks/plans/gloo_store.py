@@ -75,8 +75,7 @@ def stored(folders: Sequence[Path]) -> dict[str, Any]:
                 network, graph = scenario.network, graph_from_dict(row["job"])
                 own = [one for one in layers[network] if one.examples == scenario.batch]
                 model = make(network)[0]
-                traced[network] = [asdict(one) for one in traced_layers(graph, model, own, keeps_copies=False)]
-                traced[f"{network}, buckets"] = [asdict(one) for one in traced_layers(graph, model, own, True)]
+                traced[network] = [asdict(one) for one in traced_layers(graph, model, own)]
             if "job" in row:
                 graph = graph_from_dict(row["job"])
                 replayed_s = {"measured_s": row["unprofiled_s"], "traced_s": graph.measured.step_s}

@@ -1,4 +1,8 @@
-"""Layers of a network out of the trace of a job under DDP: what each block took, for plans of other kinds."""
+"""Layers of a network out of the trace of a job under DDP: what each block took, for plans of other kinds.
+
+``TraceSource`` answers for data parallel plans only, since a trace does not tell where a model can be cut. Its blocks
+are known here, and so is which operator reads which parameters.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +24,18 @@ _BUCKETS = "reducer::"
 """Part of the names of the operators with which DDP copies gradients into its buckets and back."""
 
 
-def traced_layers(graph: StepGraph, model: nn.Sequential, layers: Sequence[Layer], keeps_copies: bool) -> list[Layer]:
+def traced_layers(graph: StepGraph, model: nn.Sequential, layers: Sequence[Layer]) -> list[Layer]:
     """Give blocks the times that they had in a trace: the mean over ranks.
 
     Args:
         graph: traced under DDP, one batch a step.
         model: its blocks, whose modules run in the order in which they are defined.
         layers: the blocks, with the bytes of parameters and outputs at the traced number of examples.
-        keeps_copies: True if DDP's copies between gradients and buckets count as a part of the update.
 
     Raises:
         DataError: a trace that is not of this model.
     """
-    ranks = [_seconds(rank, model, layers, keeps_copies) for rank in contention_free(graph).ranks]
+    ranks = [_seconds(rank, model, layers) for rank in contention_free(graph).ranks]
     forward_s, backward_s, update_s = (np.mean([one[i] for one in ranks], axis=0) for i in range(3))
     size = sum(one.parameter_bytes for one in layers)
     return [
@@ -41,7 +44,7 @@ def traced_layers(graph: StepGraph, model: nn.Sequential, layers: Sequence[Layer
     ]
 
 
-def _seconds(rank: RankGraph, model: nn.Sequential, layers: Sequence[Layer], keeps_copies: bool) -> tuple[Any, ...]:
+def _seconds(rank: RankGraph, model: nn.Sequential, layers: Sequence[Layer]) -> tuple[Any, ...]:
     counts = [sum(bool(list(one.parameters(recurse=False))) for one in block.modules()) for block in model]
     readers = [i for i, op in enumerate(rank.ops) if op.phase == "forward" and op.name.split("::")[-1] in _READERS]
     if len(readers) != sum(counts) or len(layers) != len(model):
@@ -61,9 +64,9 @@ def _seconds(rank: RankGraph, model: nn.Sequential, layers: Sequence[Layer], kee
     forward_s, backward_s, update_s = np.zeros(len(layers)), np.zeros(len(layers)), 0.0
     for number, op in enumerate(rank.ops):
         seconds = _taken_s(op)
-        if op.kind == LAUNCH or (_is_copy(op) and not keeps_copies):
+        if op.kind == LAUNCH or op.kind == COPY or _BUCKETS in op.name:
             continue
-        if op.phase == "update" or _is_copy(op):
+        if op.phase == "update":
             update_s += seconds
         elif op.phase == "forward":
             forward_s[np.searchsorted(firsts, number, side="right") - 1] += seconds
@@ -71,10 +74,6 @@ def _seconds(rank: RankGraph, model: nn.Sequential, layers: Sequence[Layer], kee
             own = [i for i, end in enumerate(ends) if number <= end]
             backward_s[own[-1] if own else 0] += seconds
     return forward_s, backward_s, update_s
-
-
-def _is_copy(op: Op) -> bool:
-    return op.kind == COPY or _BUCKETS in op.name
 
 
 def _taken_s(op: Op) -> float:

@@ -48,6 +48,8 @@ def stages_of(rank: RankGraph, cuts: Sequence[int]) -> tuple[Stage, ...]:
     Raises:
         CdmppError: cuts that are no such places, or an op that reads what a stage on the other side of it makes.
     """
+    if not cuts:  # a trace does not tell where it could be cut, and need not
+        return (Stage(rank, tuple(range(len(rank.ops)))),)
     return _Cut(CutPlaces(rank), tuple(cuts)).stages()
 
 
@@ -57,8 +59,6 @@ class _Cut:
     cuts: tuple[int, ...]
 
     def stages(self) -> tuple[Stage, ...]:
-        if not self.cuts:
-            return (Stage(self.on.rank, tuple(range(len(self.on.rank.ops)))),)
         if list(self.cuts) != sorted(set(self.cuts)) or not set(self.cuts) <= set(self.on.forward[1:]):
             raise CdmppError(f"pipeline: cuts {self.cuts} are not in rising order inside the forward pass")
         return tuple(self._stage(number) for number in range(len(self.cuts) + 1))

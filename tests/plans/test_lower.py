@@ -9,13 +9,16 @@ import pytest
 
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.errors import CdmppError
+from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.lower import lower, lower_work, micro_batch_of
 from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.plans.sources.source import StepSource
+from cdmpp.plans.sources.trace import TraceSource
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.steps.replay import replay
 from tests.plans.toy_pipeline import KB, links, plan, work
+from tests.steps.toy_traced import job
 
 SLOW = AlphaBeta(0.0, 1e-6)
 """1 kB takes 1 ms."""
@@ -179,3 +182,15 @@ def test_pytorch_refuses_few_micro_batches_which_is_said():
 def test_two_strategies_of_one_kind_are_refused():
     with pytest.raises(CdmppError, match="two strategies"):
         Plan(degrees=plan().degrees, model_parallel=(Pipeline(), Pipeline()))
+
+
+def test_a_trace_is_lowered_without_being_cut():
+    """A trace does not say which op of the backward pass belongs to which of the forward pass, and need not here."""
+    of = TraceSource(job(), 8)
+    traced = of.work(8, ParallelDegrees()).rank
+    expected = sum(op.duration_s for op in traced.ops)
+    assert replay(lower(of, plan_on(1), links(1), 8).graph, links(1)).step_s == pytest.approx(expected)
+    lowered = lower(of, plan_on(2), links(2), 16)
+    assert sum(one.bytes for one in lowered.graph.exchanges) == traced.gradient_bytes
+    with pytest.raises(CdmppError, match="nothing says which op of the backward pass belongs to which"):
+        lower(of, plan(2, 2), links(2), 16)
