@@ -163,3 +163,14 @@ def test_modules_that_the_step_does_not_have_are_refused():
     asked = evaluator(EIGHT)
     with pytest.raises(CdmppError, match="plan.recompute names 'layer.99', no module of this step; nearest: layer"):
         asked.evaluate(plan_on(2, recompute=("layer.99",)))
+
+
+def test_a_search_of_hsdp_finds_what_is_best_of_its_settings():
+    """Two replicas of four ranks: parameters that stay gathered save the second gather, and there is memory for it."""
+    default = plan_from_dict({"strategy": "hsdp", "degrees": {"dp_replicate": 2, "dp_shard": 4}})
+    asked = evaluator(layers((4 * MIB,) * 6, (1e-3,) * 6), 8, default=default)
+    found = search(asked)
+    assert found.iteration_s < found.default_cost.iteration_s
+    for reshard in (False, True):
+        plan = replace(default, strategy=replace(default.strategy, reshard_after_forward=reshard))
+        assert found.iteration_s <= asked.evaluate(plan).iteration_s
