@@ -14,7 +14,7 @@ from cdmpp.cli.command import main
         ("--ranks 4", "4 ranks, and no way between them"),
         ("--ranks 99 --cluster dgx-a100", "99 ranks do not fit on cluster dgx-a100"),
         ("--ranks 2 --cluster dgx", "unknown cluster 'dgx'; nearest: dgx-"),
-        ("--ranks 2 --link nvlink3 --strategy zero", "unknown parallel strategy 'zeros'"),
+        ("--ranks 2 --link nvlink3 --strategy zeros", "unknown parallel strategy 'zeros'"),
         ("--ranks 2 --link nvlink3 --strategy ps --servers 3", "3 servers on 2 ranks"),
         ("--ranks 2 --link nvlink3 --servers 3", "--servers goes with --strategy ps"),
         ("--ranks 32 --link nvlink4 --ring-steps", "ring steps of 32 ranks"),
