@@ -6,18 +6,25 @@ from dataclasses import replace
 
 import pytest
 
+from cdmpp.collectives.interconnect import AlphaBeta
+from cdmpp.collectives.topology import fitted
 from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.groups import replica_exchanges
+from cdmpp.plans.lower import lower_work
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.plan import Plan, plan_on
+from cdmpp.plans.sources.source import RankWork
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.hsdp import HSDP
+from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.plans.strategies.zero import ZeRO
+from cdmpp.steps.replay import replay
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.transforms.accumulate import accumulate
+from tests.plans.toy_job import layers, memory
 from tests.steps.toy_graph import MIB, ranks_of
 
 KINDS = {"all_gather": "AG", "reduce_scatter": "RS", "all_reduce": "AR", "broadcast": "B"}
@@ -140,3 +147,28 @@ def test_what_cannot_be_is_refused():
     ):
         with pytest.raises(CdmppError, match=message):
             make()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "degrees", "alone", "piped"),
+    [
+        (FSDP(), {"dp_shard": 2}, (8 + 8, 4, 0, 0), (2, 2, 0, 0)),
+        (HSDP(), {"dp_shard": 2, "dp_replicate": 2}, (8 + 8, 4, 4, 0), (2, 2, 2, 0)),
+        (ZeRO(), {"dp_replicate": 2}, (0, 0, 2, 4), (0, 0, 2, 2)),
+        (ZeRO(framework="deepspeed"), {"dp_replicate": 2}, (1, 0, 1, 0), (1, 0, 1, 0)),
+    ],
+)
+def test_a_job_of_two_batches_and_one_of_two_stages(strategy, degrees, alone, piped):
+    """Four layers: gathers, scatters, all-reduces, broadcasts of rank 0; one rank a stage says the same as all."""
+    work = RankWork(memory(layers((MIB,) * 4, (1e-3,) * 4), [MIB] * 4).rank)
+    pipeline = (Pipeline(micro_batches=4),)
+    for plan, expected in (
+        (Plan(strategy, ParallelDegrees(**degrees), 2), alone),
+        (Plan(strategy, ParallelDegrees(pp=2, **degrees), model_parallel=pipeline), piped),
+    ):
+        topology = fitted(AlphaBeta(1e-4, 1e-9), plan.ranks, "nccl")
+        folded, whole = (lower_work(work, plan, topology, fold).graph for fold in (True, False))
+        for graph in (folded, whole):
+            kinds = [one.kind for one in graph.exchanges if 0 in one.after]
+            assert tuple(kinds.count(kind) for kind in KINDS) == expected
+        assert replay(folded, topology).step_s == pytest.approx(replay(whole, topology).step_s)
