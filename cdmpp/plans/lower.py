@@ -114,7 +114,10 @@ class _Lowering:
         graph = replace(graph, exchanges=(*self.messages(), *self.of_operators(), *graph.exchanges))
         warnings = self.work.warnings
         if self.pipeline is not None and len(self.stages) > 1:
-            warnings += self.pipeline.order.warnings(len(self.stages), self.pipeline.micro_batches)
+            order, count, many = self.pipeline.order, len(self.stages), self.pipeline.micro_batches
+            warnings += order.warnings(count, many)
+            if replicas_of(plan) > 1:
+                warnings += plan.strategy.pipeline_warnings(1 < many == order.live_micro_batches(0, count, many))
         return Lowered(graph, self.mesh, self.places, self.stages, warnings)
 
     @cached_property

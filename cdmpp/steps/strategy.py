@@ -156,6 +156,14 @@ class Strategy(ABC):
         """Return the strategy as it runs in a stage of a pipeline."""
         return self
 
+    def pipeline_warnings(self, is_forward_first: bool) -> tuple[str, ...]:
+        """Say what a framework refuses where replicas are stages of a pipeline, a sentence each.
+
+        Args:
+            is_forward_first: True if all forward passes of a step come before its first backward pass on some stage.
+        """
+        return ()
+
     def check(self, ranks: int) -> None:
         """Raise ``CdmppError`` where the settings do not fit so many ranks."""
         return None

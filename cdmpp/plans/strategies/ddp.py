@@ -102,6 +102,15 @@ class DDP(Strategy):
             for bucket in initial_buckets(graph.ranks[0].buffers, (_BUFFERS,))
         ]
 
+    def pipeline_warnings(self, is_forward_first: bool) -> tuple[str, ...]:
+        """Say where PyTorch 2.13 raises in the second step, when it rebuilds its buckets."""
+        if not is_forward_first or self.find_unused_parameters:
+            return ()
+        return (
+            "PyTorch's DistributedDataParallel fails in the second step where all forward passes of a stage come "
+            "before its first backward pass: take 1f1b with more micro-batches than stages, or fsdp",
+        )
+
     def rank_bytes(
         self, held: StepMemory, modules: Sequence[ModuleSpan], sizes: Mapping[str, int], batches: int = 1
     ) -> RankBytes:
