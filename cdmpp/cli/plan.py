@@ -17,8 +17,6 @@ from cdmpp.platform.limits import Limits, numbers, text
 
 if TYPE_CHECKING:
     from cdmpp.devices import Device
-    from cdmpp.plans.oracle import OracleResult
-    from cdmpp.plans.plan import Plan
     from cdmpp.plans.question import Question
     from cdmpp.plans.sources.source import StepSource
 
@@ -65,17 +63,20 @@ def run(options: argparse.Namespace) -> None:
 def _ask(options: argparse.Namespace) -> None:
     question = _question(options)
     from cdmpp.plans.oracle import ask
+    from cdmpp.plans.refine import refine
     from cdmpp.plans.scaling import COUNTS
     from cdmpp.report.oracle import oracle_report
+    from cdmpp.report.plan import plan_report
 
     counts = sorted({*COUNTS, question.ranks}) if options.scaling else ()
     found = ask(question, options.top, options.replays, counts, sys.stderr.isatty())
-    show({"": oracle_report(found, options.price, options.explain)}, options)
-    write_plan(_chosen(found, options), options)
-
-
-def _chosen(found: OracleResult, options: argparse.Namespace) -> Plan:
-    return found.best.plan if options.explain is None else found.named(options.explain).plan
+    reports, chosen = {"": oracle_report(found, options.price, options.explain)}, found.best
+    if options.explain is not None:
+        chosen = found.named(options.explain)
+    searched = refine(question, chosen.plan, options.optimizer)
+    reports["optimized"] = plan_report(searched)
+    show(reports, options)
+    write_plan(searched.plan, options)
 
 
 def _question(options: argparse.Namespace) -> Question:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from cdmpp.collectives.topology import Topology
 from cdmpp.plans.cost import Cost, by_cause
 from cdmpp.plans.evaluate import Evaluator
-from cdmpp.plans.lower import Lowered, lower_work, micro_batches_of, pipeline_of
+from cdmpp.plans.lower import Lowered, lower_work, micro_batch_of, micro_batches_of, pipeline_of
 from cdmpp.plans.memory import Memory
 from cdmpp.plans.plan import Plan
+from cdmpp.plans.question import Question
 from cdmpp.plans.search import search
 from cdmpp.plans.search_result import SearchResult
 from cdmpp.plans.search_space import SearchSpace
@@ -67,20 +67,16 @@ def peak_of(work: RankWork, plan: Plan, lowered: Lowered, is_gpu: bool) -> int |
     return max(found)
 
 
-def refine(
-    work: RankWork, plan: Plan, topology: Topology, memory_limit_bytes: int | None, is_gpu: bool, optimizer: str
-) -> SearchResult:
-    """Search settings under which a plan is faster with the same ways to train and the same batch.
+def refine(question: Question, plan: Plan, optimizer: str = "adamw") -> SearchResult:
+    """Search settings under which a plan is faster, with the same ways to train and the same batch.
 
     Args:
-        work: what one rank runs for one micro-batch of the plan.
+        question: what is known of the job.
         plan: where the search begins.
-        topology: the links of the job.
-        memory_limit_bytes: most bytes of a device; None, or memory that is unknown: no limit.
-        is_gpu: whether the allocator of a GPU counts.
         optimizer: as ``search`` takes it.
     """
-    evaluator = LoweredEvaluator(
-        StepGraph((replace(work.rank, rank=0),)), topology, plan, None, "replay", {}, work, is_gpu
-    )
-    return search(evaluator, None if work.memory is None else memory_limit_bytes, 1, optimizer)
+    work = question.source.work(micro_batch_of(plan, question.global_batch), plan.degrees)
+    graph, topology = StepGraph((replace(work.rank, rank=0),)), question.topology(plan.ranks)
+    evaluator = LoweredEvaluator(graph, topology, plan, work=work, is_gpu=question.is_gpu)
+    limit = None if work.memory is None else question.memory_limit_bytes
+    return search(evaluator, None if limit is None else round(limit), 1, optimizer)
