@@ -20,7 +20,7 @@ from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.overlap import Floats
 from cdmpp.plans.sources.source import StepSource
 from cdmpp.plans.stage_costs import PARTS, SENDS, StageCosts
-from cdmpp.plans.stage_structure import StageStructure, WorkColumns, changed_rank
+from cdmpp.plans.stage_structure import StageStructure, WorkColumns
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.steps.step_graph import RankGraph
 
@@ -148,7 +148,7 @@ class Judge:
         topology: Topology,
     ) -> StageCosts:  # fmt: skip
         works = [self._work(size, degrees) for size in sizes]
-        cuts = _cuts(changed_rank(works[0].work.rank, recomputes), degrees, combination, topology)
+        cuts = _cuts(works[0].changed(recomputes)[0], degrees, combination, topology)
         key = (degrees, recomputes, cuts, works[0].ops)
         if key not in self._structures or not self._structures[key].knows(sizes):
             self._structures[key] = StageStructure(degrees, recomputes, works[0], works[-1], self.is_gpu, cuts)

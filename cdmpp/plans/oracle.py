@@ -29,7 +29,7 @@ from cdmpp.units import quantity
 STEPS = 1000
 """Device-hours and money are those of so many steps."""
 NEAR = 1.1
-"""Plans within this factor of the last one that is replayed are replayed too, up to twice as many in all."""
+"""Plans within this factor of the best one are replayed too, up to a quarter more in all."""
 MOST_COMPARED = 2000
 """Plans that the Pareto front is chosen from, fastest first."""
 CLOSED_FORM, REPLAY = "closed form", "replay"
@@ -166,12 +166,12 @@ def ask(
 
 
 def _replayed(judged: Judged, order: np.ndarray, replays: int) -> int:
-    """How many of the first plans are replayed: those asked for, and those that are as good as the last of them."""
+    """How many of the first plans are replayed: those asked for, and some that are about as good."""
     if not replays:
         return 0
     step_s = judged.costs.step_s[order]
     near = int(np.count_nonzero(step_s <= NEAR * step_s[0]))
-    return min(len(order), max(replays, min(near, 2 * replays)))
+    return min(len(order), max(replays, min(near, replays + replays // 4)))
 
 
 def _ranked(question: Question, judged: Judged, parts: Mapping[str, np.ndarray], row: int) -> RankedPlan:

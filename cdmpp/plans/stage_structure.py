@@ -46,6 +46,18 @@ class WorkColumns:
         """Pause after each op."""
         return np.array([op.gap_s for op in self.work.rank.ops])
 
+    def changed(self, recomputes: bool) -> tuple[RankGraph, NDArray[np.int64]]:
+        """Return the rank as it runs where all modules are recomputed, or as it is, and the places its ops had."""
+        return self._recomputed if recomputes else (self.work.rank, np.arange(len(self.work.rank.ops)))
+
+    @cached_property
+    def _recomputed(self) -> tuple[RankGraph, NDArray[np.int64]]:
+        rank = self.work.rank
+        names = [one.name for one in can_recompute(rank)]
+        numbered = replace(rank, ops=tuple(replace(op, duration_s=float(i)) for i, op in enumerate(rank.ops)))
+        found, places = (recompute(StepGraph((one,)), names).ranks[0] for one in (rank, numbered))
+        return found, np.array([op.duration_s for op in places.ops], np.int64)
+
 
 @dataclass(frozen=True)
 class StagePart:
@@ -117,11 +129,9 @@ class StageStructure:
     @cached_property
     def stages(self) -> tuple[StagePart, ...]:
         """All stages."""
-        whole = self.low.work.rank
-        numbered = replace(whole, ops=tuple(replace(op, duration_s=float(i)) for i, op in enumerate(whole.ops)))
-        old = np.array([op.duration_s for op in changed_rank(numbered, self.recomputes).ops], np.int64)
-        cut = stages_of(changed_rank(whole, self.recomputes), self.cuts)
+        rank, old = self.low.changed(self.recomputes)
         held = [stages_of(one.work.rank, self.cuts) for one in (self.low, self.high)]
+        cut = stages_of(rank, self.cuts) if self.recomputes else held[0]
         return tuple(
             StagePart(
                 replace(one.rank, rank=0), old[list(one.places)], one.share,
@@ -140,13 +150,6 @@ class StageStructure:
                 live = Memory(held, stage.rank, self.is_gpu).live(names, self.is_gpu)
                 found.append((columns.batch, held, live))
         return tuple(found)
-
-
-def changed_rank(rank: RankGraph, recomputes: bool) -> RankGraph:
-    """Return the rank as it runs where all modules are recomputed, or as it is."""
-    if not recomputes:
-        return rank
-    return recompute(StepGraph((rank,)), [one.name for one in can_recompute(rank)]).ranks[0]
 
 
 def held_by(whole: StepMemory, rank: RankGraph, stage: Stage, number: int) -> StepMemory:

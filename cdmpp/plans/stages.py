@@ -167,7 +167,7 @@ class _Cut:
             if last is None or not first <= number <= end:
                 continue
             part = module if first == end else self._part(module, number, first)
-            read = [place for one in self._members(module) for place in one.readers if place in new]
+            read = [place for one in self.members[module.name] for place in one.readers if place in new]
             if part is None or (first != end and not read):
                 continue
             forward = [new[place] for place in (module.forward if first == end else sorted(read))]
@@ -182,21 +182,22 @@ class _Cut:
             found.append(replace(part, forward=(forward[0], forward[-1]), backward=spans, in_backward=reached))
         return tuple(sorted(found, key=lambda one: one.forward))
 
-    def _members(self, module: ModuleSpan) -> list[Gradient]:
-        """Trained parameters of a module; those of no other one are the root's."""
-        others = [one.name for one in self.on.rank.modules if one is not module]
-
-        def is_in(name: str, one: Gradient) -> bool:
-            return one.name == name or one.name.startswith(f"{name}.")
-
-        gradients = self.on.rank.gradients
-        if module.is_kept:
-            return [one for one in gradients if not any(is_in(name, one) for name in others)]
-        return [one for one in gradients if is_in(module.name, one)]
+    @cached_property
+    def members(self) -> Mapping[str, list[Gradient]]:
+        """Module -> its trained parameters; those of no other one are the root's."""
+        kept = {one.name: one.is_kept for one in self.on.rank.modules}
+        found: dict[str, list[Gradient]] = {name: [] for name in kept}
+        for one in self.on.rank.gradients:
+            parts = one.name.split(".")
+            inside = {".".join(parts[:count]) for count in range(1, len(parts) + 1)} & kept.keys()
+            own = [name for name in inside if not kept[name]]
+            for name in own or [name for name, is_kept in kept.items() if is_kept]:
+                found[name].append(one)
+        return found
 
     def _part(self, module: ModuleSpan, number: int, first: int) -> ModuleSpan | None:
         """The part of a module that stage ``number`` holds. What is not trained counts on the first of its stages."""
-        members = self._members(module)
+        members = self.members[module.name]
         own = [number in self.holders[one.name] for one in members]
         frozen = module.bytes - sum(one.bytes for one in members) if number == first else 0
         size = sum(one.bytes for one, is_own in zip(members, own, strict=True) if is_own) + frozen
