@@ -23,6 +23,17 @@ def test_two_flows_halve_the_rate_until_one_leaves():
     assert ends(tasks, wire=100.0) == {"long": 4.0, "short": 2.0}
 
 
+def test_a_flow_that_stands_for_three_takes_the_place_of_three():
+    each = [sends(f"equal {number}", 100.0, "wire") for number in range(3)]
+    one = Task("equal", 0.0, flow=Flow(100.0, ("wire",), 3))
+    other = sends("other", 200.0, "wire")
+    # four flows at 25 bytes a second until the three are there at 4 s, then the other one's 100 bytes at the full rate
+    assert ends([one, other], wire=100.0) == {"equal": 4.0, "other": 5.0}
+    assert set(ends([*each, other], wire=100.0).values()) == {4.0, 5.0}
+    with pytest.raises(DataError, match="0 equal flows"):
+        Flow(1.0, ("wire",), 0)
+
+
 def test_one_that_joins_later_slows_the_other_from_then_on():
     tasks = [sends("first", 300.0, "wire"), Task("wait", 1.0), sends("second", 200.0, "wire", after=("wait",))]
     # 100 bytes alone, then both have 200 left at 50 bytes a second
