@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdmpp.cli import step
@@ -16,6 +18,7 @@ from cdmpp.errors import UsageError
 from cdmpp.platform.limits import Limits, numbers, text
 
 if TYPE_CHECKING:
+    from cdmpp.collectives.topology import Topology
     from cdmpp.devices import Device
     from cdmpp.plans.question import Question
     from cdmpp.plans.sources.source import StepSource
@@ -24,7 +27,7 @@ BATCH_PER_DEVICE = 32
 """Examples of each device where nobody says how many."""
 _ONE_WAY = ("strategy", "plan", "straggler", "accumulate_steps")
 """Options of the search of one way to train."""
-_ALL_WAYS = ("strategies", "global_batch", "price", "explain", "scaling")
+_ALL_WAYS = ("strategies", "global_batch", "price", "explain", "scaling", "calibrate")
 """Options of the oracle."""
 
 
@@ -44,6 +47,8 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     why = "why a plan is slower than the best one: its place in the table, or its strategies"
     ways.add_argument("--explain", type=text, metavar="PLAN", help=why)
     ways.add_argument("--scaling", action="store_true", help="the best plan of each kind on 1 to 4,096 devices too")
+    runs = "measured runs of the same job: a CSV file with plan (a file), global_batch and seconds of a step"
+    ways.add_argument("--calibrate", type=text, metavar="RUNS.CSV", help=runs)
     verb.set_defaults(optimize=True, runtime="torch")
 
 
@@ -100,16 +105,31 @@ def _question(options: argparse.Namespace) -> Question:
     topology_of(options.ranks, device, **place)
     assumed = f"no batch is given: {BATCH_PER_DEVICE} examples a device, {BATCH_PER_DEVICE * options.ranks:,} in all"
     limit = device.spec["memory_gb"] if options.memory_gb is None else options.memory_gb
+    source, topology, told = _calibrated(options, device, lambda ranks: topology_of(ranks, device, **place))
     return Question(
-        _source(options, device),
-        lambda ranks: topology_of(ranks, device, **place),
+        source,
+        topology,
         options.ranks,
         _global_batch(options),
         names,
         None if limit is None else 1e9 * limit,
         device.kind != "cpu",
-        () if options.batch or options.global_batch else (assumed,),
+        (*(() if options.batch or options.global_batch else (assumed,)), *told),
     )
+
+
+def _calibrated(
+    options: argparse.Namespace, device: Device, topology: Callable[[int], Topology]
+) -> tuple[StepSource, Callable[[int], Topology], tuple[str, ...]]:
+    """What a rank computes and the links, as measured runs found them, and a sentence that says so."""
+    if options.calibrate is None:
+        return _source(options, device), topology, ()
+    from cdmpp.plans.calibration import by_replay, calibrate, read_runs
+
+    runs, source = read_runs(Path(options.calibrate)), _source(options, device)
+    found = calibrate(runs, by_replay(source, topology))
+    told = f"calibrated on {len(runs)} runs: computing x {found.compute:.3g}, {found.bandwidth:.3g} of the bandwidth"
+    return found.source(source), lambda ranks: found.topology(topology(ranks)), (told,)
 
 
 def _source(options: argparse.Namespace, device: Device) -> StepSource:

@@ -79,3 +79,22 @@ def test_all_ways_to_train_are_ranked(folder, capsys):
     plans = json.loads(capsys.readouterr().out)["plans"]
     assert {"data", "pipeline"} <= {one["combination"] for one in plans}
     assert min(one["step_s"] for one in plans) == pytest.approx(14e-3, rel=0.15)
+
+
+def test_plans_are_calibrated_on_measured_runs(folder, capsys):
+    """One rank takes 24 ms in place of 12; two take 40, so that gradients take 16 in place of two messages of 16."""
+    (folder / "links.csv").write_text("bytes,seconds\n500,1e-3\n1000,2e-3\n")
+    (folder / "one.yaml").write_text("degrees: {}\n")
+    (folder / "two.yaml").write_text("strategy: {name: ddp, overlap: false}\ndegrees: {dp_replicate: 2}\n")
+    (folder / "runs.csv").write_text("plan,global_batch,seconds\none.yaml,2,24e-3\ntwo.yaml,4,40e-3\n")
+    asked = ["plan", "layers.csv", "--device", "a100", "--link", "links.csv", "--gpus", "2", "--global-batch", "4"]
+    found = {}
+    for name, more in (("nominal", []), ("calibrated", ["--calibrate", "runs.csv"])):
+        assert cli.main([*asked, "--strategies", "data", *more, "--json"]) == 0
+        found[name] = json.loads(capsys.readouterr().out)
+    (told,) = [one for one in found["calibrated"]["warnings"] if "calibrated on 2 runs: computing x 2," in one]
+    assert 1.5 < float(told.split(", ")[-1].split()[0]) < 2.5
+    nominal_s, calibrated_s = (min(plan["step_s"] for plan in one["plans"]) for one in found.values())
+    assert 24e-3 < calibrated_s <= 41e-3 and calibrated_s != pytest.approx(nominal_s, rel=0.01)
+    assert cli.main([*asked, "--calibrate", "none.csv"]) == 2
+    assert "none.csv cannot be read" in capsys.readouterr().err
