@@ -10,7 +10,7 @@ from cdmpp.collectives import cluster as clusters
 from cdmpp.collectives.collective import RANKS
 from cdmpp.collectives.topology import Topology, topology_of
 from cdmpp.devices import Device
-from cdmpp.errors import CdmppError, UsageError
+from cdmpp.errors import CdmppError, UsageError, some
 from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.plans.changed import one_batch
 from cdmpp.plans.degrees import ParallelDegrees
@@ -137,7 +137,14 @@ def _replayed(
     alone_device_s = alone_s(scale_rank(alone, 0, max(factors.get(rank, 1.0) for rank in range(plan.ranks))))
     title, share_s = " + ".join(one.name for one in plan.strategies), alone_device_s * replicas_of(plan) / plan.ranks
     replayed = replay_exchanges(graph, title, topology, share_s, granularity, plan.synchrony)
-    return replace(replayed, warnings=(*lowered.warnings, *replayed.warnings))
+    first = {place: rank for rank, place in reversed(list(enumerate(lowered.places)))}
+    told = [f"each of ranks {some([*map(str, sorted(first.values()))], ', ', 8)} stands for others that do the same"]
+    return replace(
+        replayed,
+        shares=tuple(replace(one, rank=first[one.rank]) for one in replayed.shares),
+        spans=tuple(replace(one, rank=first[one.rank]) for one in replayed.spans),
+        warnings=(*lowered.warnings, *(told if len(first) < plan.ranks else ()), *replayed.warnings),
+    )
 
 
 @checked(ranks=RANKS, memory_limit_bytes=MEMORY, most_accumulation_steps=ACCUMULATION)

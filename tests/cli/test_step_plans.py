@@ -33,6 +33,17 @@ def test_a_hybrid_plan_is_replayed_with_a_timeline_of_its_ranks(tmp_path, capsys
         }  # fmt: skip
 
 
+def test_ranks_of_a_large_job_that_are_alike_are_replayed_once(tmp_path, capsys):
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(HYBRID.replace("dp_replicate: 2", "dp_replicate: 32").replace("gpipe", "1f1b"))
+    step = [*STEP[:4], "--link", "ethernet-25g"]
+    assert main([*step, "--batch", "8", "--plan", str(plan), "--json"]) == 0
+    caught = capsys.readouterr()
+    found = json.loads(caught.out)["replay"]
+    assert (found["ranks"], [one["rank"] for one in found["by_rank"]]) == (64, [0, 32])
+    assert "each of ranks 0, 32 stands for others that do the same" in " ".join(found["warnings"])
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
