@@ -294,8 +294,11 @@ class _Lowering:
     def _placed(
         self, found: OpExchange, after: Mapping[int, int], before: Mapping[int, tuple[int, ...]]
     ) -> Iterator[Exchange]:
-        """The exchange in each group along its degree; a message from each rank to its neighbour, if it has one."""
-        one = Exchange(found.kind, found.bytes, after, before, found.name)
+        """The exchange in each group along its degree; a message from each rank to its neighbour, if it has one.
+
+        Collectives have a process group of their own, also where it has the same ranks as that of the replicas.
+        """
+        one = Exchange(found.kind, found.bytes, after, before, found.name, group="" if found.shift else found.degree)
         if not found.shift:
             yield from on_groups(one, (found.degree,), self.mesh, self.places)
             return

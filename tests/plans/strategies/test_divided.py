@@ -14,6 +14,8 @@ from cdmpp.errors import CdmppError
 from cdmpp.network.eager.step import export_step
 from cdmpp.network.workload import Workload
 from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.distributed_step import replay_plan
+from cdmpp.plans.plan import Plan
 from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.plans.strategies.spatial import Window, _blocks, _Divided
 
@@ -200,6 +202,21 @@ def test_more_ranks_than_a_network_has_parts_are_refused_with_the_layer():
         source.work(4, ParallelDegrees(spatial=7))
     source.prepare([4, 8], [ParallelDegrees(spatial=7), ParallelDegrees(spatial=2)])
     assert source.work(8, ParallelDegrees(spatial=2)).exchanges
+
+
+@pytest.mark.parametrize(
+    ("degree", "ranks", "replicas"), [("spatial", 2, 1), ("spatial", 4, 2), ("filter", 4, 1), ("channel", 2, 2)]
+)
+def test_a_plan_is_replayed_with_the_exchanges_of_its_operators(degree, ranks, replicas):
+    source = source_of(Images(norm=True), IMAGES)
+    plan = Plan(
+        degrees=ParallelDegrees(dp_replicate=replicas, **{degree: ranks}), model_parallel=(STRATEGIES[degree](),)
+    )
+    place = {"device": "t4", "link": "pcie4"}
+    replayed = replay_plan(source, plan, 8 * replicas, **place)
+    rank = source.work(8, plan.degrees).rank
+    alone_s = rank.start_s + sum(op.duration_s + op.gap_s for op in rank.ops)
+    assert replayed.iteration_s > alone_s
 
 
 def test_a_network_without_convolutions_cannot_be_divided():
