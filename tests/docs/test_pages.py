@@ -30,7 +30,7 @@ DOCS = REPOSITORY / "docs"
 GUIDES = [
     f"docs/{name}.md"
     for name in (
-        "predicting", "networks", "framework-operators", "training-steps", "layers", "traces", "collectives", "tuning",
+        "predicting", "networks", "framework-operators", "training-steps", "layers", "plans", "traces", "collectives", "tuning",
         "training", "data", "measuring", "new-device", "security",
     )
 ]  # fmt: skip
