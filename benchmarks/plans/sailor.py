@@ -71,11 +71,14 @@ def _bytes(own: Judged) -> dict[str, Any]:
     plans, measured = own.plans, own.measured_bytes
     base = np.array([own.tensors, np.ones(len(plans))]).T
     share, constant = least_absolute(base, np.zeros(len(plans)), measured)
+    models = [one.model for one in plans]
+    fitted = "three numbers: of a parameter, of an item in flight, of a GPU"
     ways = [
         ("geometric mean (trivial)", OTHERS, _alike(measured)),
-        ("three numbers: of a parameter, of an item in flight, of a GPU (notes: 3.8 (2.2))", OTHERS, own.three_numbers),
+        (f"{fitted} (notes: 3.8 (2.2))", OTHERS, own.three_numbers(range(len(plans)))),
+        (fitted, "plans of the other model", own.three_numbers(models)),
         ("**cdmpp**, tensors alone", "nothing", own.tensors),
-        ("**cdmpp**, a share and bytes of a GPU", "plans of the other model", own.bytes_left([o.model for o in plans])),
+        ("**cdmpp**, a share and bytes of a GPU", "plans of the other model", own.bytes_left(models)),
         ("**cdmpp**, a share and bytes of a GPU", OTHERS, own.left_out_bytes),
         ("the same plan on another day (11 plans)", "", np.array([one.again_bytes for one in plans])),
     ]

@@ -76,8 +76,7 @@ class Judged:
     def left_out_bytes(self) -> np.ndarray:
         return self.bytes_left(range(len(self.jobs)))
 
-    @cached_property
-    def three_numbers(self) -> np.ndarray:
+    def three_numbers(self, groups: Sequence[object]) -> np.ndarray:
         """The fitted baseline: bytes a parameter, an item in flight and a GPU, of the heaviest stage."""
         found = []
         for job in self.jobs:
@@ -89,7 +88,7 @@ class Judged:
                 items = sum(layer.parameters for layer in layers), alive * sum(layer.saved for layer in layers)
                 stages.append((*items, 1.0))
             found.append(max(stages, key=lambda row: ITEM_BYTES * (5 * row[0] + row[1])))
-        return self._fitted_bytes(np.array(found), range(len(self.jobs)))
+        return self._fitted_bytes(np.array(found), groups)
 
     def _fitted_bytes(self, columns: np.ndarray, groups: Sequence[object]) -> np.ndarray:
         nothing, measured = np.zeros(len(self.jobs)), self.measured_bytes

@@ -114,4 +114,5 @@ class Pipeline(Strategy):
         return (
             f"pipe = pipeline(model, mb_args=(micro_batch,), split_spec={{{cuts.removesuffix(', ')}}})",
             f"schedule = {name}(pipe.build_stage(rank, device), n_microbatches={self.micro_batches}, loss_fn=loss_fn)",
+            "# schedule.step(..., return_outputs=False): else the last stage keeps the outputs of all micro-batches",
         )
