@@ -86,6 +86,9 @@ def peak_parts(
     share of its gradients, results and gradients are at most as many as two bounds say: the most results, with all that
     passes and the share; and results with whole gradients, with the share.
 
+    Not counted: outputs that ``torch.distributed.pipelining`` keeps, those in flight, and with ``return_outputs``, its
+    default, the last stage's of all micro-batches.
+
     Args:
         held: what the rank would hold if it were the only one of its stage.
         own: what it holds of that under its strategy.
