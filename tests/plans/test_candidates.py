@@ -7,7 +7,8 @@ import pytest
 
 from cdmpp.errors import UsageError
 from cdmpp.plans.candidates import VALID, candidates, divisors, factors
-from cdmpp.plans.combinations import combination, combinations, usual
+from cdmpp.plans.combinations import Combination, combination, combinations, usual
+from cdmpp.plans.strategies.ddp import DDP
 
 
 def test_divisors_and_factors():
@@ -31,7 +32,15 @@ def test_counts():
     plans = candidates(combinations(["data"]), 4, 64, {}, can_recompute=False)
     assert sorted(plans.micro_batches) == [1, 2, 4, 8, 16]
     assert len(candidates(combinations(["data"]), 4, 64, {})) == 10  # with and without recomputing
-    assert set(candidates(combinations(["fsdp"]), 4, 64, {}).micro_batches) == {1}  # it adds up no gradients
+    assert set(candidates(combinations(["fsdp"]), 4, 64, {}).micro_batches) == {1, 2, 4, 8, 16}
+
+
+def test_a_strategy_that_adds_up_no_gradients_has_one_micro_batch():
+    class AddsNothing(DDP):
+        can_accumulate = False
+
+    one = Combination("data", AddsNothing(), (), ("dp_replicate",))
+    assert set(candidates([one], 4, 64, {}).micro_batches) == {1}
 
 
 def test_reasons_have_their_numbers():
