@@ -125,11 +125,14 @@ class PredictedSource(StepSource):
         """The smaller batch that is read: ``BATCH`` where the step at that batch says all others, else 2."""
         if self.workload.path is None or ".py:" in str(self.workload.network):  # has example inputs of its own
             return 2
-        step = self._exported[BATCH] = export_step(at(self.workload, BATCH))
+        try:
+            step = export_step(at(self.workload, BATCH))
+        except CdmppError:  # perhaps of too little memory for so many; else the export at 2 says the same
+            return 2
         more = step.at(BATCH + 1)
         if more is None:
             return 2
-        self._exported[BATCH + 1] = more
+        self._exported |= {BATCH: step, BATCH + 1: more}
         return BATCH
 
     def _export(self, batch: int) -> ExportedStep:
