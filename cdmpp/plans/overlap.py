@@ -14,7 +14,9 @@ from cdmpp.steps.exchange import Exchange
 Floats = NDArray[np.float64]
 
 
-def exposed_s(starts_s: Floats, gaps_s: Floats, exchanges: Sequence[Exchange], costs_s: Floats) -> Floats:
+def exposed_s(
+    starts_s: Floats, gaps_s: Floats, exchanges: Sequence[Exchange], costs_s: Floats, awaited: Sequence[int] = ()
+) -> Floats:
     """Compute the seconds by which exchanges delay the end of a step, for several steps of the same ops at once.
 
     Each group of ranks has one exchange at a time, in the order in which they are given; ops run in theirs.
@@ -24,6 +26,7 @@ def exposed_s(starts_s: Floats, gaps_s: Floats, exchanges: Sequence[Exchange], c
         gaps_s: pause after each op, in which an exchange that it launches is under way already.
         exchanges: those of rank 0, with the ops that launch them and the ops that wait for them.
         costs_s: seconds of each exchange.
+        awaited: places of ops that wait for all exchanges, next to those that each exchange names.
     """
     delay_s, free_s = np.zeros(len(starts_s)), dict[tuple[str, ...], Floats]()
     places, delays_s = [-1], [delay_s]
@@ -45,7 +48,7 @@ def exposed_s(starts_s: Floats, gaps_s: Floats, exchanges: Sequence[Exchange], c
             launched_s = launched_s - gaps_s[:, after]
         ended_s = np.maximum(free_s.get(one.along, 0.0), launched_s) + costs_s[number]
         free_s[one.along] = ended_s
-        for before in one.before.get(0, ()):
+        for before in (*one.before.get(0, ()), *awaited):
             heapq.heappush(waiting, (before, number, ended_s))
     wait_up_to(starts_s.shape[1])
     return delay_s

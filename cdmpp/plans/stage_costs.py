@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -145,11 +145,11 @@ class StageCosts:
             if key not in found:
                 step = StepGraph((one.graph,))
                 if degrees.size(*sizes) > 1:
-                    step = step.with_exchanges(strategy.exchanges(step, sizes))
+                    step = replace(step, exchanges=strategy.exchanges(step, sizes))
                 costs_s, least_s, ends_s = self._costs_s(step, mesh, tuple(sizes))
                 seconds[:, one.is_in("update")] *= one.share / shards
                 starts_s = np.concatenate([np.zeros((len(seconds), 1)), np.cumsum(seconds, axis=1)], axis=1)
-                exposed = exposed_s(starts_s, gaps_s, step.exchanges, costs_s)
+                exposed = exposed_s(starts_s, gaps_s, step.exchanges, costs_s, one.graph.synchronized)
                 kinds = np.array([_PART_OF.get(exchange.kind, GRADIENTS) for exchange in step.exchanges])
                 parts = [float(costs_s[kinds == part].sum()) for part in (GRADIENTS, PARAMETERS)]
                 found[key] = ([*parts, least_s], exposed, ends_s)
