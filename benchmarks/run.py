@@ -197,7 +197,8 @@ SECTIONS = {
         "Plans judged by closed form",
         "All ways to train 96 blocks as large as those of GPT-3 175B on DGX H100 nodes, 2,048 examples a step: "
         "degrees, micro-batches, schedules, recomputing, time and memory of each plan, in one process, nothing kept "
-        "from another question. Calculon (not run here) judged 182 plans a CPU second of such a network on a machine like this.",
+        "from another question. Calculon (not run here) judged 182 plans a CPU second of such a network "
+        "on a machine like this.",
         lambda folder: _run("judging.py", folder / "result.json"),
         tables.judging,
     ),
