@@ -18,8 +18,9 @@ from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import StepBuffer
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.groups import replica_exchanges
-from cdmpp.plans.lower import lower_work, micro_batches_of
+from cdmpp.plans.lower import lower_work
 from cdmpp.plans.mesh import Mesh
+from cdmpp.plans.placement import micro_batches_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.sources.source import RankWork
 from cdmpp.plans.strategies.ddp import DDP

@@ -15,8 +15,9 @@ from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.plans.changed import one_batch
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.evaluate import Evaluator
-from cdmpp.plans.lower import lower_work, micro_batch_of, micro_batches_of, replicas_of
+from cdmpp.plans.lower import lower_work
 from cdmpp.plans.memory import Memory
+from cdmpp.plans.placement import micro_batch_of, micro_batches_of, replicas_of
 from cdmpp.plans.plan import ACCUMULATION, Plan, plan_on
 from cdmpp.plans.search import search
 from cdmpp.plans.search_result import SearchResult

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from cdmpp.plans.cost import Cost, by_cause
 from cdmpp.plans.evaluate import Evaluator
-from cdmpp.plans.lower import Lowered, lower_work, micro_batch_of, micro_batches_of, pipeline_of
+from cdmpp.plans.lower import Lowered, lower_work
 from cdmpp.plans.memory import Memory
+from cdmpp.plans.placement import micro_batch_of, micro_batches_of, pipeline_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.question import Question
 from cdmpp.plans.search import search

@@ -10,7 +10,8 @@ import pytest
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.errors import CdmppError
 from cdmpp.plans.degrees import ParallelDegrees
-from cdmpp.plans.lower import lower, lower_work, micro_batch_of
+from cdmpp.plans.lower import lower, lower_work
+from cdmpp.plans.placement import micro_batch_of
 from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.plans.sources.source import StepSource
 from cdmpp.plans.sources.trace import TraceSource
