@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -74,7 +75,11 @@ def _ask(options: argparse.Namespace) -> None:
     from cdmpp.report.plan import plan_report
 
     counts = sorted({*COUNTS, question.ranks}) if options.scaling else ()
-    found = ask(question, options.top, options.replays, counts, sys.stderr.isatty())
+    gc.disable()  # a tenth of the time would go into looking at graphs, which are all kept
+    try:
+        found = ask(question, options.top, options.replays, counts, sys.stderr.isatty())
+    finally:
+        gc.enable()
     reports, chosen = {"": oracle_report(found, options.price, options.explain)}, found.best
     if options.explain is not None:
         chosen = found.named(options.explain)

@@ -73,3 +73,21 @@ def test_a_plan_of_a_file_goes_without_its_settings(tmp_path, capsys, monkeypatc
         given = ["step", "gpt2", "--device", "a100", "--link", "nvlink3", "--plan", str(tmp_path / "plan.yaml")]
         assert main([*given, *options.split()]) == 2
         assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("--gpus 8 --link nvlink4 --strategies sideways", "unknown strategy 'sideways'"),
+        ("--gpus 8 --link nvlink4 --strategies data+fsdp", "both say how replicas keep parameters alike"),
+        ("--gpus 8", "8 ranks, and no way between them: name a cluster or a link"),
+        ("--gpus 8 --link nvlink4 --batch 2 --global-batch 8", "--batch and --global-batch"),
+        ("--gpus 8 --link nvlink4 --strategy ddp --strategies data", "--strategies does not go with --strategy"),
+        ("--gpus 8 --link nvlink4 --timeline t.json", "--timeline is of one plan"),
+        ("--gpus 8 --link nvlink4 --price 0", "--price: '0' is given"),
+    ],
+)
+def test_questions_of_all_ways_that_cannot_be_are_refused_at_once(options, told, capsys, monkeypatch):
+    monkeypatch.setattr("cdmpp.plans.oracle.ask", lambda *_, **__: pytest.fail("asked"))
+    assert main(["plan", "hf:gpt2", "--device", "h100", *options.split()]) == 2
+    assert told in capsys.readouterr().err
