@@ -28,7 +28,10 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--optimizer", default="adamw", choices=OPTIMIZERS, help="default adamw; sgd has momentum, none makes no update"
     )
-    loss = "of the first output, or model: what the model returns for labels among its inputs (default cross_entropy)"
+    loss = (
+        "of the first output, or model: what the model returns for labels among its inputs; hf: language models "
+        "then have head and labels (default cross_entropy)"
+    )
     verb.add_argument("--loss", default="cross_entropy", choices=LOSSES, help=loss)
     no_fallback = (
         "refuse a network whose backward pass cannot be made a graph; else it counts as a ratio of the forward pass"

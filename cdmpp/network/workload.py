@@ -42,7 +42,8 @@ class Workload:
             of all parameters, without a loss and an update. ``training_step``: forward pass, loss, backward pass and
             update, in float32.
         loss: of a training step: ``cross_entropy`` or ``mse`` of the first output, ``model`` for the ``loss`` of a
-            model that is given labels, or a function ``(output[, target])`` that returns a tensor of one number.
+            model that is given labels (a language model of an ``hf:`` name then has its head and labels), or a function
+            ``(output[, target])`` that returns a tensor of one number.
         target: what the first output should be, a tensor; None: random where the loss needs one. A function is called
             with the output only where this is None.
         optimizer: of a training step: ``sgd`` (momentum 0.9), ``adam``, ``adamw``, or None for no update.

@@ -296,7 +296,11 @@ def _build_transformers(spec: Mapping[str, Any]) -> Any:
                 options["position_ids"] = torch.arange(first, first + x.shape[1]).expand(x.shape[:2])
             return self.inner(x, **options)[0]
 
-    return FirstOutput()
+    class OwnLoss(FirstOutput):
+        def forward(self, x: Any) -> Any:
+            return {"loss": self.inner(x, labels=x, **options)[0]}
+
+    return OwnLoss() if spec.get("labels") else FirstOutput()
 
 
 def _build_handmade(spec: Mapping[str, Any]) -> Any:

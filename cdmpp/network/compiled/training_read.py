@@ -50,7 +50,8 @@ def read_step(workload: Workload, fallback: bool = True) -> TrainingStep:
                 ) from error
             step = ratio_step(network, update, size, str(error))
     compiled |= compiled_modules(network.model)
-    return replace(step, buffers=buffers_of(model), warnings=(*compiled_flag(compiled, TVM), *step.warnings))
+    warnings = (*network.warnings, *compiled_flag(compiled, TVM), *step.warnings)
+    return replace(step, buffers=buffers_of(model), warnings=warnings)
 
 
 def step_of(joint: JointGraph, lowered: Any, optimizer: Optimizer, name: str, batch: int) -> TrainingStep:

@@ -89,7 +89,7 @@ def export_step(workload: Workload) -> ExportedStep:
         network, model = trained_model(workload, needs_values=False)
         module, arguments = with_loss(model, network.example, workload.loss, workload.target)
         exported = export(module, arguments, eager=True, trains=True)
-    warnings = compiled_flag(compiled | compiled_modules(network.model), EAGER)
+    warnings = (*network.warnings, *compiled_flag(compiled | compiled_modules(network.model), EAGER))
     return ExportedStep(network, model, module, batch_of(arguments), exported, workload.optimizer or "none", warnings)
 
 

@@ -115,6 +115,37 @@ def entry_of_config(path: Path) -> dict[str, Any]:
     }
 
 
+def with_head(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the entry of a checkpoint the head and the loss of a language model.
+
+    The loss is that of the class that transformers has for its config: of every next token, or of masked ones.
+
+    Raises:
+        CdmppError: there is no such class, or the model is a part of one.
+    """
+    transformers = import_transformers()
+    config = getattr(transformers, entry["config"])
+    heads = (transformers.MODEL_FOR_MASKED_LM_MAPPING, transformers.MODEL_FOR_CAUSAL_LM_MAPPING)
+    found = next((one[config] for one in heads if config in one), None)
+    if found is None or "part" in entry or "tokens" not in entry["input"]:
+        raise CdmppError(
+            f"hf:{name}: loss='model' needs a language model, and transformers has none for {entry['build']}: use "
+            "cross_entropy or mse, or write file.py:FUNCTION"
+        )
+    found = found[0] if isinstance(found, tuple) else found
+    return {**entry, "build": found.__name__, "module": found.__module__, "labels": True}
+
+
+def without_head(name: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """Warn that a language model is trained without its head."""
+    if entry["source"] != "transformers" or "tokens" not in entry["input"]:
+        return ()
+    return (
+        f"hf:{name} is {entry['build']}, without the head of a language model: no logits, and a loss of its last "
+        "hidden state; loss='model' (--loss model) trains it with its head and its own loss",
+    )
+
+
 def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
     """Without fields that name code, files or types of numbers."""
     kept = {}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import UsageError
-from cdmpp.network.source.checkpoint import checkpoint_entry, read_checkpoints
+from cdmpp.network.source.checkpoint import checkpoint_entry, read_checkpoints, with_head, without_head
 from cdmpp.network.source.entry import torchvision_entry, with_sequence, with_shape
 from cdmpp.network.source.user_code import run_function
 from cdmpp.network.source.weightless import as_on_cpu, is_weightless
@@ -35,6 +35,8 @@ class TorchNetwork:
     """``float32``, or ``float16`` for mixed precision."""
     folds: bool = True
     """True if batch norms are folded into the convolutions before them where TVM compiles it."""
+    warnings: tuple[str, ...] = ()
+    """Differences from what the name may make one expect, a sentence each."""
 
 
 @within_free_memory("the network, as it is asked for,")
@@ -88,6 +90,13 @@ def _of_name(workload: Workload, most_bytes: float) -> TorchNetwork:
         return _of_function(f"{Path(file).name}:{function}", made, workload)
     refuse_example(text, workload.example_inputs)
     name, entry = _entry(text, Path(text).expanduser())
+    warnings: tuple[str, ...] = ()
+    if workload.mode == "training_step" and text.startswith("hf:"):
+        short = text.removeprefix("hf:")
+        if workload.loss == "model":
+            entry = with_head(short, entry)
+        else:
+            warnings = without_head(short, entry)
     if workload.inputs:
         entry = with_shape(entry, workload.inputs, text)
     if workload.sequence is not None:
@@ -98,7 +107,8 @@ def _of_name(workload: Workload, most_bytes: float) -> TorchNetwork:
     spec = entry if batch is None else {**entry, "input": {**sizes, "batch": batch}}
     model, own = build_model(spec, most_bytes)
     _check_positions(text, model, spec)
-    return TorchNetwork(name, model, own, spec.get("dtype", workload.dtype), spec.get("fold_batch_norm", True))
+    folds = spec.get("fold_batch_norm", True)
+    return TorchNetwork(name, model, own, spec.get("dtype", workload.dtype), folds, warnings)
 
 
 def _check_positions(text: str, model: Any, spec: Mapping[str, Any]) -> None:
