@@ -60,12 +60,13 @@ def _named(options: argparse.Namespace) -> list[str | Path]:
     return [one for value in values for one in value if isinstance(one, str | Path)]
 
 
-def show(reports: Mapping[str, Report], options: argparse.Namespace) -> None:
+def show(reports: Mapping[str, Report], options: argparse.Namespace, rows: str | None = None) -> None:
     """Say the warnings, print the reports as text or JSON, and write the files.
 
     Args:
         reports: key in the JSON -> report; the report of an empty key is the answer that the others stand in.
         options: with what ``add_output_arguments`` declared.
+        rows: key of the report whose rows a CSV file holds; None: the last one that has some.
     """
     from cdmpp.report.html import write_html
     from cdmpp.report.rows import write_csv
@@ -85,7 +86,7 @@ def show(reports: Mapping[str, Report], options: argparse.Namespace) -> None:
             print_report(report, getattr(options, "rows", 0))
     for name, write in (("csv", write_csv), ("html", write_html), ("timeline", write_timeline)):
         if (path := getattr(options, name, None)) is not None:
-            write(shown, path)
+            write([reports[rows]] if name == "csv" and rows is not None else shown, path)
             say(f"wrote {path}")
 
 

@@ -85,7 +85,7 @@ def _ask(options: argparse.Namespace) -> None:
         chosen = found.named(options.explain)
     searched = refine(question, chosen.plan, options.optimizer)
     reports["optimized"] = plan_report(searched)
-    show(reports, options)
+    show(reports, options, rows="")
     write_plan(searched.plan, options)
 
 

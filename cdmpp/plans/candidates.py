@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,10 +100,10 @@ def candidates(
         can_recompute: whether the network has modules that can be recomputed.
     """
     schedules = [kind() for kind in SCHEDULES] if schedules is None else schedules
+    ways = [(place, one, degrees) for place, one in enumerate(combinations) for degrees in _degrees(one, ranks)]
     blocks = [
-        _block(place, one, degrees, global_batch, limits, len(schedules), can_recompute)
-        for place, one in enumerate(combinations)
-        for degrees in _degrees(one, ranks)
+        _block(*way, global_batch, limits, schedules, can_recompute)
+        for way in (ways[:1] if ranks == 1 else ways)  # a device of its own divides nothing, whatever its strategy
     ]
     columns = np.concatenate(blocks) if blocks else np.zeros((0, 6 + len(DEGREES)), np.int64)
     combination, micro_batch, micro_batches, schedule, recompute, reason = columns[:, :6].T
@@ -143,7 +144,7 @@ def factors(number: int, count: int) -> Iterator[tuple[int, ...]]:
 
 def _block(
     place: int, one: Combination, degrees: Mapping[str, int] | None, batch: int, limits: Mapping[str, int],
-    schedules: int, can_recompute: bool,
+    schedules: Sequence[Schedule], can_recompute: bool,
 ) -> IntArray:  # fmt: skip
     """Rows of one combination with these degrees: micro-batches x schedules x recomputing."""
     own = degrees or {}
@@ -160,7 +161,7 @@ def _block(
         each = batch // replicas
         can_divide = stages > 1 or one.strategy.can_accumulate
         counts = [count for count in divisors(each) if count in ACCUMULATION] if can_divide else [1]
-        variants, again = (schedules if stages > 1 else 1), 1 + can_recompute
+        variants, again = (len(schedules) if stages > 1 else 1), 1 + can_recompute
     micro = np.array([batch // replicas // count if count else 0 for count in counts])
     grid = np.array(np.meshgrid(np.arange(len(counts)), np.arange(variants), np.arange(again), indexing="ij"))
     number, schedule, recompute = grid.reshape(3, -1)
@@ -168,4 +169,11 @@ def _block(
     rows[:, 0], rows[:, 1], rows[:, 2] = place, micro[number], np.array(counts)[number]
     rows[:, 3], rows[:, 4], rows[:, 5] = schedule, recompute, reason
     rows[:, 6:] = [own.get(name, 1) for name in DEGREES]
-    return rows
+    return rows if variants == 1 else rows[(rows[:, 2] != 1) | np.isin(rows[:, 3], _of_one(tuple(schedules), stages))]
+
+
+@lru_cache(maxsize=64)
+def _of_one(schedules: tuple[Schedule, ...], stages: int) -> list[int]:
+    """Places of the schedules that order a single micro-batch in different ways, the first of each way."""
+    orders = [tuple(one.actions(rank, stages, 1) for rank in range(stages)) for one in schedules]
+    return [place for place, order in enumerate(orders) if orders.index(order) == place]

@@ -103,6 +103,13 @@ class OracleResult:
     front: tuple[FrontPlan, ...]
     """Pareto front of time, memory and device-hours, fastest first; money is in proportion to device-hours."""
     warnings: tuple[str, ...] = ()
+    top: int = 10
+    """How many of the ranked plans are shown."""
+
+    @property
+    def shown(self) -> tuple[RankedPlan, ...]:
+        """Return the plans of the table."""
+        return self.ranked[: self.top]
 
     @property
     def best(self) -> RankedPlan:
@@ -162,7 +169,7 @@ def ask(
     ranked = tuple(replace(one, next_limit=later.get(one.combination, "")) for one in found)
     curve = scaling(question, counts)
     front = _front(question, judged, order, curve)
-    return OracleResult(question, ranked, judged, rejected, curve, front, _warnings(question, ranked))
+    return OracleResult(question, ranked, judged, rejected, curve, front, _warnings(question, ranked), top)
 
 
 def _replayed(judged: Judged, order: np.ndarray, replays: int) -> int:
@@ -186,7 +193,7 @@ def _ranked(question: Question, judged: Judged, parts: Mapping[str, np.ndarray],
 
 
 def words(plan: Plan, combination: str, micro_batch: int) -> str:
-    """Say a plan on one line, such as ``data+pipeline 8 x 4, 16 x 2 examples, 1f1b, recomputed``."""
+    """Say a plan on one line, such as ``data (dp_replicate 8), 2 micro-batches of 16, recomputed``."""
     many = plan.gradient_accumulation_steps
     found = []
     for one in plan.model_parallel:
@@ -195,8 +202,8 @@ def words(plan: Plan, combination: str, micro_batch: int) -> str:
             found.append(one.schedule)
     found += ["recomputed"] if plan.recompute else []
     degrees = [f"{name} {getattr(plan.degrees, name)}" for name in plan.degrees.beyond_one()]
-    times = f"{many} x {micro_batch}" if many > 1 else f"{micro_batch}"
-    return ", ".join([f"{combination} ({', '.join(degrees) or 'one device'})", f"micro-batch {times}", *found])
+    times = f"{many} micro-batches of {micro_batch}" if many > 1 else f"micro-batch of {micro_batch}"
+    return ", ".join([f"{combination} ({', '.join(degrees) or 'one device'})", times, *found])
 
 
 def _front(

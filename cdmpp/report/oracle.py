@@ -79,7 +79,7 @@ def _ranking(found: OracleResult, price: float | None) -> Table:
                meaning="What binds next with the same strategies, and at how many devices."),
         Column("by", "by", kind="text", rank=3),
     )  # fmt: skip
-    rows = [_row(one, place, price) for place, one in enumerate(found.ranked, 1)]
+    rows = [_row(one, place, price) for place, one in enumerate(found.shown, 1)]
     return Table("Plans, fastest first", columns, rows, strong=0)
 
 
@@ -186,7 +186,7 @@ def _answer(found: OracleResult, price: float | None) -> dict[str, Any]:
         "price_per_hour": price,
         "plans_judged": len(found.judged.plans),
         "plans": [
-            {**_row(one, place, price), "plan": one.plan.to_dict()} for place, one in enumerate(found.ranked, 1)
+            {**_row(one, place, price), "plan": one.plan.to_dict()} for place, one in enumerate(found.shown, 1)
         ],
         "front": [{**vars(one), "device_hours": one.device_hours} for one in found.front],
         "rejected": dict(found.rejected),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 
 import pytest
@@ -79,6 +80,16 @@ def test_all_ways_to_train_are_ranked(folder, capsys):
     plans = json.loads(capsys.readouterr().out)["plans"]
     assert {"data", "pipeline"} <= {one["combination"] for one in plans}
     assert min(one["step_s"] for one in plans) == pytest.approx(14e-3, rel=0.15)
+
+
+def test_a_csv_of_all_ways_holds_the_ranked_plans(folder, capsys):
+    asked = ["plan", "layers.csv", "--device", "a100", "--link", "links.csv", "--gpus", "2", "--global-batch", "4"]
+    assert cli.main([*asked, "--strategies", "data,pipeline", "--top", "3", "--csv", "plans.csv", "--json"]) == 0
+    plans = json.loads(capsys.readouterr().out)["plans"]
+    with open(folder / "plans.csv") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [(one["words"], float(one["step_s"])) for one in rows] == [(one["words"], one["step_s"]) for one in plans]
+    assert len(rows) == 3
 
 
 def test_plans_are_calibrated_on_measured_runs(folder, capsys):

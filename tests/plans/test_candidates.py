@@ -35,6 +35,18 @@ def test_counts():
     assert set(candidates(combinations(["fsdp"]), 4, 64, {}).micro_batches) == {1, 2, 4, 8, 16}
 
 
+def test_schedules_that_order_one_micro_batch_alike_are_one_plan():
+    """Two divisors of 2, each with and without recomputing: two schedules of 2 micro-batches, one of a single one."""
+    plans = candidates(combinations(["pipeline"]), 4, 2, {"pp": 8})
+    assert sorted(plans.micro_batches) == [1, 1, 2, 2, 2, 2]
+    assert set(plans.schedule[plans.micro_batches == 1]) == {0}
+
+
+def test_one_device_has_one_way_to_train():
+    plans = candidates(combinations(["pipeline", "zero1", "fsdp"]), 1, 4, {"pp": 8}, can_recompute=False)
+    assert [plans.combinations[one].name for one in plans.combination] == ["zero1"] * 3
+
+
 def test_a_strategy_that_adds_up_no_gradients_has_one_micro_batch():
     class AddsNothing(DDP):
         can_accumulate = False

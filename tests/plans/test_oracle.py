@@ -10,12 +10,15 @@ import pytest
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.collectives.topology import fitted
 from cdmpp.errors import InfeasiblePlanError, UsageError
+from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.front import on_front
 from cdmpp.plans.lower import lower
-from cdmpp.plans.oracle import REPLAY, ask
+from cdmpp.plans.oracle import REPLAY, ask, words
+from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.plans.plan_file import read_plan, save_plan
 from cdmpp.plans.question import Question
 from cdmpp.plans.refine import refine
+from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.report.oracle import oracle_report
 from cdmpp.report.text import text_of
 from cdmpp.steps.replay import replay
@@ -46,6 +49,19 @@ def test_the_best_plans_are_replayed_and_ranked_by_it():
         assert one.device_hours == pytest.approx(8 * one.step_s * 1000 / 3600)
     best = min(found.judged.costs.step_s[found.judged.fits])
     assert found.best.step_s <= 1.06 * best
+
+
+def test_so_many_plans_are_shown_as_are_asked_for():
+    found = ask(_question(), top=3, replays=6)
+    report = oracle_report(found)
+    assert len(found.ranked) >= 6 and [one["rank"] for one in report.tables[0].rows] == ["1", "2", "3"]
+    assert len(report.answer["plans"]) == 3 and found.named("5") is found.ranked[4]
+
+
+def test_words_of_a_plan_say_how_many_micro_batches_of_how_many_examples():
+    plan = Plan(DDP(), ParallelDegrees(dp_replicate=4), 2)
+    assert words(plan, "data", 8) == "data (dp_replicate 4), 2 micro-batches of 8"
+    assert words(plan_on(4), "data", 8) == "data (dp_replicate 4), micro-batch of 8"
 
 
 def test_the_same_question_has_the_same_answer():
