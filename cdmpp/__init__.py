@@ -252,6 +252,7 @@ def replay_step(
     backend: str | None = None,
     granularity: str = "collective",
     slow: Mapping[int, float] | None = None,
+    global_batch: int | None = None,
 ) -> StepReplay:
     """Replay a training step on several devices, each with the batch of one. Needs no TVM.
 
@@ -265,9 +266,10 @@ def replay_step(
         backend: what carries collectives; None: gloo on CPUs, rccl on AMD's GPUs, else nccl.
         granularity: ``collective`` for one task an exchange, or ``ring step`` for one a step of its ring.
         slow: rank -> how many times as long its device takes, for those that are unlike the others.
+        global_batch: examples of all devices in one step, which must be what the step and the plan give; None: those.
 
     Raises:
-        CdmppError: an unknown cluster, link or strategy; ranks that do not fit.
+        CdmppError: an unknown cluster, link or strategy; ranks that do not fit; another global batch.
 
     Examples:
         >>> import cdmpp, torch
@@ -281,7 +283,7 @@ def replay_step(
     _check_step(step)
     return replay(
         step, ranks=ranks, cluster=cluster, link=link, strategy=strategy, plan=plan, backend=backend,
-        granularity=granularity, slow=slow,
+        granularity=granularity, slow=slow, global_batch=global_batch,
     )  # fmt: skip
 
 

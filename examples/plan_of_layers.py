@@ -23,6 +23,5 @@ for stages, replicas in ((1, 4), (2, 2), (4, 1)):
         gradient_accumulation_steps=1 if pipeline else 16 // replicas,
         model_parallel=pipeline,
     )
-    batch = 4 * (16 // replicas if pipeline else 1)
-    step = replay_plan(source, plan, batch, device="a100", link="links.csv")
+    step = replay_plan(source, plan, global_batch=64, device="a100", link="links.csv")
     print(f"{stages} stages x {replicas} replicas: {1e3 * step.iteration_s:.0f} ms for 64 examples")

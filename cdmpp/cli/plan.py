@@ -38,14 +38,16 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     add_search_arguments(verb)
     add_memory_argument(verb)
     ways = verb.add_argument_group("ways to train")
-    ways.add_argument("--global-batch", type=Limits(1, 2**31, "examples"), help="examples of all devices in one step")
     many = "such as data,spatial,data+filter,zero1,fsdp+pipeline (default: all that suit the network)"
     ways.add_argument("--strategies", type=text, metavar="A,B+C", help=many)
     ways.add_argument("--price", type=numbers(0, 10**6, above=True), help="money for a device and an hour")
     ways.add_argument("--top", type=Limits(1, 1000, "plans"), default=10, help="plans that are shown (default 10)")
     replayed = "best plans that are replayed, not only judged by closed form (default 20)"
     ways.add_argument("--replays", type=Limits(0, 1000, "plans"), default=20, help=replayed)
-    why = "why a plan is slower than the best one: its place in the table, or its strategies"
+    why = (
+        "why a plan is slower than the best one: its place in the table, or its strategies; settings are searched for "
+        "that plan, and --save-plan writes it in place of the best one"
+    )
     ways.add_argument("--explain", type=text, metavar="PLAN", help=why)
     ways.add_argument("--scaling", action="store_true", help="the best plan of each kind on 1 to 4,096 devices too")
     runs = "measured runs of the same job: a CSV file with plan (a file), global_batch and seconds of a step"
@@ -84,9 +86,9 @@ def _ask(options: argparse.Namespace) -> None:
     if options.explain is not None:
         chosen = found.named(options.explain)
     searched = refine(question, chosen.plan, options.optimizer)
-    reports["optimized"] = plan_report(searched)
+    reports["optimized"] = plan_report(searched, chosen.words)
     show(reports, options, rows="")
-    write_plan(searched.plan, options)
+    write_plan(searched.plan, options, question.global_batch)
 
 
 def _question(options: argparse.Namespace) -> Question:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from typing import TYPE_CHECKING
 
 from cdmpp.cli.output import say
@@ -13,6 +14,9 @@ from cdmpp.platform.limits import numbers, path
 
 if TYPE_CHECKING:
     from cdmpp.plans.plan import Plan
+
+_OF_STEP = ("device", "cluster", "link", "backend", "runtime", "model", "schedule", "seq", "optimizer", "loss")
+"""Options that say which step a plan is for."""
 
 
 def add_plan_arguments(verb: argparse.ArgumentParser) -> None:
@@ -48,10 +52,22 @@ def check_plan(options: argparse.Namespace) -> None:
         raise UsageError(f"{given[0]} does not go with a search, which chooses it: leave it out")
 
 
-def write_plan(plan: Plan, options: argparse.Namespace) -> None:
-    """Write the plan where ``--save-plan`` asks for it."""
+def write_plan(plan: Plan, options: argparse.Namespace, global_batch: int | None = None) -> None:
+    """Write the plan where ``--save-plan`` asks for it, and say how a plan for a known ``global_batch`` is replayed."""
     if options.save_plan is not None:
         from cdmpp.plans.plan_file import save_plan
 
         save_plan(plan, options.save_plan)
         say(f"wrote {options.save_plan}")
+        if global_batch is not None:
+            nominal = ", without the calibration" if getattr(options, "calibrate", None) else ""
+            say(f"this replays it{nominal}: {_step_command(options, global_batch)}")
+
+
+def _step_command(options: argparse.Namespace, global_batch: int) -> str:
+    words = ["cdmpp", "step", options.network, *(f"--input={one}" for one in options.input)]
+    for name in _OF_STEP:
+        if (value := getattr(options, name)) is not None:
+            words += [f"--{name}", str(value)]
+    words += ["--no-fallback"] if options.no_fallback else []
+    return shlex.join([*words, "--plan", str(options.save_plan), "--global-batch", str(global_batch)])

@@ -11,7 +11,7 @@ from cdmpp.cli.options import add_place
 from cdmpp.collectives.collective import RANKS
 from cdmpp.errors import UsageError
 from cdmpp.plans.strategies import DEFAULT_STRATEGY, STRATEGIES
-from cdmpp.platform.limits import text
+from cdmpp.platform.limits import Limits, text
 
 if TYPE_CHECKING:
     from cdmpp.network.training_prediction import StepPrediction
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from cdmpp.steps.step_replay import StepReplay
     from cdmpp.steps.strategy import Flag, Strategy
 
-_OPTIONS = ("cluster", "link", "strategy", "backend", "no_overlap", "ring_steps", "straggler")
+_OPTIONS = ("cluster", "link", "strategy", "backend", "no_overlap", "ring_steps", "straggler", "global_batch")
 
 
 def add_rank_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the ranks and how they train; each strategy declares those of its own settings."""
     ranks = verb.add_argument_group("several ranks")
-    ranks.add_argument(
-        "--ranks", "--gpus", type=RANKS, help="how many devices train, each with the whole batch that is given"
-    )
+    ranks.add_argument("--ranks", "--gpus", type=RANKS, help="how many devices train")
+    all_examples = "examples of all devices in one step, in place of --batch: the batch of a replica follows"
+    ranks.add_argument("--global-batch", type=Limits(1, 2**31, "examples"), help=all_examples)
     add_place(ranks)
     known = ", ".join(f"{kind.name} ({kind.title})" for kind in STRATEGIES)
     ranks.add_argument("--strategy", type=text, help=f"parallel strategy: {known} (default {DEFAULT_STRATEGY})")
@@ -51,10 +51,12 @@ def check_ranks(options: argparse.Namespace) -> None:
         return
     from cdmpp.collectives.topology import topology_of
     from cdmpp.plans.distributed_step import check_slow
+    from cdmpp.plans.placement import replica_batch_of
     from cdmpp.plans.plan import plan_on
     from cdmpp.plans.plan_file import read_plan
     from cdmpp.steps.exchange_tasks import check_granularity
 
+    from_file = options.plan is not None
     if options.plan is None:
         options.plan = plan_on(options.ranks, _strategy(options))
     elif given := [name for name in ("strategy", "no_overlap", *settings) if getattr(options, name)]:
@@ -67,7 +69,12 @@ def check_ranks(options: argparse.Namespace) -> None:
         if options.runtime != "torch":
             name = options.plan.model_parallel[0].name
             raise UsageError(f"{name} divides the operators of --runtime torch, given --runtime {options.runtime}")
-    topology_of(options.ranks, options.device, options.cluster, options.link, options.backend)
+    can_grow = from_file and not options.optimize
+    topology_of(options.ranks, options.device, options.cluster, options.link, options.backend, can_grow)
+    if options.global_batch is not None:
+        if options.batch is not None:
+            raise UsageError("--batch and --global-batch: give the examples of one replica, or those of all")
+        replica_batch_of(options.plan, options.global_batch)
     check_granularity(_granularity(options), options.ranks)
     slow = [_slow(text) for text in options.straggler]
     if twice := [rank for place, (rank, _) in enumerate(slow) if rank in dict(slow[:place])]:
@@ -77,12 +84,22 @@ def check_ranks(options: argparse.Namespace) -> None:
         raise UsageError("--straggler does not go with a search: plans are searched for ranks that are equal")
 
 
+def on_replica(workload: Workload, options: argparse.Namespace) -> Workload:
+    """Return the workload with the examples of one replica, where those of all devices are given."""
+    if options.global_batch is None:
+        return workload
+    from cdmpp.plans.placement import replica_batch_of
+    from cdmpp.plans.sources.predicted import at
+
+    return at(workload, replica_batch_of(options.plan, options.global_batch))
+
+
 def replayed_on(found: StepPrediction, workload: Workload, options: argparse.Namespace) -> StepReplay:
     """Replay the step on the ranks that were asked for; of a plan that divides the model with its own work a rank."""
     import cdmpp
 
     if not options.plan.model_parallel:
-        return cdmpp.replay_step(found, plan=options.plan, **_asked(options))
+        return cdmpp.replay_step(found, plan=options.plan, global_batch=options.global_batch, **_asked(options))
     from cdmpp.devices import get
     from cdmpp.network.eager.runtime import EagerRuntime
     from cdmpp.plans.sources.predicted import PredictedSource
@@ -91,11 +108,14 @@ def replayed_on(found: StepPrediction, workload: Workload, options: argparse.Nam
     return replayed_from(source, found.step.batch, options)
 
 
-def replayed_from(source: StepSource, batch: int, options: argparse.Namespace) -> StepReplay:
-    """Replay a step of ``batch`` examples of each replica on the ranks that were asked for."""
+def replayed_from(source: StepSource, batch: int | None, options: argparse.Namespace) -> StepReplay:
+    """Replay a step of ``batch`` examples of each replica, or of ``--global-batch``, on the ranks asked for."""
     from cdmpp.plans.distributed_step import replay_plan
 
-    return replay_plan(source, options.plan, batch, device=options.device, **_asked(options))
+    asked = _asked(options)
+    if options.global_batch is not None:
+        return replay_plan(source, options.plan, global_batch=options.global_batch, device=options.device, **asked)
+    return replay_plan(source, options.plan, batch, device=options.device, **asked)
 
 
 def planned_on(found: StepPrediction, options: argparse.Namespace) -> SearchResult:

@@ -10,7 +10,7 @@ from cdmpp.cli.network import add_graph_arguments, runtime_options, workload_of
 from cdmpp.cli.options import add_device, add_runtime
 from cdmpp.cli.output import add_output_arguments, check_output, show
 from cdmpp.cli.plan_options import add_plan_arguments, check_plan, write_plan
-from cdmpp.cli.ranks import add_rank_arguments, check_ranks, planned_on, replayed_from, replayed_on
+from cdmpp.cli.ranks import add_rank_arguments, check_ranks, on_replica, planned_on, replayed_from, replayed_on
 from cdmpp.cli.table import batch_of, is_table, table_source
 from cdmpp.errors import UsageError
 
@@ -22,7 +22,8 @@ LOSSES = ("cross_entropy", "mse", "model")
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
     add_device(verb)
-    add_graph_arguments(verb)
+    replica = "examples of one replica (one device, or all that divide a model) in each gradient accumulation step"
+    add_graph_arguments(verb, f"{replica}; of one device where `cdmpp plan` ranks all ways")
     verb.epilog = "NETWORK may also be a table of measured layers, layers.csv."
     add_runtime(verb)
     verb.add_argument(
@@ -52,11 +53,13 @@ def run(options: argparse.Namespace) -> None:
         _run_table(options)
         return
     import cdmpp
+    from cdmpp.plans.placement import global_batch_of
     from cdmpp.report.plan import plan_report
     from cdmpp.report.replay import replay_report
     from cdmpp.report.step import step_report
 
     workload = workload_of(options, mode="training_step", optimizer=options.optimizer, loss=options.loss)
+    workload = on_replica(workload, options)
     found = cdmpp.predict_step(workload, device=options.device, progress=sys.stderr.isatty(), **runtime)
     reports = {"": step_report(found)}
     if options.ranks is not None:
@@ -65,8 +68,10 @@ def run(options: argparse.Namespace) -> None:
     if searched is not None:
         reports["optimized"] = plan_report(searched)
     show(reports, options)
-    if options.plan is not None:
-        write_plan(options.plan if searched is None else searched.plan, options)
+    if searched is not None:
+        write_plan(searched.plan, options, global_batch_of(searched.plan, found.step.batch))
+    elif options.plan is not None:
+        write_plan(options.plan, options)
 
 
 def checked_runtime(options: argparse.Namespace) -> dict[str, Any]:

@@ -29,11 +29,11 @@ def table_source(options: argparse.Namespace) -> TableSource:
     return TableSource(read_layers(options.network), _STATES[options.optimizer])
 
 
-def batch_of(source: TableSource, options: argparse.Namespace) -> int:
-    """Return ``--batch``, or the one number of examples at which layers were measured."""
-    if options.batch is not None:
-        return int(options.batch)
+def batch_of(source: TableSource, options: argparse.Namespace) -> int | None:
+    """Return ``--batch``, or the one number of examples at which layers were measured; None with ``--global-batch``."""
+    if options.batch is not None or options.global_batch is not None:
+        return None if options.batch is None else int(options.batch)
     if len(source.tables) > 1:
         known = ", ".join(map(str, source.tables))
-        raise UsageError(f"--batch is missing: {options.network} has layers at {known} examples")
+        raise UsageError(f"--batch or --global-batch is missing: {options.network} has layers at {known} examples")
     return next(iter(source.tables))

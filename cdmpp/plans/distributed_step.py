@@ -17,7 +17,7 @@ from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.evaluate import Evaluator
 from cdmpp.plans.lower import lower_work
 from cdmpp.plans.memory import Memory
-from cdmpp.plans.placement import micro_batch_of, micro_batches_of, replicas_of
+from cdmpp.plans.placement import global_batch_of, micro_batch_of, micro_batches_of, replicas_of
 from cdmpp.plans.plan import ACCUMULATION, Plan, plan_on
 from cdmpp.plans.search import search
 from cdmpp.plans.search_result import SearchResult
@@ -42,7 +42,7 @@ _SLOWEST = 1e6
 """The largest factor by which the device of a rank may be slower than the others."""
 
 
-@checked(ranks=RANKS)
+@checked(ranks=RANKS, global_batch=BATCH)
 def replay_step(
     step: StepPrediction,
     *,
@@ -54,6 +54,7 @@ def replay_step(
     backend: str | None = None,
     granularity: str = "collective",
     slow: Mapping[int, float] | None = None,
+    global_batch: int | None = None,
 ) -> StepReplay:
     """Replay one training step on several devices, each with the batch of one. Needs no TVM.
 
@@ -68,27 +69,38 @@ def replay_step(
         backend: what carries collectives; None: gloo on CPUs, rccl on AMD's GPUs, else nccl.
         granularity: ``collective`` or ``ring step``, as ``replay`` takes it.
         slow: rank -> how many times as long its device takes, for those that are unlike the others.
+        global_batch: examples of all devices in one step; None: as many as the step and the plan give. It must be so
+            many.
 
     Raises:
-        CdmppError: an unknown cluster, link or strategy; ranks that do not fit.
+        CdmppError: an unknown cluster, link or strategy; ranks that do not fit; another global batch.
     """
-    plan = plan_for(ranks, strategy, plan)
-    topology = topology_of(plan.ranks, step.prediction.device, cluster, link, backend)
+    can_grow, plan = plan is not None, plan_for(ranks, strategy, plan)
+    topology = topology_of(plan.ranks, step.prediction.device, cluster, link, backend, can_grow)
     check_granularity(granularity, plan.ranks)
     factors = check_slow(slow or {}, plan.ranks)
     if divided := [name for name in SPLITS if getattr(plan.degrees, name) > 1]:
         raise CdmppError(f"degrees.{divided[0]} above 1 divides operators, and this step has whole ones: replay_plan")
-    rank = graph_of(step).ranks[0]
+    rank, batch = graph_of(step).ranks[0], step.step.batch
+    examples = global_batch_of(plan, batch * micro_batches_of(plan))
+    if global_batch not in (None, examples):
+        needed = micro_batch_of(plan, global_batch)
+        raise CdmppError(
+            f"global_batch is {global_batch}, and this step of {batch} examples makes one of {examples} under the "
+            f"plan: predict the step at {needed} examples"
+        )
     replayed = _replayed(RankWork(rank), rank, plan, topology, granularity, factors, fold=False)
+    replayed = replace(replayed, global_batch=examples)
     return replace(replayed, warnings=(*_warnings(step, cluster), *replayed.warnings))
 
 
-@checked(batch=BATCH)
+@checked(batch=BATCH, global_batch=BATCH)
 def replay_plan(
     source: StepSource,
     plan: Plan,
-    batch: int,
+    batch: int | None = None,
     *,
+    global_batch: int | None = None,
     device: str | Device,
     cluster: str | None = None,
     link: str | None = None,
@@ -104,7 +116,8 @@ def replay_plan(
         source: what a rank runs at any micro-batch and split.
         plan: all settings.
         batch: examples of each replica, or of each group of ranks that divide a model; with gradient accumulation in
-            each of its steps. A pipeline divides them into its micro-batches.
+            each of its steps. A pipeline divides them into its micro-batches. None: they follow from ``global_batch``.
+        global_batch: examples of all devices in one step, in place of ``batch``.
         device: of each rank.
         cluster: as of ``replay_step``, and so are ``link``, ``backend``, ``granularity`` and ``slow``.
         link: as there.
@@ -115,14 +128,18 @@ def replay_plan(
     Raises:
         CdmppError: as ``replay_step``, ``lower`` and ``StepSource.work``.
     """
-    topology = topology_of(plan.ranks, device, cluster, link, backend)
+    if (batch is None) == (global_batch is None):
+        raise UsageError("batch and global_batch: give one of them, the examples of one replica or those of all")
+    if global_batch is None:
+        global_batch = global_batch_of(plan, batch or 1)
+    topology = topology_of(plan.ranks, device, cluster, link, backend, can_grow=True)
     check_granularity(granularity, plan.ranks)
     factors = check_slow(slow or {}, plan.ranks)
-    examples = micro_batch_of(plan, batch * replicas_of(plan) * plan.gradient_accumulation_steps)
+    examples = micro_batch_of(plan, global_batch)
     source.prepare((examples,), (plan.degrees, ParallelDegrees()))
     work, rank = source.work(examples, plan.degrees), source.work(examples, ParallelDegrees()).rank
     fold = plan.ranks > _FEW_RANKS and not factors and granularity == "collective"
-    return _replayed(work, rank, plan, topology, granularity, factors, fold)
+    return replace(_replayed(work, rank, plan, topology, granularity, factors, fold), global_batch=global_batch)
 
 
 def _replayed(

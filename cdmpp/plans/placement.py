@@ -36,6 +36,16 @@ def micro_batch_of(plan: Plan, global_batch: int) -> int:
     return global_batch // parts
 
 
+def global_batch_of(plan: Plan, batch: int) -> int:
+    """Return the examples of all ranks in one step, where a replica has ``batch`` in each accumulation step."""
+    return batch * replicas_of(plan) * plan.gradient_accumulation_steps
+
+
+def replica_batch_of(plan: Plan, global_batch: int) -> int:
+    """Return the examples of a replica in each accumulation step; ``CdmppError`` as ``micro_batch_of``."""
+    return micro_batch_of(plan, global_batch) * micro_batches_of(plan)
+
+
 def replicas_of(plan: Plan) -> int:
     """Return how many ranks, or groups of ranks that divide a model, have examples of their own."""
     return plan.degrees.size("dp_replicate", "dp_shard")

@@ -8,12 +8,12 @@ from cdmpp.report.report import Column, Report, Table, Total
 from cdmpp.units import SHARE
 
 
-def plan_report(found: SearchResult) -> Report:
-    """Report the proposals of the search as rows, as they were tried."""
+def plan_report(found: SearchResult, of: str = "") -> Report:
+    """Report the proposals of the search as rows, as they were tried; ``of`` names the plan where it began."""
     changes = found.plan.changes(found.default)
     times = (Bar("default", found.default_cost.batch_s), Bar("plan", found.cost.batch_s))
     return Report(
-        title=f"Plan: {', '.join(changes) if changes else 'the default, as it is'}",
+        title=f"{f'Settings of {of}' if of else 'Plan'}: {', '.join(changes) if changes else 'the default, as it is'}",
         answer=found.to_dict(),
         totals=_totals(found),
         tables=(_table(found),),

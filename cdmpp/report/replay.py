@@ -52,8 +52,10 @@ def _totals(replay: StepReplay) -> tuple[Total, ...]:
     chain = tuple(Total(kind, seconds / whole_s, SHARE) for kind, seconds in replay.critical_s.items())
     alone = (Total("one rank by itself", replay.alone_s, "s"),)
     bounds = (Total("all communication hidden", replay.full_overlap_s, "s"), Total("none", replay.no_overlap_s, "s"))
+    examples = replay.global_batch
     return (
         Total("step", replay.iteration_s, "s", 4),
+        *(() if examples is None else (Total("global batch", examples, note="examples of all ranks in one step"),)),
         Total("speed-up", f"{replay.speed_up:.2f}", note=f"{replay.ranks} would be linear", parts=alone),
         Total("bounds", parts=bounds),
         Total("critical", parts=chain),

@@ -86,6 +86,8 @@ class StepReplay:
     warnings: tuple[str, ...] = ()
     ranks: int = 1
     """Ranks of the job. Each of ``shares`` stands for several that are alike where they are fewer."""
+    global_batch: int | None = None
+    """Examples of all ranks in one step; None: unknown."""
 
     @property
     def speed_up(self) -> float:
@@ -118,6 +120,7 @@ class StepReplay:
         """Give all numbers but the spans, as JSON takes them; units are in the names of the keys."""
         return {
             "ranks": self.ranks,
+            "global_batch": self.global_batch,
             "strategy": self.strategy,
             "topology": self.topology,
             "backend": self.backend,

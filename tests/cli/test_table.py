@@ -64,7 +64,7 @@ def test_one_device_needs_no_replay(folder, capsys):
 def test_a_table_at_several_numbers_of_examples_needs_a_batch(folder, capsys):
     (folder / "layers.csv").write_text(LAYERS + LAYERS.partition("\n")[2].replace(",2\n", ",4\n"))
     assert step("--ranks", "2") == 2
-    assert "--batch is missing: layers.csv has layers at 2, 4 examples" in capsys.readouterr().err
+    assert "--batch or --global-batch is missing: layers.csv has layers at 2, 4 examples" in capsys.readouterr().err
 
 
 def test_settings_of_one_way_are_not_searched(folder, capsys):
