@@ -151,10 +151,7 @@ class _Lowering(Placement):
             return
         seen = set[tuple[int, int]]()
         for group in self.mesh.groups(found.degree):
-            pairs = zip(group, group[found.shift :], strict=False)
-            if found.shift < 0:
-                pairs = zip(group[-found.shift :], group, strict=False)
-            for members in pairs:
+            for members in found.pairs(group):
                 pair = self.places[members[0]], self.places[members[1]]
                 if pair[0] in after and pair not in seen:
                     seen.add(pair)

@@ -77,10 +77,11 @@ class StageCosts:
         for number, one in enumerate(self.works[0].work.exchanges):
             sizes = np.array([work.work.exchanges[number].bytes for work in self.works], np.float64)
             group = mesh.group_of(0, (one.degree,))
-            members = (group[0], group[one.shift % len(group)]) if one.shift else group
+            members = {self.topology.shape(pair): pair for pair in one.pairs(group)} if one.shift else {None: group}
+            slowest_s = np.max([self.topology.latency_s(one.kind, sizes, own) for own in members.values()], axis=0)
             part = HALOS if one.degree == "spatial" else SPLIT
             each = found.setdefault(part, np.zeros_like(self.compute_s))
-            each[:, max(one.after, 0)] += self.topology.latency_s(one.kind, sizes, members)
+            each[:, max(one.after, 0)] += slowest_s
         return found
 
     @cached_property

@@ -41,6 +41,8 @@ class NodeExchange:
     """Title for a reader."""
     shift: int = 0
     """Of a ``send_recv``: each rank sends to the one so many places further."""
+    span: int = 0
+    """Of a ``send_recv``: ranks stand in rows of so many, beyond which none sends; 0: all in one row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,10 +142,10 @@ class LocalGraph:
             self.learns.add(new)
         return new
 
-    def exchange(self, kind: str, node: Any, when: str, size: int, title: str, shift: int = 0) -> None:
+    def exchange(self, kind: str, node: Any, when: str, size: int, title: str, shift: int = 0, span: int = 0) -> None:
         """Note an exchange of ``size`` bytes next to a new node; none without bytes."""
         if size:
-            self.exchanges.append(NodeExchange(kind, size, node.name, when, title, shift))
+            self.exchanges.append(NodeExchange(kind, size, node.name, when, title, shift, span))
 
     def done(self) -> DividedExport:
         """Return the graph that was written."""
@@ -237,6 +239,7 @@ class CallExchange:
     """Places of the calls that wait for it."""
     name: str
     shift: int = 0
+    span: int = 0
 
 
 def placed(
@@ -278,7 +281,9 @@ def placed(
         else:
             place = gradients[first][0]
             made = [(place, _of_phase(readers.get(place, ()), calls, "backward"))]
-        found += [CallExchange(one.kind, one.bytes, after, before, one.name, one.shift) for after, before in made]
+        found += [
+            CallExchange(one.kind, one.bytes, after, before, one.name, one.shift, one.span) for after, before in made
+        ]
     return tuple(sorted(found, key=lambda one: one.after))
 
 

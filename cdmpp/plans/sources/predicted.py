@@ -163,7 +163,7 @@ class PredictedSource(StepSource):
                 (whole_s - busy_s + sum(p.intervals[LEVEL][side] for p in prices)) / whole_s for side in (0, 1)
             )
         exchanges = tuple(
-            OpExchange(one.kind, one.bytes, split[0], one.after, one.before, one.name, one.shift)
+            OpExchange(one.kind, one.bytes, split[0], one.after, one.before, one.name, one.shift, one.span)
             for one in sized.exchanges
         )
         warnings = (*step.warnings, *self._told(), *host_warnings(whole_s, busy_s))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cdmpp.collectives.collective import KINDS
@@ -37,6 +37,9 @@ class OpExchange:
     shift: int = 0
     """Of a ``send_recv``: each rank of the group sends to the one so many places further, if there is one, all at the
     same time; 0 for collectives."""
+    span: int = 0
+    """Of a ``send_recv``: the group stands in rows of so many ranks, beyond which none sends; 0: all in one row. Ranks
+    of a grid of 4 x 2 blocks have rows of 2 along its last axis."""
 
     def __post_init__(self) -> None:
         check_choice("kind of an exchange of operators", self.kind, tuple(KINDS))
@@ -45,6 +48,12 @@ class OpExchange:
             raise DataError(
                 f"{self.name or self.kind} has {self.bytes} bytes after op {self.after}, shift {self.shift}"
             )
+
+    def pairs(self, group: Sequence[int]) -> list[tuple[int, int]]:
+        """List senders with receivers of a message, for the ranks of a group in order."""
+        span = self.span or len(group)
+        ends = ((place, place + self.shift) for place in range(len(group)))
+        return [(group[a], group[b]) for a, b in ends if 0 <= b < len(group) and a // span == b // span]
 
 
 @dataclass(frozen=True)

@@ -300,7 +300,9 @@ class _Divided:
             row = each * math.prod(extents) // extents[axis]
             stride = math.prod(self.factors[axis + 1 :])
             for rows, shift in ((halos[axis][0], stride), (halos[axis][1], -stride)):
-                self.local.exchange("send_recv", new, when, max(0, rows) * row, title, shift)
+                self.local.exchange(
+                    "send_recv", new, when, max(0, rows) * row, title, shift, stride * self.factors[axis]
+                )
             extents[axis] += sum(max(0, one) for one in halos[axis])
 
     def _with_padding(self, node: Any, x: Any, args: list[Any], padding: list[int]) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 from network.training_networks import Depthwise
@@ -10,11 +12,13 @@ from plans.strategies.divided_ranks import Ranks
 from torch import nn
 from torch.nn import functional
 
+from cdmpp.collectives.topology import topology_of
 from cdmpp.errors import CdmppError
 from cdmpp.network.eager.step import export_step
 from cdmpp.network.workload import Workload
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.distributed_step import replay_plan
+from cdmpp.plans.lower import lower
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.plans.strategies.spatial import Window, _blocks, _Divided
@@ -224,3 +228,30 @@ def test_a_network_without_convolutions_cannot_be_divided():
     for degree in ("spatial", "filter", "channel"):
         with pytest.raises(CdmppError, match=f"{degree}=2: the network has no convolution"):
             source.work(4, ParallelDegrees(**{degree: 2}))
+
+
+class Norms(nn.Module):
+    """Its first operator reads halos, and ranks of DDP broadcast the buffers of its batch norm before that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = nn.Conv2d(3, 16, 3, 1, 1), nn.BatchNorm2d(16), nn.Conv2d(16, 16, 3, 1, 1)
+        self.head = nn.Linear(16, 8)
+
+    def forward(self, x):
+        x = self.second(functional.relu(self.norm(self.first(x))))
+        return self.head(functional.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+@pytest.mark.parametrize(("ranks", "pairs"), [(2, {1: 1}), (4, {1: 3}), (8, {1: 4, 2: 6})])
+def test_halos_go_between_neighbours_of_a_grid_only(ranks, pairs):
+    """8 ranks are 4 x 2 blocks: by hand 4 pairs lie next to each other along the last axis, and 6 along the first."""
+    source = source_of(Norms(), IMAGES)
+    plan = Plan(degrees=ParallelDegrees(spatial=ranks), model_parallel=(STRATEGIES["spatial"](),))
+    made = lower(source, plan, topology_of(ranks, "t4", link="pcie4"), 8).graph
+    halos = Counter(one.peers for one in made.exchanges if one.kind == "send_recv")
+    assert Counter(b - a for a, b in halos) == {**pairs, **{-shift: count for shift, count in pairs.items()}}
+    if ranks == 8:
+        assert {(a, b) for a, b in halos if b - a == 1} == {(0, 1), (2, 3), (4, 5), (6, 7)}
+    assert set(halos.values()) == {3}, "two in the forward pass, one of gradients"
+    assert replay_plan(source, plan, 8, device="t4", link="pcie4").iteration_s > 0, "nobody waits in a circle"
