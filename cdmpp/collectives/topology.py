@@ -237,22 +237,26 @@ def topology_of(
 
     A link may also be a ``*.csv`` file of timed messages (``messages.read_messages``). ``backend`` is gloo on CPUs,
     rccl on AMD's GPUs and nccl elsewhere, unless it is given. With ``can_grow`` a cluster gets more nodes of its kind
-    where ranks do not fit, and says so in ``warnings``. ``CdmppError`` where there is no such cluster, link or back
-    end, neither or both are given, or ranks do not fit.
+    where ranks do not fit. ``warnings`` say so, and where a cluster has other devices. ``CdmppError`` where there is no
+    such cluster, link or back end, neither or both are given, or ranks do not fit.
     """
     check_ranks(ranks)
     if cluster is not None and link is not None:
         raise CdmppError(f"cluster {cluster} and link {link}: a cluster names its own links, leave one out")
-    carries = backend or _backend(devices.get(device) if isinstance(device, str) else device)
+    device = devices.get(device) if isinstance(device, str) else device
+    carries = backend or _backend(device)
     if cluster is not None:
         described = clusters.get(cluster)
         grown = described.grown(ranks) if can_grow else described
-        found = on_cluster(grown, ranks, carries)
-        more = (
-            f"cluster {cluster} is described with {described.nodes} nodes, and {grown.nodes} of this kind are taken "
-            f"for {ranks:,} ranks: switches between them carry as much for all"
-        )
-        return found if grown is described else replace(found, warnings=(more,))
+        warnings = list[str]()
+        if described.device != device.name:
+            warnings.append(f"cluster {cluster} has {described.device}, and kernels are those of {device.name}")
+        if grown is not described:
+            warnings.append(
+                f"cluster {cluster} is described with {described.nodes} nodes, and {grown.nodes} of this kind are "
+                f"taken for {ranks:,} ranks: switches between them carry as much for all"
+            )
+        return replace(on_cluster(grown, ranks, carries), warnings=tuple(warnings))
     if link is not None and link.endswith(".csv"):
         return by_messages(read_messages(link, carries), ranks, carries)
     if link is not None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cdmpp import devices
-from cdmpp.collectives import cluster as clusters
 from cdmpp.collectives.collective import RANKS
 from cdmpp.collectives.topology import Topology, topology_of
 from cdmpp.devices import Device
@@ -91,7 +90,7 @@ def replay_step(
         )
     replayed = _replayed(RankWork(rank), rank, plan, topology, granularity, factors, fold=False)
     replayed = replace(replayed, global_batch=examples)
-    return replace(replayed, warnings=(*_warnings(step, cluster), *replayed.warnings))
+    return replace(replayed, warnings=(*step.prediction.warnings, *replayed.warnings))
 
 
 @checked(batch=BATCH, global_batch=BATCH)
@@ -226,10 +225,3 @@ def check_slow(slow: Mapping[int, float], ranks: int) -> Mapping[int, float]:
             allowed = f"a rank from 0 to {ranks - 1} and a positive factor of at most {_SLOWEST:g}"
             raise CdmppError(f"slow rank {rank}={factor:g}: expected {allowed}")
     return slow
-
-
-def _warnings(found: StepPrediction, cluster: str | None) -> tuple[str, ...]:
-    warnings = found.prediction.warnings
-    if cluster is not None and (has := clusters.get(cluster).device) != found.prediction.device:
-        warnings = (*warnings, f"cluster {cluster} has {has}, and kernels are those of {found.prediction.device}")
-    return warnings

@@ -23,6 +23,7 @@ from cdmpp.plans.scaling import ScalingPoint, next_limits, scaling
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.platform.progress import shown
 from cdmpp.steps.replay import replay
+from cdmpp.steps.strategy_replay import exchange_warnings
 from cdmpp.steps.transforms.merge_ops import merge_ops
 from cdmpp.units import quantity
 
@@ -57,6 +58,8 @@ class RankedPlan:
     """What most of the step goes into."""
     next_limit: str = ""
     """The quantity that binds next under the same strategies, and the number of devices at which it does."""
+    warnings: tuple[str, ...] = ()
+    """Reasons to doubt its replay, or that PyTorch refuses it, a sentence each."""
 
     @property
     def device_hours(self) -> float:
@@ -238,7 +241,8 @@ def _by_replay(question: Question, one: RankedPlan) -> RankedPlan:
     lowered = lower(question.source, one.plan, topology, question.global_batch, merge=True)
     step_s = replay(merge_ops(lowered.graph), topology, synchrony=one.plan.synchrony).step_s
     scale = step_s / one.step_s
-    return replace(one, step_s=step_s, low_s=one.low_s * scale, high_s=one.high_s * scale, by=REPLAY)
+    told = (*lowered.warnings, *exchange_warnings(lowered.graph.exchanges, topology))
+    return replace(one, step_s=step_s, low_s=one.low_s * scale, high_s=one.high_s * scale, by=REPLAY, warnings=told)
 
 
 def _rejected(judged: Judged) -> dict[str, int]:
@@ -277,6 +281,6 @@ def _help(question: Question) -> str:
 def _warnings(question: Question, ranked: Iterable[RankedPlan]) -> tuple[str, ...]:
     found = [*question.warnings, *question.topology(question.ranks).warnings]
     for one in list(ranked)[:1]:
-        batch = question.global_batch // one.plan.degrees.size("dp_replicate", "dp_shard")
-        found += question.source.work(batch, one.plan.degrees).warnings
+        topology = question.topology(question.ranks)
+        found += one.warnings or lower(question.source, one.plan, topology, question.global_batch).warnings
     return tuple(dict.fromkeys(found))

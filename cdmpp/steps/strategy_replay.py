@@ -81,7 +81,7 @@ def replay_exchanges(
         alone_s,
         busy_s + most_s,
         max(busy_s, least_s),
-        _warnings(exchanges, topology),
+        exchange_warnings(exchanges, topology),
         topology.ranks,
     )
 
@@ -133,8 +133,8 @@ def _sent_bytes(exchanges: Sequence[Exchange], topology: Topology) -> float:
     return max(sent.values(), default=0.0)
 
 
-def _warnings(exchanges: Sequence[Exchange], topology: Topology) -> tuple[str, ...]:
-    """Warnings of the collective model, at the largest exchange of each kind and shape of group."""
+def exchange_warnings(exchanges: Sequence[Exchange], topology: Topology) -> tuple[str, ...]:
+    """Return warnings of the topology and of its model, at the largest exchange of each kind and shape of group."""
     ordered = sorted(exchanges, key=lambda one: one.bytes)
     largest = {(one.kind, topology.shape(one.participants)): one for one in ordered}
     estimates = [

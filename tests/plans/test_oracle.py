@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cdmpp.collectives.interconnect import AlphaBeta
-from cdmpp.collectives.topology import fitted
+from cdmpp.collectives.topology import fitted, topology_of
 from cdmpp.errors import InfeasiblePlanError, UsageError
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.front import on_front
@@ -160,3 +160,15 @@ def test_the_best_plan_is_refined_by_the_search_of_its_settings(name):
     assert searched.default_cost.peak_bytes == pytest.approx(found.best.memory_bytes, rel=1e-3)
     assert searched.plan.degrees == found.best.plan.degrees
     assert searched.plan.gradient_accumulation_steps == found.best.plan.gradient_accumulation_steps
+
+
+def test_what_pytorch_refuses_of_a_plan_is_said():
+    found = ask(_question(strategies=("pipeline",), ranks=4, global_batch=2))
+    assert any("1f1b" in one.words and any("PyTorch" in text for text in one.warnings) for one in found.ranked)
+    assert set(found.ranked[0].warnings) <= set(found.warnings)
+
+
+def test_a_cluster_of_other_devices_is_said():
+    topology = topology_of(8, "a100", "dgx-h100")
+    assert topology.warnings == ("cluster dgx-h100 has h100, and kernels are those of a100",)
+    assert topology_of(8, "h100", "dgx-h100").warnings == ()
