@@ -10,6 +10,7 @@ import gc
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,18 @@ from torch.utils.weak import WeakIdKeyDictionary
 from benchmarks.gloo_jobs.jobs import STEPS, Job
 from benchmarks.gloo_jobs.predicted import plan_of
 from benchmarks.publish.markdown import table, write_page
+from cdmpp.collectives.interconnect import AlphaBeta
+from cdmpp.collectives.topology import fitted
 from cdmpp.network.eager.step import read_step
 from cdmpp.network.workload import Workload
+from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.lower import lower_work
 from cdmpp.plans.memory import Memory, MemoryParts
+from cdmpp.plans.plan import Plan
+from cdmpp.plans.refine import parts_of
+from cdmpp.plans.sources.source import RankWork
+from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.steps.from_prediction import gradients_of, modules_of
 from cdmpp.steps.step_graph import Op, RankGraph
 
@@ -35,9 +45,9 @@ PAGE = Path(__file__).parents[1] / "docs" / "results" / "plan-memory.md"
 HEAD = """# Memory of plans
 
 The most bytes of tensors that a rank of a small job on gloo holds in three steps, storages counted after
-each operator, and the peak that is estimated for the same plan without a run. Of ranks the one that holds most
-counts; buffers of gloo are none of them. *Largest part*: of the estimate. Written by
-`python -m benchmarks.plan_memory`."""
+each operator, and the peak that is estimated for the same plan without a run. Of ranks that hold alike the one that
+holds most counts; pipelines have 4 micro-batches. Buffers of gloo are none of them. *Largest part*: of the estimate.
+Written by `python -m benchmarks.plan_memory`."""
 _PORT = 29900
 
 
@@ -77,6 +87,45 @@ class Transformer(nn.Module):
         for block in self.blocks:
             x = block(x)
         return functional.cross_entropy(self.last(self.norm(x)).flatten(0, 1), tokens.flatten())
+
+
+class Stage(nn.Module):
+    """One of two stages of a transformer, which leaves the loss to the schedule."""
+
+    def __init__(self, whole: Transformer, number: int) -> None:
+        super().__init__()
+        self.first = nn.Identity() if number else whole.first
+        self.blocks = whole.blocks[2:] if number else whole.blocks[:2]
+        self.last = nn.Sequential(whole.norm, whole.last) if number else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.last(x)
+
+
+def pipeline(job: Job, model: Transformer, tokens: torch.Tensor) -> Callable[[], None]:
+    """The rank's stage of the transformer; each micro-batch is as large as ``tokens``."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+    number, many = dist.get_rank(), tokens.repeat(job.batches, 1)
+    module = Stage(model, number)
+    optimizer = job.optimizer(module.parameters(), lr=1e-3)
+    kind = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}[job.settings["schedule"]]
+    schedule = kind(
+        PipelineStage(module, number, 2, torch.device("cpu")),
+        job.batches,
+        loss_fn=lambda output, target: functional.cross_entropy(output.flatten(0, 1), target.flatten()),
+    )
+    given, target = ((), {"target": many}) if number else ((many,), {})
+
+    def step() -> None:
+        optimizer.zero_grad()
+        schedule.step(*given, **target, return_outputs=job.settings["return_outputs"])
+        optimizer.step()
+
+    return step
 
 
 class Residual(nn.Module):
@@ -124,9 +173,16 @@ def _jobs() -> tuple[Job, ...]:
             ("fsdp, reshard_after_forward=False", "fsdp", (2,), {"reshard_after_forward": False}, 1),
             ("hsdp, 2 replicas", "fsdp", (4,), {"replicas": 2}, 1),
         )
+    ) + tuple(
+        Job(name, "transformer", PIPELINE, (2,), {"schedule": schedule, "return_outputs": returns}, 4, optimizer=adamw)
+        for schedule in ("1f1b", "gpipe")
+        for returns in (True, False)
+        for name in (f"pipeline, {schedule}, return_outputs={returns}",)
     )
 
 
+PIPELINE = "stages of a transformer"
+"""Scheme of the jobs whose ranks hold a stage each."""
 JOBS = _jobs()
 
 
@@ -146,11 +202,11 @@ class Watch(TorchDispatchMode):
         return result
 
 
-def measured_bytes(job: Job, ranks: int, port: int) -> int:
-    """Run the job; the most that any rank held."""
+def measured_bytes(job: Job, ranks: int, port: int) -> list[int]:
+    """Run the job; the most that each rank held."""
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(_rank, (JOBS.index(job), ranks, port, folder), nprocs=ranks)
-        return max(json.loads((Path(folder) / str(rank)).read_text()) for rank in range(ranks))
+        return [json.loads((Path(folder) / str(rank)).read_text()) for rank in range(ranks)]
 
 
 def _rank(rank: int, number: int, ranks: int, port: int, folder: str) -> None:
@@ -161,7 +217,7 @@ def _rank(rank: int, number: int, ranks: int, port: int, folder: str) -> None:
     job = JOBS[number]
     make, example = NETWORKS[job.network]
     with Watch() as watch:
-        step = STEPS[job.scheme](job, make(), example())
+        step = (pipeline if job.scheme == PIPELINE else STEPS[job.scheme])(job, make(), example())
         for _ in range(3):
             step()
             gc.collect()  # steps leave cycles behind, with what they hold
@@ -170,8 +226,8 @@ def _rank(rank: int, number: int, ranks: int, port: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def estimated(job: Job, ranks: int) -> MemoryParts:
-    """What the plan of the job is estimated to hold."""
+def estimated(job: Job, ranks: int) -> list[MemoryParts]:
+    """What a rank of each stage of the plan of the job is estimated to hold."""
     make, example = NETWORKS[job.network]
     workload = Workload(
         make(),
@@ -183,29 +239,39 @@ def estimated(job: Job, ranks: int) -> MemoryParts:
     step = read_step(workload, "cpu").step
     ops = tuple(
         Op(
-            one.call.name, one.phase, 0.0, is_recomputed=one.is_recomputed, output_bytes=one.call.output_bytes,
-            inputs=one.call.inputs, saved_bytes=one.call.saved_bytes,
+            one.call.name, one.phase, 1e-3, is_recomputed=one.is_recomputed, output_bytes=one.call.output_bytes,
+            inputs=one.call.inputs, saved_bytes=one.call.saved_bytes, result_bytes=one.call.result_bytes,
+            forward=one.call.forward,
         )
         for one in step.calls
     )  # fmt: skip
     rank = RankGraph(0, ops, gradients_of(step), modules_of(step), buffers=step.buffers)
-    return Memory(step.memory, rank).parts(plan_of(job, ranks))
+    if job.scheme != PIPELINE:
+        return [Memory(step.memory, rank).parts(plan_of(job, ranks))]
+    stages = Pipeline(micro_batches=job.batches, cuts=("blocks.2",), **job.settings)
+    plan, work = Plan(DDP(), ParallelDegrees(pp=ranks), model_parallel=(stages,)), RankWork(rank, memory=step.memory)
+    return parts_of(work, plan, lower_work(work, plan, fitted(AlphaBeta(1e-4, 1e-9), ranks)), is_gpu=False)
 
 
 def main() -> None:
     rows, ratios = [], []
     for job in JOBS:
         for ranks in job.ranks:
-            held, parts = measured_bytes(job, ranks, _PORT + len(rows)), estimated(job, ranks)
-            ratios.append(parts.peak_bytes / held)
-            sizes = (f"{held / 1e6:.1f}", f"{parts.peak_bytes / 1e6:.1f}", f"{ratios[-1]:.3f}")
-            rows.append((job.network, job.name, str(ranks), *sizes, parts.largest))
-            print(*rows[-1], parts, flush=True)
+            each, stages = measured_bytes(job, ranks, _PORT + len(rows)), estimated(job, ranks)
+            for number, parts in enumerate(stages):
+                held = max(each) if len(stages) == 1 else each[number]
+                ratios.append(parts.peak_bytes / held)
+                sizes = (f"{held / 1e6:.1f}", f"{parts.peak_bytes / 1e6:.1f}", f"{ratios[-1]:.3f}")
+                name = job.name if len(stages) == 1 else f"{job.name}, stage {number}"
+                rows.append((job.network, name, str(ranks), *sizes, parts.largest))
+                print(*rows[-1], parts, flush=True)
             _write(rows, ratios)
 
 
 def _write(rows: list[tuple[str, ...]], ratios: list[float]) -> None:
-    summary = f"{len(rows)} jobs: estimate over measured from {min(ratios):.3f} to {max(ratios):.3f}"
+    summary = (
+        f"{len(rows)} ranks of {len(JOBS)} jobs: estimate over measured from {min(ratios):.3f} to {max(ratios):.3f}"
+    )
     heads = ["network", "plan", "ranks", "measured MB", "estimated MB", "ratio", "largest part"]
     write_page(PAGE, [*HEAD.splitlines(), "", f"{summary} (torch {torch.__version__}).", "", *table(heads, rows)])
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from cdmpp.network.graph import NetworkGraph
@@ -26,7 +27,10 @@ class Written(Protocol):
 
 
 def alive_of(
-    calls: Sequence[Written], runs: Sequence[tuple[int, bool]], to_end: Collection[int] = ()
+    calls: Sequence[Written],
+    runs: Sequence[tuple[int, bool]],
+    to_end: Collection[int] = (),
+    held: Mapping[int, int] = MappingProxyType({}),
 ) -> list[tuple[int, int]]:
     """Return the bytes alive while each run writes its result, and after it: a result lives until its last reader ran.
 
@@ -37,6 +41,7 @@ def alive_of(
         runs: place of each call as they run, and whether it reads only what autograd saved. A call that runs twice
             writes twice, and the second result is read from then on.
         to_end: places of calls whose results live to the end.
+        held: place of a call -> so many bytes of what its first run writes live to the end.
     """
     latest = dict[int, int]()
     """Place -> the run whose bytes are read."""
@@ -50,12 +55,13 @@ def alive_of(
     for place in to_end:
         if place in latest:
             ends[False][latest[place]] = len(runs)
-    freed = Counter[int]()
+    freed, left = Counter[int](), dict(held)
     for run, (place, _) in enumerate(runs):
         size, saved = calls[place].output_bytes, calls[place].saved_bytes
         saved = size if saved is None else saved
-        freed[ends[False][run]] += size - saved
-        freed[max(ends[False][run], ends[True][run])] += saved
+        stays = left.pop(place, 0)
+        freed[ends[False][run]] += max(size - saved - stays, 0)
+        freed[max(ends[False][run], ends[True][run])] += saved - min(max(stays - (size - saved), 0), saved)
     alive, found = 0, list[tuple[int, int]]()
     for run, (place, _) in enumerate(runs):
         alive += calls[place].output_bytes

@@ -206,7 +206,9 @@ def _fill(
     update_s = stages.phase_s("update", stages.compute_s) / replicas.shards
     busiest = (np.arange(len(forward_s)), (forward_s + backward_s).argmax(axis=1))
     longest_s = (forward_s + backward_s)[busiest][which]
-    passes_s, in_flight = np.empty(len(own)), np.ones((len(own), forward_s.shape[1]))
+    passes_s, in_flight, kept = np.empty(len(own)), *(np.full((len(own), forward_s.shape[1]), n) for n in (1, 0))
+    for pipeline in (one for one in combination.model_parallel if isinstance(one, Pipeline)):
+        kept = np.stack([pipeline.kept(stage, degrees.pp, many) for stage in range(degrees.pp)], axis=1)
     for number, schedule in enumerate(plans.schedules):
         rows = plans.schedule[own] == number
         passes_s[rows] = schedule.passes_s(forward_s[which[rows]], backward_s[which[rows]], many[rows])
@@ -236,7 +238,7 @@ def _fill(
         ("low_s", [one.low for one in works], replicas.low), ("high_s", [one.high for one in works], replicas.high),
     ):  # fmt: skip
         found[name][own] = computed_s * np.array(of_kernels)[which] + found["exposed_s"][own] * of_exchanges
-    found["memory_bytes"][own] = stages.peak_bytes(strategy, sizes, which, many, in_flight)
+    found["memory_bytes"][own] = stages.peak_bytes(strategy, sizes, which, many, in_flight, kept)
     sent_s = sum(replicas.part_s.values(), np.zeros(1))
     found["start_up_share"][own] = replicas.start_up_s.sum() / (sent_s.sum() or 1.0)
     for part, each in replicas.part_s.items():

@@ -12,6 +12,7 @@ import numpy as np
 from cdmpp.network.liveness import alive_of
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.allocator import CONTEXT, PARTLY_FILLED, taken_bytes
+from cdmpp.plans.cut_places import result_bytes
 from cdmpp.plans.plan import Plan
 from cdmpp.steps.step_graph import Gradient, Op, RankGraph
 from cdmpp.steps.strategy import RankBytes
@@ -33,6 +34,8 @@ class LiveBytes:
     """The same where gradients live to the end of the backward pass."""
     gradients: Bytes
     """Bytes of gradients among ``with_gradients``."""
+    outputs: Bytes = 0
+    """Bytes of what a stage hands on; ``torch.distributed.pipelining`` keeps it to the end of the backward pass."""
 
 
 @dataclass(frozen=True)
@@ -76,18 +79,21 @@ def peak_parts(
     in_flight: Bytes = 1,
     batches: Bytes = 1,
     received: Bytes = 0,
+    returned: Bytes = 0,
+    kept: Bytes = 0,
 ) -> MemoryParts:
     """Return what a rank holds at its peak, by closed form; every number may be an array over plans.
 
-    The peak is in the passes or in the update. In the passes all but one of the micro-batches in flight hold what they
-    saved. That is the peak of the timeline where some micro-batch ends its backward pass before as many are in flight
-    for the last time, as under 1F1B with more micro-batches than stages; else the sum counts all gradients of a first
-    micro-batch that are not there yet, and is above the timeline by at most the rank's gradients. Where a rank keeps a
-    share of its gradients, results and gradients are at most as many as two bounds say: the most results, with all that
-    passes and the share; and results with whole gradients, with the share.
+    The peak is in the passes, where outputs are put together, or in the update. In the passes all but one of the
+    micro-batches in flight hold what they saved. That is the peak of the timeline where some micro-batch ends its
+    backward pass before as many are in flight for the last time, as under 1F1B with more micro-batches than stages;
+    else the sum counts all gradients of a first micro-batch that are not there yet, and is above the timeline by at
+    most the rank's gradients. Where a rank keeps a share of its gradients, results and gradients are at most as many as
+    two bounds say: the most results, with all that passes and the share; and results with whole gradients, with the
+    share.
 
-    Not counted: outputs that ``torch.distributed.pipelining`` keeps, those in flight, and with ``return_outputs``, its
-    default, the last stage's of all micro-batches.
+    Outputs that are returned live from their forward pass to the next step, those of all micro-batches; after the
+    passes they are copied into one. What the caller keeps of that is not counted.
 
     Args:
         held: what the rank would hold if it were the only one of its stage.
@@ -98,6 +104,9 @@ def peak_parts(
             are for GPipe, ``min(micro_batches, stages - stage)`` for 1F1B with stages from 0 up.
         batches: gradient accumulation steps.
         received: bytes that neighbours in a pipeline send for one micro-batch; PyTorch has buffers for each.
+        returned: bytes of gradients that go to the stage before; those of one micro-batch are there until the next
+            one has its own.
+        kept: micro-batches whose outputs are returned: all on the last stage, else 0.
     """
     adds_up = np.logical_or(own.holds_gradients, np.multiply(micro_batches, batches) > 1)
     share = np.minimum(own.gradient_bytes / np.maximum(held.gradient_bytes, 1), 1)
@@ -109,16 +118,23 @@ def peak_parts(
         adds_up, own.gradient_bytes + own.passing_bytes, np.maximum(most - live.passes, share * live.gradients)
     )
     alive = np.subtract(in_flight, 1) * live.saved + np.where(adds_up, live.passes, most - gradients)
-    in_passes = gradients + alive + own.gathered_bytes >= own.gradient_bytes + own.update_bytes
+    alive = alive + np.maximum(np.subtract(kept, in_flight), 0) * live.outputs
+    outputs = np.multiply(kept, live.outputs)
+    copied = np.where(outputs > own.update_bytes, outputs, 0)
+    workspace = np.where(copied, 0, own.update_bytes)
+    in_passes = gradients + alive + own.gathered_bytes >= own.gradient_bytes + outputs + copied + workspace
     return MemoryParts(
         own.parameter_bytes,
         np.where(in_passes, gradients, own.gradient_bytes),
         own.state_bytes,
         held.buffer_bytes,
         np.multiply(held.input_bytes, micro_batches),
-        np.where(in_passes, alive, 0),
-        own.bucket_bytes + np.multiply(received, micro_batches) + np.where(in_passes, own.gathered_bytes, 0),
-        np.where(in_passes, 0, own.update_bytes),
+        np.where(in_passes, alive, outputs + copied),
+        own.bucket_bytes
+        + np.multiply(received, micro_batches)
+        + returned * np.greater(micro_batches, 1)
+        + np.where(in_passes, own.gathered_bytes, 0),
+        np.where(in_passes, 0, workspace),
     )
 
 
@@ -131,6 +147,8 @@ class Memory:
     """The rank's ops of one micro-batch with the bytes they write and read, its gradients and modules."""
     is_gpu: bool = False
     """True if PyTorch's caching allocator and the context of a GPU count."""
+    outputs: tuple[int, ...] = ()
+    """Places of the ops whose results a stage of a pipeline hands on."""
     _live: dict[tuple[tuple[str, ...], bool], LiveBytes] = field(default_factory=dict, compare=False, repr=False)
 
     def live(self, recomputed: tuple[str, ...] = (), is_taken: bool = False) -> LiveBytes:
@@ -144,18 +162,26 @@ class Memory:
             is_taken: whether bytes are those that the allocator takes.
         """
         if (key := (recomputed, is_taken)) not in self._live:
-            found, unmade = _live(self.rank, recomputed, is_taken), self._unmade_bytes
+            found, unmade = _live(self.rank, self.outputs, recomputed, is_taken), self._unmade_bytes
             made = replace(found, with_gradients=found.with_gradients + unmade, gradients=found.gradients + unmade)
             self._live[key] = made
         return self._live[key]
 
-    def parts(self, plan: Plan, micro_batches: int = 1, in_flight: int = 1, received_bytes: int = 0) -> MemoryParts:
+    def parts(
+        self,
+        plan: Plan,
+        micro_batches: int = 1,
+        in_flight: int = 1,
+        received_bytes: int = 0,
+        returned_bytes: int = 0,
+        kept: int = 0,
+    ) -> MemoryParts:
         """Return what the rank holds at its peak under a plan, as ``peak_parts`` does. Buffers of NCCL are unknown."""
         batches, modules = plan.gradient_accumulation_steps, self.rank.modules
         sizes = {name: getattr(plan.degrees, name) for name in plan.replicating}
         strategy = plan.strategy.in_pipeline() if micro_batches > 1 else plan.strategy
         own = strategy.rank_bytes(self.held, modules, sizes, micro_batches * batches)
-        schedule = micro_batches, in_flight, batches, received_bytes
+        schedule = micro_batches, in_flight, batches, received_bytes, returned_bytes, kept
         found = peak_parts(self.held, own, self.live(plan.recompute), *schedule)
         if self.is_gpu:
             taken = peak_parts(self.held, own, self.live(plan.recompute, is_taken=True), *schedule)
@@ -170,7 +196,7 @@ class Memory:
     @cached_property
     def _unmade_bytes(self) -> int:
         """Bytes of gradients that no call writes, where the backward pass is a ratio of the forward pass."""
-        return max(0, self.held.live_bytes - _live(self.rank, (), False).with_gradients)
+        return max(0, self.held.live_bytes - _live(self.rank, (), (), False).with_gradients)
 
 
 def rounded_bytes(held: StepMemory, gradients: Sequence[Gradient], own: RankBytes) -> int:
@@ -187,27 +213,37 @@ def rounded_bytes(held: StepMemory, gradients: Sequence[Gradient], own: RankByte
     return PARTLY_FILLED + copies * sum(taken_bytes(size) - size for size in sizes)
 
 
-def _live(rank: RankGraph, recomputed: tuple[str, ...], is_taken: bool) -> LiveBytes:
+def _live(rank: RankGraph, outputs: tuple[int, ...], recomputed: tuple[str, ...], is_taken: bool) -> LiveBytes:
     ops = [_taken(op) for op in rank.ops] if is_taken else rank.ops
     order = [(place, again) for place, again in run_order(rank, recomputed) if ops[place].phase != "update"]
     runs = [
         (place, ops[place].phase == "backward" and not (ops[place].is_recomputed or again)) for place, again in order
     ]
-    passes = alive_of(ops, runs)
+    handed_on = {place: result_bytes(ops[place]) for place in (_written(ops, one) for one in outputs)}
+    passes = alive_of(ops, runs, (), handed_on)
     forward = [run for run, (place, again) in enumerate(order) if ops[place].phase == "forward" and not again]
     made = {one.ready_after for one in rank.gradients if one.is_used}
-    kept = alive_of(ops, runs, made)
+    kept = alive_of(ops, runs, made, handed_on)
     peak = max(range(len(runs)), key=lambda run: kept[run][0], default=0)
     return LiveBytes(
         passes[forward[-1]][1] if forward else 0,
         max((during for during, _ in passes), default=0),
         kept[peak][0] if kept else 0,
         sum(ops[place].output_bytes for place, _ in order[: peak + 1] if place in made),
+        sum(handed_on.values()),
     )
+
+
+def _written(ops: Sequence[Op], place: int) -> int:
+    """Place of the op that wrote the bytes of a result: one that works in place hands on what it reads."""
+    while not ops[place].output_bytes and ops[place].inputs:
+        place = ops[place].inputs[0]
+    return place
 
 
 def _taken(op: Op) -> Op:
     """The op with the bytes that the allocator takes for its results; what is saved and what is not lie apart."""
     saved = op.saved_bytes if op.saved_bytes is None else taken_bytes(op.saved_bytes)
     rest = taken_bytes(op.output_bytes - (op.saved_bytes or 0))
-    return replace(op, output_bytes=rest + (saved or 0), saved_bytes=saved)
+    result = op.result_bytes and taken_bytes(op.result_bytes)
+    return replace(op, output_bytes=rest + (saved or 0), saved_bytes=saved, result_bytes=result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -109,7 +109,7 @@ def plan_of(
     """Make a plan; ``many`` are micro-batches where there is a pipeline, else gradient accumulation steps."""
     piped = degrees.pp > 1
     dividing = tuple(
-        Pipeline(schedule=schedule, micro_batches=many) if isinstance(one, Pipeline) else one
+        replace(one, schedule=schedule, micro_batches=many) if isinstance(one, Pipeline) else one
         for one in combination.model_parallel
     )
     return Plan(combination.strategy, degrees, 1 if piped else many, recomputed, model_parallel=dividing)

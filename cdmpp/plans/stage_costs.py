@@ -182,8 +182,9 @@ class StageCosts:
         return costs_s, least_s, ends_s
 
     def peak_bytes(
-        self, strategy: Strategy, sizes: Mapping[str, int], which: np.ndarray, many: np.ndarray, in_flight: np.ndarray
-    ) -> Floats:
+        self, strategy: Strategy, sizes: Mapping[str, int], which: np.ndarray, many: np.ndarray, in_flight: np.ndarray,
+        kept: np.ndarray,
+    ) -> Floats:  # fmt: skip
         """Return the most bytes of the heaviest stage for several plans; NaN where memory is unknown.
 
         Args:
@@ -192,6 +193,7 @@ class StageCosts:
             which: place of the micro-batch of each plan.
             many: forward passes of one step of each plan.
             in_flight: micro-batches whose activations a stage holds; a row a plan, a column a stage.
+            kept: micro-batches whose outputs a stage keeps; the same.
         """
         found, piped = [], len(self.structure.stages) > 1
         batches = np.array([work.batch for work in self.works], np.float64)[which]
@@ -200,6 +202,7 @@ class StageCosts:
                 return np.full(len(which), np.nan)
             (low, held, live), (high, most_held, most_live) = one.live
             share, received = (batches - low) / max(high - low, 1), self._received_bytes(number)[which]
+            returned = sum(self._messages(one.returned), np.zeros(len(self.works)))[which]
             peak = np.zeros(len(which))
             for is_many in (False, True):
                 rows = (many > 1) == is_many
@@ -207,6 +210,7 @@ class StageCosts:
                 peak[rows] = peak_parts(
                     between(held, most_held, share[rows]), own, between(live, most_live, share[rows]),
                     many[rows] if piped else 1, in_flight[rows, number], 1 if piped else many[rows], received[rows],
+                    returned[rows], kept[rows, number],
                 ).peak_bytes  # fmt: skip
                 if self.structure.is_gpu:
                     peak[rows] += CONTEXT + rounded_bytes(held, one.graph.gradients, own)

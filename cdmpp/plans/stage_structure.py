@@ -147,7 +147,7 @@ class StageStructure:
             if columns.work.memory is not None:
                 held = held_by(columns.work.memory, columns.work.rank, stage, number)
                 names = tuple(one.name for one in can_recompute(stage.rank)) if self.recomputes else ()
-                live = Memory(held, stage.rank, self.is_gpu).live(names, self.is_gpu)
+                live = Memory(held, stage.rank, self.is_gpu, stage.outputs).live(names, self.is_gpu)
                 found.append((columns.batch, held, live))
         return tuple(found)
 

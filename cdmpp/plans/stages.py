@@ -29,6 +29,8 @@ class Stage:
     """Bytes of each tensor that it sends to the next stage in the forward pass."""
     returned_bytes: tuple[int, ...] = ()
     """Bytes of each gradient that it sends to the stage before in the backward pass."""
+    outputs: tuple[int, ...] = ()
+    """Places among its ops of those whose results it hands on: to later stages, and the last one to the loss."""
     tied: tuple[str, ...] = ()
     """Names of parameters that other stages hold too: their gradients are summed over these stages once a step."""
 
@@ -112,6 +114,7 @@ class _Cut:
             share,
             tuple(size for size, _ in self._tensors(number)),
             tuple(size for size, has_gradient in self._tensors(number - 1) if has_gradient),
+            tuple(new[one] for one in self._handed_on(number) if one in new),
             tuple(one.name for one in gradients if len(self.holders[one.name]) > 1),
         )
 
@@ -135,6 +138,10 @@ class _Cut:
                     f"pipeline: op {op.name!r} of stage {number} reads what {self.on.rank.ops[one].name!r} of stage "
                     f"{other} makes: cut elsewhere"
                 )
+
+    def _handed_on(self, number: int) -> tuple[int, ...]:
+        """Places of the ops whose results leave a stage; of the last one what the last layer with parameters makes."""
+        return self.on.tensors(self.cuts[number]) if number < len(self.cuts) else self.on.layers[-1:]
 
     def _tensors(self, number: int) -> list[tuple[int, bool]]:
         """Bytes of each tensor between stage ``number`` and the next, and whether it has a gradient."""

@@ -11,10 +11,14 @@ import pytest
 
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.collectives.topology import fitted
+from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.lower import lower_work
+from cdmpp.plans.plan import Plan
 from cdmpp.plans.question import Question
-from cdmpp.plans.refine import peak_of
+from cdmpp.plans.refine import parts_of, peak_of
 from cdmpp.plans.sources.table import TableSource
+from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.steps.from_layers import Layer
 
 ROWS = (
@@ -47,10 +51,10 @@ def test_the_heaviest_stage_counts_and_not_the_average():
     """8 micro-batches of one example. The last stage has 72 kB of parameters, gradients and twice as much Adam states.
 
     While the head's gradient is made, 3 x 10 + 50 kB are saved, and gradients of 60 and 1 kB are there. Eight received
-    results of 1 kB lie beside them.
+    results of 1 kB lie beside them, seven outputs to be returned, and the gradient that went to the first stage last.
     """
     closed, own = plans(8)[8]
-    assert own == 4 * 72_000 + 80_000 + 61_000 + 8 * 1000
+    assert own == 4 * 72_000 + 80_000 + 61_000 + 8 * 1000 + 7 * 1000 + 1000
     assert closed == pytest.approx(own)
 
 
@@ -66,5 +70,33 @@ def test_few_micro_batches_are_in_flight_whole():
 
 def test_gpipe_holds_what_all_micro_batches_saved():
     closed, own = plans(8, "gpipe")[8]
-    assert own == 4 * 72_000 + 8 * 80_000 + 61_000 + 8 * 1000
+    assert own == 4 * 72_000 + 8 * 80_000 + 61_000 + 8 * 1000 + 1000
     assert closed == pytest.approx(own)
+
+
+LOGITS = (*ROWS[:7], Layer("head", 1e-3, 2e-3, 60_000, 40_000, saved_bytes=0), Layer("loss", 0.0, 0.0, 0, 0, 50_000))
+"""The head makes 40 kB that no backward pass reads, and the loss saves 50 kB."""
+
+
+def stages(schedule, returns, rows=LOGITS, many=8):
+    pipeline = Pipeline(schedule, many, ("block.3",), return_outputs=returns)
+    plan = Plan(DDP(), ParallelDegrees(pp=2), model_parallel=(pipeline,))
+    source = TableSource(rows)
+    work = source.work(1, plan.degrees)
+    return [one.peak_bytes for one in parts_of(work, plan, lower_work(work, plan, links(2)), False)]
+
+
+@pytest.mark.parametrize(("schedule", "returns", "outputs", "saved"), [
+    ("1f1b", False, 1, 1), ("1f1b", True, 8, 1), ("gpipe", False, 8, 8), ("gpipe", True, 8, 8),
+])  # fmt: skip
+def test_outputs_live_to_their_backward_pass_or_to_the_end_of_the_step(schedule, returns, outputs, saved):
+    """``fwd_cache`` of a stage of ``torch.distributed.pipelining`` has them, and ``output_chunks`` if it returns them.
+
+    The gradient of the output, 40 kB, lives where most does. Returned outputs are copied into one after the passes.
+    """
+    first, last = stages(schedule, returns)
+    in_passes, copied = saved * 80_000 + outputs * 40_000 + 40_000, 2 * 8 * 40_000 if returns else 0
+    assert last == 4 * 72_000 + max(in_passes, copied) + 8 * 1000 + 1000
+    in_flight = 8 if schedule == "gpipe" else 2
+    # Its last block saved its own output. The first layer's gradient is made when only the output of one is left.
+    assert first == 4 * 72_000 + (in_flight - 1) * 30_000 + 60_000 + 1000 + 8 * 1000

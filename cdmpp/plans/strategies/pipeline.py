@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from cdmpp.errors import CdmppError
 from cdmpp.plans.balance import balanced
@@ -52,6 +53,8 @@ class Pipeline(Strategy):
     that the slowest is as fast as can be."""
     overlap: bool = field(default=False, kw_only=True)
     """True if a stage computes while it sends and receives."""
+    return_outputs: bool = field(default=True, kw_only=True)
+    """True if ``schedule.step`` returns the outputs, as by default: the last stage keeps those of all micro-batches."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,6 +67,10 @@ class Pipeline(Strategy):
     def order(self) -> Schedule:
         """Return the schedule."""
         return SCHEDULES[self.schedule]()
+
+    def kept(self, stage: int, stages: int, micro_batches: Any) -> Any:
+        """Return of how many micro-batches a stage keeps the outputs to the step's end; of an array one for each."""
+        return micro_batches * int(self.return_outputs and stages > 1 and stage == stages - 1)
 
     def check(self, ranks: int) -> None:
         """Raise ``CdmppError`` where the cuts do not make so many stages."""
@@ -104,6 +111,7 @@ class Pipeline(Strategy):
             "micro_batches": lambda: f"{self.micro_batches} micro-batches",
             "cuts": lambda: "balanced stages" if self.cuts is None else f"stages begin with {', '.join(self.cuts)}",
             "overlap": lambda: f"stages compute {'while they' if self.overlap else 'or'} send and receive",
+            "return_outputs": lambda: f"outputs are {'' if self.return_outputs else 'not '}returned",
         }
         return texts[setting]()
 
@@ -111,8 +119,9 @@ class Pipeline(Strategy):
         """Cut the model, and run its stages in the order of the schedule."""
         name = {"1f1b": "Schedule1F1B", "gpipe": "ScheduleGPipe"}.get(self.schedule, self.schedule)
         cuts = "" if self.cuts is None else "".join(f'"{one}": SplitPoint.BEGINNING, ' for one in self.cuts)
+        asked = "" if self.return_outputs else ", return_outputs=False"
         return (
             f"pipe = pipeline(model, mb_args=(micro_batch,), split_spec={{{cuts.removesuffix(', ')}}})",
             f"schedule = {name}(pipe.build_stage(rank, device), n_microbatches={self.micro_batches}, loss_fn=loss_fn)",
-            "# schedule.step(..., return_outputs=False): else the last stage keeps the outputs of all micro-batches",
+            f"schedule.step(*inputs{asked})",
         )
