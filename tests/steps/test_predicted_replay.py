@@ -101,6 +101,7 @@ def test_a_network_goes_all_the_way(found):
         ({"ranks": 5, "cluster": "cpus-ethernet"}, "5 ranks do not fit on cluster cpus-ethernet: it has 4 devices"),
         ({"ranks": 2, "link": "ethernet-25g", "strategy": "zeros"}, "unknown parallel strategy 'zeros'"),
         ({"ranks": 2, "link": "ethernet-25g", "granularity": "all"}, "unknown granularity 'all'"),
+        ({"ranks": 2, "link": "ethernet-25g", "global_batch": 2**20}, "predict the step at 524288 examples"),
     ],
 )
 def test_what_cannot_be_asked_is_said(found, options, told):

@@ -217,10 +217,14 @@ def test_a_plan_is_replayed_with_the_exchanges_of_its_operators(degree, ranks, r
         degrees=ParallelDegrees(dp_replicate=replicas, **{degree: ranks}), model_parallel=(STRATEGIES[degree](),)
     )
     place = {"device": "t4", "link": "pcie4"}
-    replayed = replay_plan(source, plan, 8 * replicas, **place)
+    replayed = replay_plan(source, plan, global_batch=8 * replicas, **place)
     rank = source.work(8, plan.degrees).rank
     alone_s = rank.start_s + sum(op.duration_s + op.gap_s for op in rank.ops)
     assert replayed.iteration_s > alone_s
+    assert replayed == replay_plan(source, plan, 8, **place) and replayed.global_batch == 8 * replicas
+    for given in ({}, {"batch": 8, "global_batch": 8 * replicas}):
+        with pytest.raises(CdmppError, match="batch and global_batch: give one of them"):
+            replay_plan(source, plan, **given, **place)
 
 
 def test_a_network_without_convolutions_cannot_be_divided():
