@@ -22,7 +22,9 @@ def add_runtime(verb: argparse.ArgumentParser) -> None:
     """Declare which runtime runs a network, and with which schedules."""
     rule = "best_of:K (the best of K sampled schedules by prediction), untuned, or database:DIR (default best_of:16)"
     verb.add_argument("--schedule", type=text, help=rule)
-    runtime = "tvm, whose programs are scheduled, or torch, whose libraries serve it eagerly (default tvm)"
+    runtime = (
+        "tvm, whose programs are scheduled, or torch, whose libraries serve it eagerly (default tvm; cdmpp plan: torch)"
+    )
     verb.add_argument("--runtime", choices=RUNTIMES, help=runtime)
 
 

@@ -13,7 +13,7 @@ from cdmpp.cli import step
 from cdmpp.cli.network import workload_of
 from cdmpp.cli.output import show
 from cdmpp.cli.plan_options import add_memory_argument, add_search_arguments, write_plan
-from cdmpp.cli.ranks import searched_settings
+from cdmpp.cli.ranks import check_searched
 from cdmpp.cli.table import is_table, table_source
 from cdmpp.errors import UsageError
 from cdmpp.platform.limits import Limits, numbers, text
@@ -52,6 +52,11 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     ways.add_argument("--scaling", action="store_true", help="the best plan of each kind on 1 to 4,096 devices too")
     runs = "measured runs of the same job: a CSV file with plan (a file), global_batch and seconds of a step"
     ways.add_argument("--calibrate", type=text, metavar="RUNS.CSV", help=runs)
+    verb.epilog = (
+        "All ways to train are ranked. --strategy or --plan names one way, whose settings are searched. What a search "
+        "chooses or compares by itself (--bucket-mb, --servers, --pipeline-schedule, --micro-batches, --no-overlap, "
+        "--ring-steps) and --timeline are options of cdmpp step. NETWORK may also be a table of measured layers."
+    )
     verb.set_defaults(optimize=True, runtime="torch")
 
 
@@ -100,13 +105,13 @@ def _question(options: argparse.Namespace) -> Question:
 
     if options.ranks is None:
         raise UsageError("--ranks is missing: say how many devices train, as in --gpus 8")
-    if given := searched_settings(options):
-        raise UsageError(f"{given[0]} does not go with a search, which chooses it: leave it out")
+    check_searched(options)
     if options.timeline is not None:
         raise UsageError("--timeline is of one plan: write it by --save-plan, then `cdmpp step --plan` has a timeline")
     step.checked_runtime(options)
     names = tuple(filter(None, (options.strategies or "").replace(" ", "").split(",")))
     combinations(names)
+    _check_explained(options, names)
     device = devices.get(options.device)
     place = {"cluster": options.cluster, "link": options.link, "backend": options.backend, "can_grow": True}
     topology_of(options.ranks, device, **place)
@@ -123,6 +128,21 @@ def _question(options: argparse.Namespace) -> Question:
         device.kind != "cpu",
         (*(() if options.batch or options.global_batch else (assumed,)), *told),
     )
+
+
+def _check_explained(options: argparse.Namespace, names: tuple[str, ...]) -> None:
+    asked, most = options.explain, max(options.top, options.replays)
+    if asked is None:
+        return
+    if asked.lstrip("-").isdecimal():
+        if not 1 <= int(asked) <= most:
+            raise UsageError(f"--explain {asked}: expected a place from 1 to {most} (--top), or strategies")
+    elif names and asked not in names:
+        raise UsageError(f"--explain {asked} is not among --strategies {','.join(names)}")
+    else:
+        from cdmpp.plans.combinations import combination
+
+        combination(asked)
 
 
 def _calibrated(

@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from cdmpp.cli.output import say
-from cdmpp.cli.ranks import searched_settings
+from cdmpp.cli.ranks import check_searched
 from cdmpp.errors import UsageError
 from cdmpp.plans.plan import ACCUMULATION
 from cdmpp.platform.limits import numbers, path
@@ -48,8 +48,7 @@ def check_plan(options: argparse.Namespace) -> None:
         return
     if not has_ranks:
         raise UsageError("--ranks is missing: say how many devices train")
-    if given := searched_settings(options):
-        raise UsageError(f"{given[0]} does not go with a search, which chooses it: leave it out")
+    check_searched(options)
 
 
 def write_plan(plan: Plan, options: argparse.Namespace, global_batch: int | None = None) -> None:

@@ -134,10 +134,17 @@ def _asked(options: argparse.Namespace) -> dict[str, Any]:
     return {**place, "granularity": _granularity(options), "slow": options.straggler}
 
 
-def searched_settings(options: argparse.Namespace) -> list[str]:
-    """List the options that are given although a search chooses what they set."""
-    names = [*(_dest(flag) for _, _, flag in _flags()), "ring_steps", "no_overlap"]
-    return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name, None)]
+def check_searched(options: argparse.Namespace) -> None:
+    """Raise ``UsageError`` for an option of one plan that is given to a search."""
+    chosen = [_dest(flag) for _, _, flag in _flags()]
+    for name in (*chosen, "ring_steps", "no_overlap"):
+        if getattr(options, name, None):
+            why = (
+                ", which chooses it: leave it out"
+                if name in chosen
+                else ": leave it out, or replay one plan by `cdmpp step`"
+            )
+            raise UsageError(f"--{name.replace('_', '-')} does not go with a search{why}")
 
 
 def _flags() -> Iterator[tuple[type[Strategy], str, Flag]]:

@@ -59,8 +59,11 @@ def combination(name: str) -> Combination:
 
 
 def combinations(names: Sequence[str]) -> tuple[Combination, ...]:
-    """Read several; one that is named twice is kept once."""
-    return tuple(combination(name) for name in dict.fromkeys(names))
+    """Read several; one that is named twice, such as ``data`` and ``ddp``, is kept once, by its first name."""
+    found = dict[tuple[Strategy, frozenset[Strategy]], Combination]()
+    for one in map(combination, names):
+        found.setdefault((one.strategy, frozenset(one.model_parallel)), one)
+    return tuple(found.values())
 
 
 def usual(limits: Mapping[str, int]) -> tuple[str, ...]:

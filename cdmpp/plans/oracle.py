@@ -128,11 +128,14 @@ class OracleResult:
             if 1 <= int(asked) <= len(self.ranked):
                 return self.ranked[int(asked) - 1]
             raise UsageError(f"plan {asked} is not among the {len(self.ranked)} that are ranked: ask for more of them")
-        found = [one for one in self.ranked if one.combination == asked]
-        if not found:
-            known = ", ".join(dict.fromkeys(one.combination for one in self.ranked))
-            raise UsageError(f"no plan of {asked!r} is ranked: give a place from 1 to {len(self.ranked)}, or {known}")
-        return found[0]
+        if found := [one for one in self.ranked if one.combination == asked]:
+            return found[0]
+        plans, order = self.judged.plans, self.judged.order()
+        names = [plans.combinations[number].name for number in plans.combination[order]]
+        if asked not in names:
+            known = ", ".join(dict.fromkeys(names))
+            raise UsageError(f"no plan of {asked!r} fits: give a place from 1 to {len(self.ranked)}, or {known}")
+        return _ranked(self.question, self.judged, terms(self.judged.costs), int(order[names.index(asked)]))
 
     def explain(self, asked: str) -> list[tuple[str, float, float]]:
         """List the terms of a plan, most lost first: name, its seconds, those of the best plan."""
@@ -166,8 +169,12 @@ def ask(
     parts = terms(judged.costs)
     found = [_ranked(question, judged, parts, int(row)) for row in order[: max(top, replayed)]]
     made = (_by_replay(question, one) for one in found[:replayed])
-    first = sorted(shown(made, "replays of plans", replayed, progress), key=lambda one: one.step_s)
-    found = [*first, *found[replayed:]]
+    first = list(shown(made, "replays of plans", replayed, progress))
+    for row in order[replayed : 2 * replayed]:  # they may be faster, as far as the closed form tells
+        if judged.costs.step_s[row] >= min(one.step_s for one in first):
+            break
+        first.append(_by_replay(question, _ranked(question, judged, parts, int(row))))
+    found = [*sorted(first, key=lambda one: one.step_s), *found[len(first) :]]
     later = next_limits(question, tuple(dict.fromkeys(one.combination for one in found[:top])))
     ranked = tuple(replace(one, next_limit=later.get(one.combination, "")) for one in found)
     curve = scaling(question, counts)
@@ -254,10 +261,10 @@ def _missing(question: Question, judged: Judged, rejected: Mapping[str, int]) ->
     if np.isnan(judged.costs.step_s).all():
         return f"no plan for {question.ranks} devices: {some(list(rejected), '; ', 3)}"
     limit, needed = question.memory_limit_bytes or 0.0, float(np.nanmin(judged.costs.memory_bytes))
-    plan = question.plan(judged.plans, int(np.nanargmin(judged.costs.memory_bytes)))
+    leanest = _words(question, judged, int(np.nanargmin(judged.costs.memory_bytes)))
     told = (
-        f"no plan fits: a device may hold {quantity(limit, 'B')}, and the leanest plan, {plan.strategy.name} on "
-        f"{plan.ranks} devices, needs {quantity(needed, 'B')}, {quantity(needed - limit, 'B')} too much"
+        f"no plan fits: a device may hold {quantity(limit, 'B')}, and the leanest plan for {question.ranks} "
+        f"devices, {leanest}, needs {quantity(needed, 'B')}, {quantity(needed - limit, 'B')} too much"
     )
     return f"{told}; {_help(question)}"
 

@@ -62,17 +62,18 @@ def points(judged: Judged) -> list[ScalingPoint]:
 
 
 def next_limits(question: Question, names: tuple[str, ...]) -> Mapping[str, str]:
-    """Return, for each combination, what binds next and at how many devices; empty where nothing does so soon."""
+    """Return, for each combination, what binds next and at how many devices, or up to how many nothing does."""
     first = {one.combination: one.limit for one in points(question.judged()) if one.combination in names}
-    found = dict.fromkeys(names, "")
+    found, last = dict.fromkeys(names, ""), question.ranks
     for doubling in range(1, MOST_DOUBLINGS + 1):
         try:
             judged = question.judged(question.ranks * 2**doubling, names)
         except CdmppError:
             break
+        last = judged.plans.ranks
         for one in points(judged):
             if one.combination in found and not found[one.combination] and one.limit != first[one.combination]:
                 found[one.combination] = f"{one.limit} at {one.ranks} devices"
         if all(found.values()):
             break
-    return found
+    return {name: limit or f"the same up to {last} devices" for name, limit in found.items()}

@@ -80,7 +80,9 @@ def _ranking(found: OracleResult, price: float | None) -> Table:
         Column("by", "by", kind="text", rank=3),
     )  # fmt: skip
     rows = [_row(one, place, price) for place, one in enumerate(found.shown, 1)]
-    return Table("Plans, fastest first", columns, rows, strong=0)
+    mixed = len({one.by for one in found.shown}) > 1
+    caption = "Replayed plans stand before those that only the closed form judges" if mixed else ""
+    return Table("Plans, fastest first", columns, rows, caption, strong=0)
 
 
 def _row(one: RankedPlan, place: int, price: float | None) -> dict[str, Any]:
@@ -123,8 +125,10 @@ def _explanation(found: OracleResult, explained: str) -> Table:
         Column("best_s", "the best plan", "s"),
         Column("more_s", "more", "s"),
     )
-    ratio = plan.step_s / found.best.step_s
-    return Table(f"Why {plan.words} takes {ratio:.2f} times as long as the best plan", columns, rows, "By closed form")
+    formula = sum(plan.terms.values()) / sum(found.best.terms.values())
+    ratio = plan.step_s / found.best.step_s if plan.by == found.best.by else formula
+    caption = f"By closed form, which says {formula:.2f} times"
+    return Table(f"Why {plan.words} takes {ratio:.2f} times as long as the best plan", columns, rows, caption)
 
 
 def _charts(found: OracleResult) -> tuple[Chart, ...]:

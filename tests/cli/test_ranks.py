@@ -84,6 +84,11 @@ def test_a_plan_of_a_file_goes_without_its_settings(tmp_path, capsys, monkeypatc
         ("--gpus 8 --link nvlink4 --batch 2 --global-batch 8", "--batch and --global-batch"),
         ("--gpus 8 --link nvlink4 --strategy ddp --strategies data", "--strategies does not go with --strategy"),
         ("--gpus 8 --link nvlink4 --timeline t.json", "--timeline is of one plan"),
+        ("--gpus 8 --link nvlink4 --ring-steps", "search: leave it out, or replay one plan by `cdmpp step`"),
+        ("--gpus 8 --link nvlink4 --bucket-mb 5", "search, which chooses it"),
+        ("--gpus 8 --link nvlink4 --explain 0", "--explain 0: expected a place from 1 to 20"),
+        ("--gpus 8 --link nvlink4 --explain sideways", "unknown strategy 'sideways'"),
+        ("--gpus 8 --link nvlink4 --strategies data --explain fsdp", "--explain fsdp is not among --strategies data"),
         ("--gpus 8 --link nvlink4 --price 0", "--price: '0' is given"),
     ],
 )

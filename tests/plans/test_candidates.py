@@ -78,5 +78,10 @@ def test_words_that_cannot_be(name, told):
     assert told in str(error.value)
 
 
+def test_strategies_of_two_names_are_kept_once():
+    names = ["data", "ddp", "pipeline+data", "data+pipeline", "zero1", "fsdp", "zero3"]
+    assert [one.name for one in combinations(names)] == ["data", "pipeline+data", "zero1", "fsdp"]
+
+
 def test_the_usual_strategies_suit_the_network():
     assert "data" in usual({}) and not any("spatial" in name or "pipeline" in name for name in usual({}))

@@ -18,6 +18,7 @@ from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.plans.plan_file import read_plan, save_plan
 from cdmpp.plans.question import Question
 from cdmpp.plans.refine import refine
+from cdmpp.plans.scaling import next_limits
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.report.oracle import oracle_report
 from cdmpp.report.text import text_of
@@ -64,6 +65,28 @@ def test_words_of_a_plan_say_how_many_micro_batches_of_how_many_examples():
     assert words(plan_on(4), "data", 8) == "data (dp_replicate 4), micro-batch of 8"
 
 
+def test_no_plan_that_may_be_faster_than_the_best_is_left_without_a_replay():
+    """Two replays take twice as long as the closed form says: plans less than twice as slow are replayed, too."""
+
+    def slow(question, one):
+        return replace(one, step_s=1.5 * one.step_s, by=REPLAY)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cdmpp.plans.oracle._by_replay", slow)
+        found = ask(_question(), replays=2)
+        assert [one.by for one in found.ranked][:4] == [REPLAY] * 4
+    assert "Replayed plans stand before" in oracle_report(found).tables[0].caption
+
+
+def test_a_plan_of_any_strategies_that_fit_is_explained():
+    """The ratio is of one method where the other plan was not replayed."""
+    found = ask(_question(), top=1, replays=1)
+    assert "filter" not in {one.combination for one in found.ranked}
+    told = oracle_report(found, explained="filter").tables[1]
+    own_s, best_s = (sum(row[key] for row in told.rows) for key in ("own_s", "best_s"))
+    assert f"takes {own_s / best_s:.2f} times" in told.title and f"says {own_s / best_s:.2f} times" in told.caption
+
+
 def test_the_same_question_has_the_same_answer():
     first, second = ask(_question(), replays=3), ask(_question(), replays=3)
     assert [one.to_dict() for one in first.ranked] == [one.to_dict() for one in second.ranked]
@@ -82,6 +105,7 @@ def test_nothing_that_fits_says_what_is_missing_and_what_would_help():
     limit = float(np.nanmin(need)) / 2
     with pytest.raises(InfeasiblePlanError) as error:
         ask(_question(strategies=("data",), memory_limit_bytes=limit))
+    assert "the leanest plan for 8 devices, data (dp_replicate 8)," in str(error.value)
     assert "too much" in str(error.value) and "would fit on 8 devices" in str(error.value)
     with pytest.raises(InfeasiblePlanError, match="fewer|smaller"):
         ask(_question(memory_limit_bytes=1.0))
@@ -109,6 +133,8 @@ def test_terms_add_up_and_explain_the_difference():
 def test_the_next_limit_names_the_devices():
     found = ask(_question(strategies=("data",)), replays=0)
     assert found.best.next_limit.endswith("devices")
+    same = next_limits(_question(strategies=("data",), global_batch=2**16), ("data",))
+    assert same == {"data": "the same up to 512 devices"}
     judged = _question(strategies=("data",)).judged(64)
     assert not judged.fits.any()  # 32 examples
     assert int(found.best.next_limit.split()[-2]) in (16, 32, 64)
