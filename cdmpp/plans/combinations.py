@@ -9,6 +9,7 @@ from typing import Any
 from cdmpp.devices.sheet import nearest
 from cdmpp.errors import UsageError
 from cdmpp.plans.strategies import DEFAULT_STRATEGY, STRATEGIES
+from cdmpp.plans.strategies.parameter_server import ParameterServer
 from cdmpp.steps.strategy import Strategy
 
 _WORDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -45,6 +46,11 @@ class Combination:
 def combination(name: str) -> Combination:
     """Read ``data+filter``; ``UsageError`` for an unknown word, or words that exclude each other."""
     made = [_strategy(word, name) for word in name.split("+")]
+    if any(isinstance(one, ParameterServer) for one in made):
+        raise UsageError(
+            f"--strategies {name}: parameter servers have no closed form, by which plans are ranked: leave out ps, "
+            "and ask `cdmpp step --strategy ps`"
+        )
     replicas = [one for one in made if not one.divides_model]
     dividing = tuple(one for one in made if one.divides_model)
     if len(replicas) > 1:

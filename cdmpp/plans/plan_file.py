@@ -58,11 +58,22 @@ def plan_from_dict(values: Mapping[str, Any], ranks: int | None = None) -> Plan:
     if "recompute" in values:
         values["recompute"] = fitting("plan.recompute", values["recompute"], tuple[str, ...])
     if "degrees" not in values:
-        return Plan(**values) if ranks is None else plan_on(ranks, **values)
+        return _dividing(Plan(**values) if ranks is None else plan_on(ranks, **values))
     values["degrees"] = config_from_dict(ParallelDegrees, values["degrees"], "degrees")
-    plan = Plan(**values)
+    plan = _dividing(Plan(**values))
     if ranks not in (None, plan.ranks):
         raise CdmppError(f"the plan is for {plan.ranks} ranks, and {ranks} are asked for: leave out one of the two")
+    return plan
+
+
+def _dividing(plan: Plan) -> Plan:
+    """Return the plan; ``CdmppError`` where a strategy that divides the model has one rank to divide it among."""
+    for one in plan.model_parallel:
+        if plan.degrees.size(*one.degrees) == 1:
+            own = " and ".join(f"degrees.{name}" for name in one.degrees)
+            raise CdmppError(
+                f"plan.model_parallel names {one.name}, and {own} is 1: give degrees with more, or leave out {one.name}"
+            )
     return plan
 
 

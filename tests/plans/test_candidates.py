@@ -85,3 +85,9 @@ def test_strategies_of_two_names_are_kept_once():
 
 def test_the_usual_strategies_suit_the_network():
     assert "data" in usual({}) and not any("spatial" in name or "pipeline" in name for name in usual({}))
+
+
+@pytest.mark.parametrize("name", ["ps", "ps+pipeline"])
+def test_parameter_servers_are_refused_with_the_reason(name):
+    with pytest.raises(UsageError, match="parameter servers have no closed form"):
+        combination(name)

@@ -156,3 +156,11 @@ def test_a_plan_says_its_strategy_and_ranks_have_limits(ask):
         ask(step, strategy="fsdp", plan=plan_on(2, "ddp"))
     with pytest.raises(UsageError, match=r"^ranks is 2\.0: expected a whole number from 1 to 65536 \(ranks\)$"):
         ask(step, ranks=2.0)
+
+
+@pytest.mark.parametrize("degrees", [{}, {"degrees": {"dp_replicate": 2}}])
+@pytest.mark.parametrize(("name", "degree"), [("pipeline", "pp"), ("spatial", "spatial"), ("filter", "filter")])
+def test_a_file_that_divides_a_model_among_one_rank_is_refused(degrees, name, degree):
+    for ranks in (None, 2):
+        with pytest.raises(CdmppError, match=rf"model_parallel names {name}, and degrees.{degree} is 1: give degrees"):
+            plan_from_dict({"model_parallel": [name], **degrees}, ranks)
