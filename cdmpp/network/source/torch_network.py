@@ -181,7 +181,8 @@ def _of_module(workload: Workload, name: str = "") -> TorchNetwork:
     if workload.batch not in (None, own):
         raise UsageError(
             f"{name}: batch={workload.batch}, but its example inputs have batch {own}: leave batch out, or give "
-            "example inputs of that batch (a function in file.py may take batch)"
+            "example inputs of that batch (a function in file.py may take batch, and has to for cdmpp plan, which "
+            "tries micro-batches of several sizes)"
         )
     return TorchNetwork(name, named, example, workload.dtype)
 

@@ -121,7 +121,9 @@ def test_what_goes_wrong_is_told_with_its_line(file, function, message):
 
 
 def test_a_batch_that_is_not_taken_and_text_that_is_no_python(file, tmp_path):
-    with pytest.raises(CdmppError, match="batch=2, but its example inputs have batch 3.*may take batch"):
+    with pytest.raises(
+        CdmppError, match="batch=2, but its example inputs have batch 3.*may take batch, and has to for cdmpp plan"
+    ):
         read_network(Workload(f"{file}:good", batch=2))
     (tmp_path / "broken.py").write_text("x = 1\ndef f(:\n")
     with pytest.raises(CdmppError, match=r"broken\.py:2, `def f\(:`: SyntaxError"):
