@@ -222,12 +222,17 @@ def _fill(
         split = split + found[part][own]
     # A stage ends its last backward pass before those in front of it do; then come gradients and update.
     ahead_s = np.cumsum(backward_s, axis=1) - backward_s
-    last = (busiest[0], (replicas.exposed_s + update_s - ahead_s).argmax(axis=1))
+    exposed_s = replicas.exposed_s.copy()
+    for holders, seconds in replicas.tied:  # a stage waits for the last one that holds the same parameter
+        ends_s = (exposed_s - ahead_s)[:, holders]
+        ahead_s[:, holders] -= ends_s.max(axis=1, keepdims=True) - ends_s
+        exposed_s[:, holders] += seconds
+    last = (busiest[0], (exposed_s + update_s - ahead_s).argmax(axis=1))
     hidden_s = ahead_s[last]
     found["compute_s"][own] = many * longest_s - split
     found["bubble_s"][own] = passes_s - many * longest_s - hidden_s[which]
     found["update_s"][own] = update_s[last][which]
-    replicas_s = replicas.exposed_s[last][which]
+    replicas_s = exposed_s[last][which]
     if more is not None:
         replicas_s = _of_batches(many, replicas_s, *(one.exposed_s[last][which] for one in more))
     found["exposed_s"][own] = split + replicas_s

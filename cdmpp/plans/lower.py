@@ -11,7 +11,7 @@ from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.placement import Placement, micro_batch_of, replicas_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.sources.source import OpExchange, RankWork, StepSource
-from cdmpp.plans.stages import Stage
+from cdmpp.plans.stages import Stage, tied_groups
 from cdmpp.steps.exchange import START, Exchange
 from cdmpp.steps.schedule import BACKWARD, FORWARD
 from cdmpp.steps.step_graph import StepGraph
@@ -66,7 +66,7 @@ class _Lowering(Placement):
         replicas = replica_exchanges(graph, replace(plan, strategy=strategy), self.mesh, self.places)
         if self.fold and any(one.kind == "push_pull" for one in replicas):
             return replace(self, fold=False).lowered()  # servers are on some ranks only
-        graph = graph.with_exchanges((*replicas, *self.tied()))
+        graph = graph.with_exchanges((*replicas, *self.tied(strategy.gradient_parts(sizes))))
         graph = replace(graph, exchanges=(*self.messages(), *self.of_operators(), *graph.exchanges))
         warnings = self.work.warnings
         if self.pipeline is not None and len(self.stages) > 1:
@@ -109,21 +109,18 @@ class _Lowering(Placement):
                     members=members,
                 )  # fmt: skip
 
-    def tied(self) -> Iterator[Exchange]:
-        """All-reduces of the gradients of parameters that several stages hold, once a step."""
+    def tied(self, parts: int) -> Iterator[Exchange]:
+        """All-reduces of the gradients of parameters that several stages hold, once a step, of one part of ``parts``.
+
+        As in Megatron's ``finalize_model_grads`` they come after all passes and after those of the replicas.
+        """
+        groups = tied_groups([(one.rank, one.tied) for one in self.stages], parts)
+        ends = [max(one.end for one in step.passes) for step in self.steps] if groups else []
         for chain in self.chains:
-            for name in dict.fromkeys(name for stage in self.stages for name in stage.tied):
-                own = [number for number, stage in enumerate(self.stages) if name in stage.tied]
-                made = {
-                    self.places[chain[number]]: one
-                    for number in own
-                    for one in self.steps[number].rank.gradients
-                    if one.name == name
-                }
-                size = max(one.bytes for one in made.values())
-                after = {place: one.ready_after for place, one in made.items()}
+            for name, own, size in groups:
+                after = {self.places[chain[number]]: ends[number] for number in own}
                 members = tuple(chain[number] for number in own)
-                yield Exchange("all_reduce", size, after, name=f"{name}, tied", members=members)
+                yield Exchange("all_reduce", size, after, name=f"{name}, tied", members=members, follows=True)
 
     def of_operators(self) -> Iterator[Exchange]:
         """Exchanges of divided operators, for each micro-batch, stage after stage."""

@@ -16,6 +16,7 @@ from cdmpp.plans.memory import peak_parts, rounded_bytes
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.overlap import Floats, exposed_s
 from cdmpp.plans.stage_structure import StageStructure, WorkColumns, between
+from cdmpp.plans.stages import tied_groups
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.strategy import Strategy
 
@@ -36,6 +37,8 @@ class ReplicaCosts:
     """Seconds by which they delay the end of a step."""
     shards: int
     """Ranks that divide the update."""
+    tied: Sequence[tuple[tuple[int, ...], float]]
+    """Stages that hold the same parameters, and the seconds in which they then sum its gradients."""
     low: float
     high: float
     """Factors from their time to the ends of its interval of 80 %."""
@@ -156,10 +159,21 @@ class StageCosts:
                 found[key] = ([*parts, least_s], exposed, ends_s)
             each.append(found[key])
         by_part = dict(zip((GRADIENTS, PARAMETERS, "start-up"), np.array([one[0] for one in each]).T, strict=True))
-        ends_s = np.sum([one[2] for one in each], axis=0)
+        ends_s, tied = np.sum([one[2] for one in each], axis=0), list[tuple[tuple[int, ...], float]]()
+        chain = mesh.group_of(0, ("pp",))
+        shared = [(one.graph, one.tied) for one in self.structure.stages]
+        for _, numbers, size in tied_groups(shared, strategy.gradient_parts(sizes)):
+            members = tuple(chain[number] for number in numbers)
+            estimate = self.topology.cost(Collective("all_reduce", size, len(members), self.topology.backend), members)
+            tied.append((numbers, estimate.latency_s))
+            by_part[GRADIENTS][list(numbers)] += estimate.latency_s
+            by_part["start-up"][list(numbers)] += min(
+                estimate.latency_s, float(self.topology.latency_s("all_reduce", np.array([1]), members)[0])
+            )
+            ends_s = ends_s + [estimate.latency_s, estimate.low_s, estimate.high_s]
         low, high = (ends_s[1:] / ends_s[0]).tolist() if ends_s[0] else (1.0, 1.0)
         start_up_s = by_part.pop("start-up")
-        return ReplicaCosts(by_part, start_up_s, np.stack([one[1] for one in each], axis=1), shards, low, high)
+        return ReplicaCosts(by_part, start_up_s, np.stack([one[1] for one in each], axis=1), shards, tied, low, high)
 
     def _costs_s(self, step: StepGraph, mesh: Mesh, replicating: tuple[str, ...]) -> tuple[Floats, float, Floats]:
         """Seconds of each exchange by itself, those of one kind and group priced at once.

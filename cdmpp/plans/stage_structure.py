@@ -75,6 +75,8 @@ class StagePart:
     live: tuple[tuple[int, StepMemory, LiveBytes], ...]
     """Batch, what it would hold by itself, and results alive in its passes: of the smallest and the largest
     micro-batch. Empty: unknown."""
+    tied: tuple[str, ...]
+    """Names of parameters that other stages hold too."""
 
     def is_in(self, phase: str) -> NDArray[np.bool_]:
         """Return which of its ops are of a phase."""
@@ -136,7 +138,7 @@ class StageStructure:
             StagePart(
                 replace(one.rank, rank=0), old[list(one.places)], one.share,
                 tuple(ends[number].sent_bytes for ends in held), tuple(ends[number].returned_bytes for ends in held),
-                self._live(number, [ends[number] for ends in held]),
+                self._live(number, [ends[number] for ends in held]), one.tied,
             )
             for number, one in enumerate(cut)
         )  # fmt: skip

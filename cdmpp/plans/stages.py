@@ -35,6 +35,23 @@ class Stage:
     """Names of parameters that other stages hold too: their gradients are summed over these stages once a step."""
 
 
+def tied_groups(
+    stages: Sequence[tuple[RankGraph, Sequence[str]]], parts: int
+) -> list[tuple[str, tuple[int, ...], int]]:
+    """List each tied parameter with the stages that hold it and the bytes of its gradient that a rank of them sums.
+
+    Args:
+        stages: ops and names of tied parameters of each stage.
+        parts: into which replicas divide each gradient before it is summed over stages.
+    """
+    found = dict[str, tuple[tuple[int, ...], int]]()
+    for number, (rank, tied) in enumerate(stages):
+        for one in (one for one in rank.gradients if one.name in tied):
+            before, size = found.get(one.name, ((), 0))
+            found[one.name] = (*before, number), max(size, -(-one.bytes // parts))
+    return [(name, numbers, size) for name, (numbers, size) in found.items()]
+
+
 def stages_of(rank: RankGraph, cuts: Sequence[int]) -> tuple[Stage, ...]:
     """Cut a rank into stages.
 

@@ -135,6 +135,10 @@ class Strategy(ABC):
         """Return the strategy under which a step was traced; ``CdmppError`` where it was another one."""
         raise CdmppError(f"{cls.name}: its settings cannot be read from a trace")
 
+    def gradient_parts(self, sizes: Mapping[str, int]) -> int:
+        """Return the parts into which ranks have divided each gradient when it is summed over them; as of ``shards``."""
+        return 1
+
     def shards(self, sizes: Mapping[str, int]) -> int:
         """Return the number of ranks over which the update is divided.
 

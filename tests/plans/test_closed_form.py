@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.collectives.topology import fitted
@@ -18,6 +19,8 @@ from cdmpp.plans.question import Question
 from cdmpp.plans.refine import peak_of
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.steps.replay import replay
+from tests.plans.sources.toy_source import source_of
+from tests.plans.test_stages import WORDS, Tied
 from tests.plans.toy_source import ToySource
 
 ALPHA_S, BETA_S = 1e-5, 1e-10
@@ -167,3 +170,14 @@ def test_memory_on_a_gpu_is_that_of_one_plan_by_itself(name):
         work = question.source.work(int(judged.plans.micro_batch[row]), plan.degrees)
         whole = peak_of(work, plan, lower_work(work, plan, topology), is_gpu=True)
         assert judged.costs.memory_bytes[row] == pytest.approx(whole, rel=1e-3)
+
+
+@pytest.mark.parametrize("names", [["pipeline"], ["data+pipeline"], ["fsdp+pipeline"]])
+def test_stages_that_hold_the_same_parameter_sum_its_gradients(names):
+    source = source_of(Tied(), torch.randint(0, WORDS, (4, 6)))
+    question = _question(names, 2 if names == ["pipeline"] else 4, 8, source)
+    judged = question.judged()
+    rows = np.flatnonzero((judged.plans.reason == VALID) & (judged.plans.recompute == 0))
+    assert len(rows)
+    for row in rows:
+        assert judged.costs.step_s[row] == pytest.approx(_replayed_s(question, judged.plans, row), rel=0.1)

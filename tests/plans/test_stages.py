@@ -234,3 +234,39 @@ def test_a_traced_step_says_too_little():
     ops = (Op("f", "forward", 1.0), Op("b", "backward", 1.0))
     with pytest.raises(CdmppError, match="nothing says which op of the backward pass belongs"):
         CutPlaces(RankGraph(0, ops))
+
+
+def _tied_steps(strategy, degrees):
+    source = source_of(Tied(), torch.randint(0, WORDS, (BATCH, 6)))
+    pipeline = {"name": "pipeline", "micro_batches": 1, "cuts": ["blocks.2"]}
+    under = plan_from_dict({"strategy": strategy, "degrees": {"pp": 2, **degrees}, "model_parallel": [pipeline]})
+    topology = links(under.ranks, AlphaBeta(1e-5, 1e-8))
+    made = lower(source, under, topology, BATCH * under.ranks // 2, fold=False).graph
+    return made, replay(made, topology)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "degrees", "parts"),
+    [("ddp", {"dp_replicate": 2}, 1), ("zero", {"dp_replicate": 2}, 1), ("fsdp", {"dp_shard": 2}, 2),
+     ("hsdp", {"dp_shard": 2, "dp_replicate": 2}, 2)],
+)  # fmt: skip
+def test_tied_gradients_are_summed_over_stages_after_replicas_and_only_the_part_that_a_rank_has(
+    strategy, degrees, parts
+):
+    made, replayed = _tied_steps(strategy, degrees)
+    tied = [one for one in made.exchanges if one.name.endswith(", tied")]
+    assert [one.bytes for one in tied] == [WORDS * WIDTH * 4 // parts] * (len(made.ranks) // 2)
+    spans = [one for one in replayed.timeline.spans.values() if one.task.key.step == 0]
+    spans = {one.task.key.place: one for one in spans if one.task.key.kind == "exchange"}
+    for at, one in enumerate(made.exchanges):
+        if one not in tied:
+            continue
+        own = [
+            spans[place].end_s
+            for place, other in enumerate(made.exchanges)
+            if other.kind in ("all_reduce", "reduce_scatter")
+            and other not in tied
+            and set(other.after) & set(one.after)
+        ]
+        assert own
+        assert spans[at].start_s >= max(own) - 1e-12

@@ -46,6 +46,10 @@ class FSDP(Strategy):
         """Return the degrees along which parameters are divided: all along which ranks have the same ones."""
         return tuple(sizes)
 
+    def gradient_parts(self, sizes: Mapping[str, int]) -> int:
+        """Return the parts that a reduce-scatter leaves."""
+        return self.shards(sizes)
+
     def shards(self, sizes: Mapping[str, int]) -> int:
         """Return the ranks that divide the parameters: each updates its own part."""
         return math.prod(sizes[name] for name in self.sharding(sizes))
