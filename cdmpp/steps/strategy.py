@@ -136,7 +136,7 @@ class Strategy(ABC):
         raise CdmppError(f"{cls.name}: its settings cannot be read from a trace")
 
     def gradient_parts(self, sizes: Mapping[str, int]) -> int:
-        """Return the parts into which ranks have divided each gradient when it is summed over them; as of ``shards``."""
+        """Return the parts into which ranks divide each gradient as they sum it; ``sizes`` as of ``shards``."""
         return 1
 
     def shards(self, sizes: Mapping[str, int]) -> int:
