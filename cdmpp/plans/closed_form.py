@@ -223,10 +223,10 @@ def _fill(
     # A stage ends its last backward pass before those in front of it do; then come gradients and update.
     ahead_s = np.cumsum(backward_s, axis=1) - backward_s
     exposed_s = replicas.exposed_s.copy()
-    for holders, seconds in replicas.tied:  # a stage waits for the last one that holds the same parameter
+    for holders, sum_s in replicas.tied:  # a stage waits for the last one that holds the same parameter
         ends_s = (exposed_s - ahead_s)[:, holders]
         ahead_s[:, holders] -= ends_s.max(axis=1, keepdims=True) - ends_s
-        exposed_s[:, holders] += seconds
+        exposed_s[:, holders] += sum_s
     last = (busiest[0], (exposed_s + update_s - ahead_s).argmax(axis=1))
     hidden_s = ahead_s[last]
     found["compute_s"][own] = many * longest_s - split
