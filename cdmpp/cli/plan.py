@@ -28,7 +28,7 @@ BATCH_PER_DEVICE = 32
 """Examples of each device where nobody says how many."""
 _ONE_WAY = ("strategy", "plan", "straggler", "accumulate_steps")
 """Options of the search of one way to train."""
-_ALL_WAYS = ("strategies", "global_batch", "price", "explain", "scaling", "calibrate")
+_ALL_WAYS = ("strategies", "global_batch", "price", "explain", "scaling", "calibrate", "input_samples_per_s")
 """Options of the oracle."""
 
 
@@ -57,6 +57,8 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
         "chooses or compares by itself (--bucket-mb, --servers, --pipeline-schedule, --micro-batches, --no-overlap, "
         "--ring-steps) and --timeline are options of cdmpp step. NETWORK may also be a table of measured layers."
     )
+    inputs = "most examples a second that the input pipeline yields, for all devices"
+    ways.add_argument("--input-samples-per-s", type=numbers(0, 10**12, above=True), metavar="N", help=inputs)
     verb.set_defaults(optimize=True, runtime="torch")
 
 
@@ -127,6 +129,7 @@ def _question(options: argparse.Namespace) -> Question:
         None if limit is None else 1e9 * limit,
         device.kind != "cpu",
         (*(() if options.batch or options.global_batch else (assumed,)), *told),
+        options.input_samples_per_s,
     )
 
 

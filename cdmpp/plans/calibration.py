@@ -81,6 +81,11 @@ class _Scaled(StepSource):
         (rank,) = scale_rank(StepGraph((work.rank,)), work.rank.rank, self.factor).ranks
         return replace(work, rank=rank)
 
+    @property
+    def of(self) -> str:
+        """Return what the times of the source are those of."""
+        return self.nominal.of
+
     def limits(self) -> Mapping[str, int]:
         return self.nominal.limits()
 

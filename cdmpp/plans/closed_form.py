@@ -52,17 +52,24 @@ class ClosedForm:
     """One of ``PARTS`` -> seconds that it would take by itself, hidden or not."""
     errors: Mapping[int, str]
     """Row of a plan that only its costs show to be impossible -> the reason."""
+    inputs_s: float = 0.0
+    """The input pipeline needs so long for the examples of a step, next to everything else."""
+
+    @property
+    def ranks_s(self) -> Floats:
+        """Return the seconds of a step whose examples are always there; the interval belongs to these."""
+        return self.compute_s + self.bubble_s + self.update_s + self.exposed_s + self.once_s
 
     @property
     def step_s(self) -> Floats:
-        """Return the seconds of a step."""
-        return self.compute_s + self.bubble_s + self.update_s + self.exposed_s + self.once_s
+        """Return the seconds of a step: as long as its ranks take, or its examples."""
+        return np.maximum(self.ranks_s, self.inputs_s)
 
     @property
     def no_overlap_s(self) -> Floats:
         """Return the seconds of a step whose communication is all in the open."""
         open_s = sum(self.communication_s.values(), np.zeros_like(self.once_s))
-        return self.compute_s + self.bubble_s + self.update_s + self.once_s + open_s
+        return np.maximum(self.compute_s + self.bubble_s + self.update_s + self.once_s + open_s, self.inputs_s)
 
 
 _ARRAYS = (

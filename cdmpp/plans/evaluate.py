@@ -40,6 +40,8 @@ class Evaluator:
     """The memory of a rank; None if unknown, so that no limit can be kept."""
     method: str = "replay"
     """One of ``METHODS``. By closed form, communication is hidden behind computing as far as the strategy overlaps."""
+    of: str = "predicted kernels"
+    """What the ops of the step are, as ``StepSource.of`` says it."""
     _costs: dict[Plan, Cost] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -58,7 +60,7 @@ class Evaluator:
         by = "replay" if self.method == "replay" else "closed form"
         if self.topology is None:
             return (f"the cost of a plan is known by {by} of the traced step with other settings; memory is unknown",)
-        found = [f"the cost of a plan is known by {by} of predicted kernels: no step under it was run"]
+        found = [f"the cost of a plan is known by {by} of {self.of}: no step under it was run"]
         if self.memory is not None:
             found.append("memory is an estimate: the buffers of the back end and gaps of the allocator are unknown")
         return tuple(found)

@@ -12,11 +12,11 @@ from cdmpp.plans.closed_form import ClosedForm
 from cdmpp.plans.overlap import Floats
 from cdmpp.plans.stage_costs import HALOS
 
-COMPUTE, BUBBLE, UPDATE, HALO, START_UP, BANDWIDTH, HOST = TERMS = (
-    "compute", "bubble", "weight update", "halo", "start-up", "bandwidth", "host",
+COMPUTE, BUBBLE, UPDATE, HALO, START_UP, BANDWIDTH, HOST, INPUTS = TERMS = (
+    "compute", "bubble", "weight update", "halo", "start-up", "bandwidth", "host", "input pipeline",
 )  # fmt: skip
 """Parts of a step, which sum up to it."""
-MEMORY, INPUTS = "memory", "input pipeline"
+MEMORY = "memory"
 """What else may bind."""
 _REASONS: Mapping[int, str] = {BATCH: "samples per rank", LIMIT: "smallest layer", FACTORS: "number of devices"}
 """Reason why a plan cannot be -> the quantity that binds."""
@@ -27,13 +27,16 @@ def terms(costs: ClosedForm) -> dict[str, Floats]:
     halo_s = costs.communication_s[HALOS]
     rest_s = costs.exposed_s - halo_s
     start_up_s = rest_s * costs.start_up_share
-    values = (costs.compute_s, costs.bubble_s, costs.update_s, halo_s, start_up_s, rest_s - start_up_s, costs.once_s)
+    waits_s = costs.step_s - costs.ranks_s
+    values = (
+        costs.compute_s, costs.bubble_s, costs.update_s, halo_s, start_up_s, rest_s - start_up_s, costs.once_s, waits_s,
+    )  # fmt: skip
     return dict(zip(TERMS, values, strict=True))
 
 
 def binding(parts: Mapping[str, float]) -> str:
-    """Return the term that most of a step goes into; the first of equal ones."""
-    return max(parts, key=lambda name: parts[name])
+    """Return the input pipeline if ranks wait for it, else the term that most goes into; the first of equal ones."""
+    return INPUTS if parts[INPUTS] > 0 else max(parts, key=lambda name: parts[name])
 
 
 def refusal(plans: Candidates, costs: ClosedForm, rows: NDArray[np.int64]) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from cdmpp.errors import InfeasiblePlanError, UsageError, some
 from cdmpp.plans.combinations import usual
 from cdmpp.plans.front import on_front
-from cdmpp.plans.limits import binding, terms
+from cdmpp.plans.limits import INPUTS, binding, terms
 from cdmpp.plans.lower import lower
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.question import Judged, Question
@@ -135,7 +135,8 @@ class OracleResult:
         if asked not in names:
             known = ", ".join(dict.fromkeys(names))
             raise UsageError(f"no plan of {asked!r} fits: give a place from 1 to {len(self.ranked)}, or {known}")
-        return _ranked(self.question, self.judged, terms(self.judged.costs), int(order[names.index(asked)]))
+        row = int(order[names.index(asked)])
+        return _fed(self.question, _ranked(self.question, self.judged, terms(self.judged.costs), row))
 
     def explain(self, asked: str) -> list[tuple[str, float, float]]:
         """List the terms of a plan, most lost first: name, its seconds, those of the best plan."""
@@ -174,7 +175,7 @@ def ask(
         if judged.costs.step_s[row] >= min(one.step_s for one in first):
             break
         first.append(_by_replay(question, _ranked(question, judged, parts, int(row))))
-    found = [*sorted(first, key=lambda one: one.step_s), *found[len(first) :]]
+    found = [*sorted(first, key=lambda one: one.step_s), *(_fed(question, one) for one in found[len(first) :])]
     later = next_limits(question, tuple(dict.fromkeys(one.combination for one in found[:top])))
     ranked = tuple(replace(one, next_limit=later.get(one.combination, "")) for one in found)
     curve = scaling(question, counts)
@@ -197,7 +198,7 @@ def _ranked(question: Question, judged: Judged, parts: Mapping[str, np.ndarray],
     own = {name: float(values[row]) for name, values in parts.items()}
     low, high = float(costs.low_s[row]), float(costs.high_s[row])
     return RankedPlan(
-        _words(question, judged, row), combination, plan, float(costs.step_s[row]), low, high,
+        _words(question, judged, row), combination, plan, float(costs.ranks_s[row]), low, high,
         float(costs.memory_bytes[row]), CLOSED_FORM, own, binding(own),
     )  # fmt: skip
 
@@ -249,7 +250,16 @@ def _by_replay(question: Question, one: RankedPlan) -> RankedPlan:
     step_s = replay(merge_ops(lowered.graph), topology, synchrony=one.plan.synchrony).step_s
     scale = step_s / one.step_s
     told = (*lowered.warnings, *exchange_warnings(lowered.graph.exchanges, topology))
-    return replace(one, step_s=step_s, low_s=one.low_s * scale, high_s=one.high_s * scale, by=REPLAY, warnings=told)
+    low_s, high_s = one.low_s * scale, one.high_s * scale
+    return _fed(question, replace(one, step_s=step_s, low_s=low_s, high_s=high_s, by=REPLAY, warnings=told))
+
+
+def _fed(question: Question, one: RankedPlan) -> RankedPlan:
+    """The plan with an input pipeline, which a step may have to wait for; its examples come while ranks compute."""
+    least_s = question.inputs_s
+    limit = binding({**one.terms, INPUTS: max(0.0, least_s - one.step_s)})
+    low_s, step_s, high_s = (max(seconds, least_s) for seconds in (one.low_s, one.step_s, one.high_s))
+    return replace(one, step_s=step_s, low_s=low_s, high_s=high_s, limit=limit)
 
 
 def _rejected(judged: Judged) -> dict[str, int]:

@@ -59,6 +59,8 @@ class Question:
     """True if the allocator of a GPU counts."""
     warnings: tuple[str, ...] = ()
     """What was assumed where the question said nothing, a sentence each."""
+    input_samples_per_s: float | None = None
+    """The input pipeline yields so many examples a second for all devices; None: as many as they need."""
     _judged: dict[tuple[int, tuple[str, ...]], Judged] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
@@ -75,6 +77,11 @@ class Question:
         return bool(can_recompute(self.source.work(self._any_batch, ParallelDegrees()).rank))
 
     @property
+    def inputs_s(self) -> float:
+        """Return the seconds in which the input pipeline yields the examples of a step."""
+        return 0.0 if self.input_samples_per_s is None else self.global_batch / self.input_samples_per_s
+
+    @property
     def _any_batch(self) -> int:
         return min(self.global_batch, 2)
 
@@ -85,7 +92,7 @@ class Question:
             plans = candidates(
                 combinations(key[1]), key[0], self.global_batch, self.source.limits(), None, self._can_recompute
             )
-            costs = self._judge.closed_form(plans, self.topology(key[0]))
+            costs = replace(self._judge.closed_form(plans, self.topology(key[0])), inputs_s=self.inputs_s)
             fits = ~np.isnan(costs.step_s)
             if self.memory_limit_bytes is not None:
                 fits &= ~(costs.memory_bytes > self.memory_limit_bytes)  # unknown memory is no reason

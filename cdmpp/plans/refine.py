@@ -28,6 +28,8 @@ class LoweredEvaluator(Evaluator):
 
     work: RankWork | None = None
     is_gpu: bool = False
+    inputs_s: float = 0.0
+    """No step is faster than its examples arrive."""
 
     @property
     def space(self) -> SearchSpace:
@@ -41,8 +43,8 @@ class LoweredEvaluator(Evaluator):
             lowered = lower_work(self.work, plan, self.topology)
             replayed = replay(merge_ops(lowered.graph), self.topology, synchrony=plan.synchrony)
             peak_bytes = peak_of(self.work, plan, lowered, self.is_gpu)
-            steps = plan.gradient_accumulation_steps
-            self._costs[plan] = Cost(replayed.step_s, peak_bytes, by_cause(replayed.critical_s), steps)
+            step_s, steps = max(replayed.step_s, self.inputs_s), plan.gradient_accumulation_steps
+            self._costs[plan] = Cost(step_s, peak_bytes, by_cause(replayed.critical_s), steps)
         return self._costs[plan]
 
     def peak_bytes(self, plan: Plan) -> int | None:
@@ -85,6 +87,8 @@ def refine(question: Question, plan: Plan, optimizer: str = "adamw") -> SearchRe
     """
     work = question.source.work(micro_batch_of(plan, question.global_batch), plan.degrees)
     graph, topology = StepGraph((replace(work.rank, rank=0),)), question.topology(plan.ranks)
-    evaluator = LoweredEvaluator(graph, topology, plan, work=work, is_gpu=question.is_gpu)
+    evaluator = LoweredEvaluator(
+        graph, topology, plan, of=question.source.of, work=work, is_gpu=question.is_gpu, inputs_s=question.inputs_s
+    )
     limit = None if work.memory is None else question.memory_limit_bytes
     return search(evaluator, None if limit is None else round(limit), 1, optimizer)

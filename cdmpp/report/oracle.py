@@ -54,7 +54,8 @@ _NOTES = {
     "computed meanwhile.",
     "replay": "One step of the plan, kernel by kernel and message by message.",
     "limit": "What most of the step goes into: compute, bubble (stages wait for each other), start-up (the time of "
-    "messages that does not depend on their size), bandwidth, halo, weight update or host.",
+    "messages that does not depend on their size), bandwidth, halo, weight update or host; the input pipeline where "
+    "ranks wait for examples.",
 }
 
 

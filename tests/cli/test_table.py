@@ -92,6 +92,17 @@ def test_a_csv_of_all_ways_holds_the_ranked_plans(folder, capsys):
     assert len(rows) == 3
 
 
+def test_examples_that_come_late_are_the_limit(folder, capsys):
+    """4 examples at 100 a second take 40 ms."""
+    asked = ["plan", "layers.csv", "--device", "a100", "--link", "links.csv", "--gpus", "2", "--global-batch", "4"]
+    assert cli.main([*asked, "--strategies", "data", "--input-samples-per-s", "100", "--scaling"]) == 0
+    told = capsys.readouterr()
+    assert "input pipeline" in told.out and "40.00 ms" in told.out
+    assert "by replay of measured layers" in told.out + told.err and "predicted kernels" not in told.out + told.err
+    assert cli.main([*asked[:-2], "--strategy", "ddp", "--input-samples-per-s", "100"]) == 2
+    assert "--input-samples-per-s does not go with --strategy" in capsys.readouterr().err
+
+
 def test_plans_are_calibrated_on_measured_runs(folder, capsys):
     """One rank takes 24 ms in place of 12; two take 40, so that gradients take 16 in place of two messages of 16."""
     (folder / "links.csv").write_text("bytes,seconds\n500,1e-3\n1000,2e-3\n")

@@ -117,6 +117,31 @@ def test_a_batch_that_is_too_small_is_refused_with_the_numbers():
     assert "4 examples cannot be divided evenly among 8 replicas" in str(error.value)
 
 
+def test_a_step_waits_for_its_examples():
+    """32 examples at 1,000 a second take 32 ms; plans that take longer are as they were."""
+    free, found = (
+        ask(_question(input_samples_per_s=rate), top=1000, replays=6, counts=(1, 8)) for rate in (None, 1000.0)
+    )
+    assert free.best.step_s < 32e-3 < free.ranked[-1].step_s
+    before = {one.words: one for one in free.ranked}
+    assert {one.words for one in found.ranked} == set(before)
+    for one in found.ranked:
+        own = before[one.words]
+        if own.by == one.by:
+            assert one.step_s == max(own.step_s, 32e-3) and one.high_s == max(own.high_s, 32e-3)
+        assert (one.limit == "input pipeline") == (one.step_s == 32e-3) and one.low_s >= 32e-3
+        assert one.limit == own.limit or one.limit == "input pipeline"
+        assert sum(one.terms.values()) == pytest.approx(max(sum(own.terms.values()), 32e-3))
+    assert found.best.limit == "input pipeline"
+    assert refine(_question(input_samples_per_s=1000.0), found.best.plan).iteration_s == 32e-3
+    for one, own in zip(found.scaling, free.scaling, strict=True):
+        if own.step_s < 32e-3:
+            assert (one.step_s, one.limit) == (32e-3, "input pipeline")
+    assert any(one.limit == "input pipeline" for one in found.scaling)
+    later = [one.next_limit for one in ask(_question(input_samples_per_s=1000.0, ranks=2), replays=0).ranked]
+    assert any(text.startswith("input pipeline at ") for text in later)
+
+
 def test_terms_add_up_and_explain_the_difference():
     found = ask(_question(), replays=0)
     for one in found.ranked:

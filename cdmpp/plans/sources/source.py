@@ -87,6 +87,11 @@ class RankWork:
 class StepSource(ABC):
     """What is known about a job before it is planned: one rank's work at any micro-batch and split."""
 
+    @property
+    def of(self) -> str:
+        """Return what its times are those of, for a reader."""
+        return "predicted kernels"
+
     @abstractmethod
     def work(self, batch: int, degrees: ParallelDegrees) -> RankWork:
         """Return the work of one rank for one micro-batch.

@@ -25,6 +25,8 @@ class TableSource(StepSource):
     Between two measured numbers seconds and bytes are on a line, outside in proportion to the nearest, with a warning.
     """
 
+    of = "measured layers"
+
     def __init__(self, layers: Sequence[Layer], state_bytes: float = 2.0) -> None:
         """Take the rows of a table.
 

@@ -28,6 +28,8 @@ class TraceSource(StepSource):
     write, so that memory is unknown and nothing can be cut into stages.
     """
 
+    of = "traced ops"
+
     def __init__(self, graph: StepGraph, batch: int) -> None:
         """Take a traced step.
 
