@@ -52,7 +52,7 @@ class ClosedForm:
     """One of ``PARTS`` -> seconds that it would take by itself, hidden or not."""
     errors: Mapping[int, str]
     """Row of a plan that only its costs show to be impossible -> the reason."""
-    inputs_s: float = 0.0
+    inputs_s: Floats | float = 0.0
     """The input pipeline needs so long for the examples of a step, next to everything else."""
 
     @property
