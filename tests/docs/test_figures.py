@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +50,17 @@ def test_readme_has_the_figures_of_the_cards():
             "-" if card["spearman_within_task"] is None else f"{card['spearman_within_task']:.3f}",
             f"{card['top1_regret']:.3f}",
         ]
+
+
+def test_readme_has_the_figures_of_plans():
+    tables = json.loads((REPOSITORY / "docs" / "measured" / "plans.json").read_text())
+    rows = {(table["title"], *row[:2]): row for table in tables for row in table["rows"]}
+    readme = " ".join(README.read_text().split())
+    (off,) = re.findall(r"real gloo jobs ([\d.]+) % off without a trace", readme)
+    assert off == rows["Real runs of plans here", "no trace", "all"][3].split()[0]
+    (vgg,) = (row for key, row in rows.items() if key[1] == "VGG-16" and key[2].startswith("ours"))
+    counts = re.findall(r"(\d+): ", vgg[2])
+    assert f"VGG-16 on {counts[0]} to {counts[-1]} V100s accuracy {vgg[3]} from its 8-GPU run." in readme
 
 
 def test_ablation_table_is_that_of_the_results(results):
