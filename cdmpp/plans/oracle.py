@@ -233,7 +233,7 @@ def _front(
         if place < len(rows):
             name = _words(question, judged, rows[place])
         else:
-            name = f"{others[place - len(rows)].combination} on {ranks} devices"
+            name = f"{others[place - len(rows)].combination} on {ranks} device{'s' * (ranks > 1)}"
         plans.append(FrontPlan(name, ranks, step_s, size))
     return tuple(sorted(plans, key=lambda one: (one.step_s, one.memory_bytes)))
 

@@ -47,8 +47,8 @@ def oracle_report(found: OracleResult, price: float | None = None, explained: st
     )
 
 
-_MOST_POINTS, _MOST_LINES = 300, 9
-"""Plans next to the front; lines of the scaling curve, as many as there are colours."""
+_MOST_POINTS, _MOST_LINES = 300, 7
+"""Plans next to the front; lines of the scaling curve: the page has nine colours, and the front takes two."""
 _NOTES = {
     "closed form": "All plans at once, by formulas: the slowest stage sets the pace, and exchanges hide behind what is "
     "computed meanwhile.",
@@ -138,10 +138,10 @@ def _charts(found: OracleResult) -> tuple[Chart, ...]:
     ]
     if found.front:
         series = {
-            "on the front": [
+            "others": _others(found),
+            "on the front": [  # drawn last, so that no other plan hides it
                 Point(one.memory_bytes, one.step_s, f"{one.words}: {quantity(one.step_s, 's')}") for one in found.front
             ],
-            "others": _others(found),
         }
         note = "By closed form. On the front no other plan is as fast, holds as little and takes as few device-hours."
         picture = points("Step against memory", series, ("memory", "B"), ("step", "s"), False)

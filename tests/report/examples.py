@@ -13,11 +13,14 @@ from cdmpp.collectives.collective import Collective
 from cdmpp.collectives.collective_model import CollectiveEstimate
 from cdmpp.network.comparison import Answer, Comparison
 from cdmpp.plans import search
+from cdmpp.plans.oracle import ask
+from cdmpp.plans.question import Question
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.predict.prediction import Prediction
 from cdmpp.report.collective import collective_report
 from cdmpp.report.comparison import comparison_report
 from cdmpp.report.network import network_report
+from cdmpp.report.oracle import oracle_report
 from cdmpp.report.plan import plan_report
 from cdmpp.report.programs import programs_report
 from cdmpp.report.replay import replay_report
@@ -32,6 +35,7 @@ from cdmpp.trace.diagnosis import diagnose
 from cdmpp.tuning.offline import TunedKernel, TunedNetwork
 from tests.network.example_prediction import example, kernels
 from tests.plans.toy_job import evaluator, layers
+from tests.plans.toy_source import ToySource
 from tests.steps.toy_graph import graph_of, rank_graph, wires
 
 
@@ -57,6 +61,14 @@ def plan(name: str) -> Report:
     found = search(evaluator(layers((2**21,) * 8, (1e-3,) * 8), alpha_s=20e-3, beta_s=1e-12))
     steps = tuple(replace(one, change=name) for one in found.steps)
     return plan_report(replace(found, steps=steps, warnings=(name,)))
+
+
+def oracle(name: str) -> Report:
+    question = Question(ToySource(), wires, 8, 32, ("data", "fsdp", "filter"), warnings=(name,))
+    found = ask(question, top=3, replays=1, counts=(1, 2, 4, 8, 16))
+    ranked = tuple(replace(one, words=f"{name}{one.words}") for one in found.ranked)
+    front = tuple(replace(one, words=f"{name}{one.words}") for one in found.front)
+    return oracle_report(replace(found, ranked=ranked, front=front), 2.0, "2")
 
 
 def traced(name: str = "addmm") -> StepGraph:
@@ -99,6 +111,6 @@ def tuned(name: str) -> Report:
 
 
 REPORTS: dict[str, Callable[[str], Report]] = {
-    "network": network, "comparison": comparison, "replay": step_replay, "plan": plan, "trace": trace,
+    "network": network, "comparison": comparison, "replay": step_replay, "plan": plan, "oracle": oracle, "trace": trace,
     "collective": collective, "programs": programs, "tuned": tuned,
 }  # fmt: skip

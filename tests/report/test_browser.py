@@ -67,7 +67,7 @@ def pages() -> dict[str, str]:
             [network_report(example(long, engines=("stream 0", "s" * 90), intervals=False, **words))]
         ),
         "comparison": html_page([comparison_report(Comparison(answers))]),
-        **{name: html_page([REPORTS[name]("a name")]) for name in ("replay", "plan", "trace")},
+        **{name: html_page([REPORTS[name]("a name")]) for name in ("replay", "plan", "oracle", "trace")},
     }
 
 
@@ -82,7 +82,7 @@ def browse(tmp_path: Path, file: Path, *arguments: str) -> subprocess.CompletedP
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
-@pytest.mark.parametrize("name", ["report", "long names", "comparison", "replay", "plan", "trace"])
+@pytest.mark.parametrize("name", ["report", "long names", "comparison", "replay", "plan", "oracle", "trace"])
 def test_nothing_sticks_out_or_complains(tmp_path, name, width, scheme):
     frame = tmp_path / "frame.html"
     page = html.escape(pages()[name], quote=True)
