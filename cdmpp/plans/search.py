@@ -51,13 +51,13 @@ def search(
     found.improve()
     return SearchResult(
         found.plan, found.cost, evaluator.default, evaluator.evaluate(evaluator.default), memory_limit_bytes,
-        tuple(found.steps), optimizer, (*evaluator.warnings, *_warnings(found.plan)),
+        tuple(found.steps), optimizer, (*evaluator.warnings, *_warnings(found.plan, evaluator.space.can_accumulate)),
     )  # fmt: skip
 
 
-def _warnings(plan: Plan) -> tuple[str, ...]:
+def _warnings(plan: Plan, batch_grows: bool) -> tuple[str, ...]:
     found = []
-    if (steps := plan.gradient_accumulation_steps) > 1:
+    if batch_grows and (steps := plan.gradient_accumulation_steps) > 1:
         found.append(f"the global batch is {steps} times as large: the learning rate may need another value")
     if plan.recompute:
         found.append(

@@ -213,6 +213,12 @@ def test_the_best_plan_is_refined_by_the_search_of_its_settings(name):
     assert searched.plan.gradient_accumulation_steps == found.best.plan.gradient_accumulation_steps
 
 
+def test_batches_that_share_a_given_global_batch_make_it_no_larger():
+    searched = refine(_question(strategies=("data",)), Plan(DDP(), ParallelDegrees(dp_replicate=8), 4))
+    assert searched.plan.gradient_accumulation_steps == 4
+    assert not any("times as large" in one for one in searched.warnings)
+
+
 def test_what_pytorch_refuses_of_a_plan_is_said():
     found = ask(_question(strategies=("pipeline",), ranks=4, global_batch=2))
     assert any("1f1b" in one.words and any("PyTorch" in text for text in one.warnings) for one in found.ranked)
