@@ -151,9 +151,8 @@ def _replayed(
     for rank, factor in factors.items():
         graph = scale_rank(graph, rank, factor)
     alone = accumulate(one_batch(StepGraph((whole,)), plan), plan.gradient_accumulation_steps * micro_batches_of(plan))
-    alone_device_s = alone_s(scale_rank(alone, 0, max(factors.get(rank, 1.0) for rank in range(plan.ranks))))
-    title, share_s = " + ".join(one.name for one in plan.strategies), alone_device_s * replicas_of(plan) / plan.ranks
-    replayed = replay_exchanges(graph, title, topology, share_s, granularity, plan.synchrony)
+    title = " + ".join(one.name for one in plan.strategies)
+    replayed = replay_exchanges(graph, title, topology, alone_s(alone), granularity, plan.synchrony, replicas_of(plan))
     first = {place: rank for rank, place in reversed(list(enumerate(lowered.places)))}
     told = [f"each of ranks {some([*map(str, sorted(first.values()))], ', ', 8)} stands for others that do the same"]
     return replace(

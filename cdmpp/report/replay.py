@@ -50,7 +50,7 @@ def _totals(replay: StepReplay) -> tuple[Total, ...]:
         sum(getattr(one, what) for one in replay.shares) / len(replay.shares) for what in ("overlap", "idle")
     )
     chain = tuple(Total(kind, seconds / whole_s, SHARE) for kind, seconds in replay.critical_s.items())
-    alone = (Total("one rank by itself", replay.alone_s, "s"),)
+    alone = (Total("one device by itself", replay.alone_s, "s"),)
     bounds = (Total("all communication hidden", replay.full_overlap_s, "s"), Total("none", replay.no_overlap_s, "s"))
     examples = replay.global_batch
     return (

@@ -78,7 +78,8 @@ class StepReplay:
     sent_bytes: float
     """Bytes that the rank that sends most must send in one step."""
     alone_s: float
-    """The step of the slowest rank by itself, which exchanges nothing and updates all."""
+    """The step of one device by itself with the examples of one replica: it runs the whole model, is not slowed,
+    exchanges nothing and updates all."""
     no_overlap_s: float
     """Closed form: computing and communication one after the other; of parameter servers, one message at a time."""
     full_overlap_s: float
@@ -86,13 +87,15 @@ class StepReplay:
     warnings: tuple[str, ...] = ()
     ranks: int = 1
     """Ranks of the job. Each of ``shares`` stands for several that are alike where they are fewer."""
+    replicas: int = 1
+    """Ranks, or groups of ranks that divide the model, with examples of their own."""
     global_batch: int | None = None
     """Examples of all ranks in one step; None: unknown."""
 
     @property
     def speed_up(self) -> float:
         """Return examples a second of all ranks over those of one by itself; ``ranks`` would be linear."""
-        return self.ranks * self.alone_s / self.iteration_s if self.iteration_s else float(self.ranks)
+        return self.replicas * self.alone_s / self.iteration_s if self.iteration_s else float(self.ranks)
 
     @cached_property
     def exposed_s(self) -> float:

@@ -49,7 +49,7 @@ def replay_strategy(
 
 def replay_exchanges(
     graph: StepGraph, name: str, topology: Topology, alone_s: float, granularity: str = "collective",
-    synchrony: Synchrony | None = None,
+    synchrony: Synchrony | None = None, replicas: int | None = None,
 ) -> StepReplay:  # fmt: skip
     """Replay one training step with the exchanges that it has, and account for its time.
 
@@ -57,9 +57,10 @@ def replay_exchanges(
         graph: all ranks of the job, or one each of those that are alike.
         name: of the strategy, for a reader.
         topology: the links of the job.
-        alone_s: seconds of one device by itself for all examples, over the ranks of the job.
+        alone_s: seconds of one device by itself for the examples of one replica, undivided and not slowed.
         granularity: as of ``replay``.
         synchrony: as of ``replay``.
+        replicas: ranks, or groups of ranks that divide the model, with examples of their own; None: all ranks.
 
     Raises:
         CdmppError: as of ``replay``.
@@ -83,6 +84,7 @@ def replay_exchanges(
         max(busy_s, least_s),
         exchange_warnings(exchanges, topology),
         topology.ranks,
+        topology.ranks if replicas is None else replicas,
     )
 
 

@@ -221,6 +221,12 @@ def test_a_plan_is_replayed_with_the_exchanges_of_its_operators(degree, ranks, r
     rank = source.work(8, plan.degrees).rank
     alone_s = rank.start_s + sum(op.duration_s + op.gap_s for op in rank.ops)
     assert replayed.iteration_s > alone_s
+    whole = source.work(8, ParallelDegrees()).rank
+    whole_s = whole.start_s + whole.tail_s + sum(op.duration_s + op.gap_s for op in whole.ops)
+    slowed = replay_plan(source, plan, 8, **place, slow={ranks - 1: 2.0})
+    for one in (replay_plan(source, plan, 8, **place), slowed):
+        assert one.alone_s == pytest.approx(whole_s, rel=0.02)
+        assert one.speed_up == pytest.approx(replicas * one.alone_s / one.iteration_s)
     assert replayed == replay_plan(source, plan, 8, **place) and replayed.global_batch == 8 * replicas
     for given in ({}, {"batch": 8, "global_batch": 8 * replicas}):
         with pytest.raises(CdmppError, match="batch and global_batch: give one of them"):
