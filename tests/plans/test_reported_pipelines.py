@@ -63,7 +63,7 @@ def test_few_micro_batches_are_in_flight_whole():
 
     Of the gradients only the head's and that of its input are there while most is saved; 8 kB were received.
     """
-    found = plans(8)
+    found = plans(8, "gpipe") | plans(8)  # of one micro-batch, plans of both schedules are alike and count once
     assert found[1][1] == 3 * 72_000 + 8 * 80_000 + 60_000 + 8000 + 8000
     assert np.all([closed == pytest.approx(own) for closed, own in found.values()])
 
