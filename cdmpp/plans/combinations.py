@@ -66,9 +66,9 @@ def combination(name: str) -> Combination:
 
 def combinations(names: Sequence[str]) -> tuple[Combination, ...]:
     """Read several; one that is named twice, such as ``data`` and ``ddp``, is kept once, by its first name."""
-    found = dict[tuple[Strategy, frozenset[Strategy]], Combination]()
+    found = dict[tuple[Strategy, frozenset[Strategy], frozenset[str]], Combination]()
     for one in map(combination, names):
-        found.setdefault((one.strategy, frozenset(one.model_parallel)), one)
+        found.setdefault((one.strategy, frozenset(one.model_parallel), frozenset(one.degrees)), one)
     return tuple(found.values())
 
 

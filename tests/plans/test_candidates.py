@@ -81,6 +81,8 @@ def test_words_that_cannot_be(name, told):
 def test_strategies_of_two_names_are_kept_once():
     names = ["data", "ddp", "pipeline+data", "data+pipeline", "zero1", "fsdp", "zero3"]
     assert [one.name for one in combinations(names)] == ["data", "pipeline+data", "zero1", "fsdp"]
+    every = usual({"pp": 8, "filter": 8, "channel": 8, "spatial": 8})
+    assert tuple(one.name for one in combinations(every)) == every
 
 
 def test_the_usual_strategies_suit_the_network():
