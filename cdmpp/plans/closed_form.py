@@ -6,7 +6,7 @@ ParaDL's formulas (HPDC'21, table 3) are the special case of equal layers, one b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,16 +109,21 @@ class Judge:
         sizes = _sizes(plans, rows)
         self.source.prepare(sorted({one for own in sizes.values() for one in own}), list(sizes))
         costs, errors = dict[tuple[ParallelDegrees, bool, tuple[int, ...]], StageCosts](), dict[int, str]()
-        for own in _groups(plans, rows):
-            row = int(own[0])
-            degrees, combination = plans.degrees_of(row), plans.combinations[int(plans.combination[row])]
-            dividing = ParallelDegrees(**{name: getattr(degrees, name) for name in DIVIDING})
+        groups = [(own, plans.degrees_of(int(own[0]))) for own in _groups(plans, rows)]
+        many: dict[tuple[int, ParallelDegrees], dict[ParallelDegrees, None]] = {}
+        for own, degrees in groups:
+            many.setdefault((int(plans.combination[own[0]]), _dividing(degrees)), {})[degrees] = None
+        alike_of: dict[ParallelDegrees, list[tuple[int, ...]]] = {}
+        for own, degrees in groups:
+            row, number, dividing = int(own[0]), int(plans.combination[own[0]]), _dividing(degrees)
+            combination = plans.combinations[number]
             try:
-                alike = self._alike(dividing, sizes[dividing])
+                if dividing not in alike_of:
+                    alike_of[dividing] = self._alike(dividing, sizes[dividing])
             except CdmppError as error:
                 errors |= dict.fromkeys(map(int, own), str(error))
                 continue
-            for batches in alike:
+            for batches in alike_of[dividing]:
                 key, taken = (
                     (dividing, bool(plans.recompute[row]), batches),
                     own[np.isin(plans.micro_batch[own], batches)],
@@ -128,7 +133,7 @@ class Judge:
                         costs[key] = self._stage_costs(*key, combination, topology)
                     if len(taken):
                         which = np.searchsorted(batches, plans.micro_batch[taken])
-                        _fill(found, taken, plans, which, costs[key], combination, degrees)
+                        _fill(found, taken, plans, which, costs[key], combination, degrees, [*many[number, dividing]])
                 except CdmppError as error:
                     errors |= dict.fromkeys(map(int, taken), str(error))
         return ClosedForm(
@@ -138,7 +143,7 @@ class Judge:
         )
 
     def _work(self, size: int, degrees: ParallelDegrees) -> WorkColumns:
-        split = ParallelDegrees(**{**vars(degrees), "pp": 1})
+        split = replace(degrees, pp=1) if degrees.pp > 1 else degrees
         if (size, split) not in self._works:
             self._works[size, split] = WorkColumns(size, self.source.work(size, split))
         return self._works[size, split]
@@ -162,16 +167,19 @@ class Judge:
         return StageCosts(works, self._structures[key], topology)
 
 
+def _dividing(degrees: ParallelDegrees) -> ParallelDegrees:
+    return ParallelDegrees(**{name: getattr(degrees, name) for name in DIVIDING})
+
+
 def _cuts(rank: RankGraph, degrees: ParallelDegrees, combination: Combination, topology: Topology) -> tuple[int, ...]:
     """Places of ops with which the second and later stages begin, as the pipeline itself chooses them."""
     pipeline = next((one for one in combination.model_parallel if isinstance(one, Pipeline)), None)
     if pipeline is None:
         return ()
     pair = Mesh(degrees).group_of(0, ("pp",))[:2]
-    stages = pipeline.stages(
+    return pipeline.cut_places(
         rank, degrees.pp, lambda size: float(topology.latency_s("send_recv", np.array([size]), pair)[0])
     )
-    return tuple(one.places[0] for one in stages[1:])
 
 
 def _groups(plans: Candidates, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -198,19 +206,24 @@ def _sizes(plans: Candidates, rows: NDArray[np.int64]) -> dict[ParallelDegrees, 
 
 def _fill(
     found: dict[str, Floats], own: NDArray[np.int64], plans: Candidates, which: NDArray[np.int64], stages: StageCosts,
-    combination: Combination, degrees: ParallelDegrees,
+    combination: Combination, degrees: ParallelDegrees, many_degrees: Sequence[ParallelDegrees],
 ) -> None:  # fmt: skip
-    """Write the plans ``own``, which have the same degrees and strategies; ``which``: places of their micro-batches."""
+    """Write the plans ``own``, which have the same degrees and strategies.
+
+    ``which`` are places of their micro-batches, and ``many_degrees`` the degrees of all plans that differ from them
+    only in those of the replicas: they are judged at once.
+    """
     piped = degrees.pp > 1
     strategy = combination.strategy.on_backend(stages.topology.backend)
     strategy = strategy.in_pipeline() if piped else strategy
     sizes = {name: getattr(degrees, name) for name in combination.replicating}
     many = plans.micro_batches[own]
-    replicas, more = stages.replica_costs(strategy, degrees, sizes), None
+    asked = (strategy, degrees, many_degrees, combination.replicating)
+    replicas, more = stages.replicas(*asked), None
     if not piped and many.max() > 1 and strategy.exchanges_each_batch:
-        more = [stages.replica_costs(strategy, degrees, sizes, batches) for batches in (2, 3)]
-    forward_s, backward_s = (stages.pass_s(phase) for phase in ("forward", "backward"))
-    update_s = stages.phase_s("update", stages.compute_s) / replicas.shards
+        more = [stages.replicas(*asked, batches) for batches in (2, 3)]
+    forward_s, backward_s = (stages.pass_s[phase] for phase in ("forward", "backward"))
+    update_s = stages.update_s / replicas.shards
     busiest = (np.arange(len(forward_s)), (forward_s + backward_s).argmax(axis=1))
     longest_s = (forward_s + backward_s)[busiest][which]
     passes_s, in_flight, kept = np.empty(len(own)), *(np.full((len(own), forward_s.shape[1]), n) for n in (1, 0))

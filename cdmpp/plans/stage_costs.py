@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cdmpp.collectives.collective import Collective
 from cdmpp.collectives.topology import Topology
+from cdmpp.errors import CdmppError
 from cdmpp.plans.allocator import CONTEXT
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.memory import peak_parts, rounded_bytes
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.overlap import Floats, exposed_s
-from cdmpp.plans.stage_structure import StageStructure, WorkColumns, between
+from cdmpp.plans.stage_structure import StageStructure, WorkColumns, between, stacked
 from cdmpp.plans.stages import tied_groups
+from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.strategy import Strategy
 
@@ -111,18 +114,26 @@ class StageCosts:
         share = np.array([(one.batch - low) / max(high - low, 1) for one in self.works])
         return [first + share * (last - first) for first, last in zip(*sizes, strict=True)]
 
-    def _received_bytes(self, number: int) -> Floats:
-        """Bytes that the neighbours of a stage send for one micro-batch; a number a micro-batch."""
-        stages, found = self.structure.stages, np.zeros(len(self.works))
-        sent = (stages[number - 1].sent,) if number else ()
-        returned = (stages[number + 1].returned,) if number + 1 < len(stages) else ()
-        for sizes in (*sent, *returned):
-            found += sum(self._messages(sizes), np.zeros(len(self.works)))
+    @cached_property
+    def received_bytes(self) -> Floats:
+        """Bytes that the neighbours of a stage send for one micro-batch; (stages, micro-batches)."""
+        stages, found = self.structure.stages, np.zeros((len(self.structure.stages), len(self.works)))
+        for number in range(len(stages)):
+            sent = (stages[number - 1].sent,) if number else ()
+            returned = (stages[number + 1].returned,) if number + 1 < len(stages) else ()
+            for sizes in (*sent, *returned):
+                found[number] += sum(self._messages(sizes), np.zeros(len(self.works)))
         return found
 
-    def pass_s(self, phase: str) -> Floats:
-        """Return the seconds of one pass of one micro-batch, with its exchanges, on each stage."""
-        return self.phase_s(phase, self.busy_s) + self.received_s[phase]
+    @cached_property
+    def pass_s(self) -> Mapping[str, Floats]:
+        """Phase -> seconds of one pass of one micro-batch, with its exchanges, on each stage."""
+        return {phase: self.phase_s(phase, self.busy_s) + self.received_s[phase] for phase in ("forward", "backward")}
+
+    @cached_property
+    def update_s(self) -> Floats:
+        """Seconds of the update of each stage, by a rank that holds all of it."""
+        return self.phase_s("update", self.compute_s)
 
     def phase_s(self, phase: str, seconds: Floats) -> Floats:
         """Sum ``seconds`` of the ops of one phase, given for each op of the whole rank."""
@@ -130,69 +141,109 @@ class StageCosts:
         shares = np.array([one.share for one in self.structure.stages]) if phase == "update" else 1.0
         return np.stack(found, axis=1) * shares
 
+    @cached_property
+    def _replicas(self) -> dict[tuple[object, ...], ReplicaCosts]:
+        return {}
+
+    def replicas(
+        self, strategy: Strategy, degrees: ParallelDegrees, many: Sequence[ParallelDegrees],
+        replicating: tuple[str, ...], batches: int = 1,
+    ) -> ReplicaCosts:  # fmt: skip
+        """Return what ``replica_costs`` says of ``degrees``, which are among ``many``: all are worked out at once."""
+        key = (strategy, replicating, batches)
+        if (*key, degrees) not in self._replicas:
+            try:
+                found = self.replica_costs(strategy, many, replicating, batches)
+            except CdmppError:  # of some of them
+                many, found = [degrees], self.replica_costs(strategy, [degrees], replicating, batches)
+            self._replicas.update({(*key, one): costs for one, costs in zip(many, found, strict=True)})
+        return self._replicas[*key, degrees]
+
     def replica_costs(
-        self, strategy: Strategy, degrees: ParallelDegrees, sizes: Mapping[str, int], batches: int = 1
-    ) -> ReplicaCosts:
-        """Return what the strategy of the replicas adds to one step.
+        self, strategy: Strategy, many: Sequence[ParallelDegrees], replicating: Sequence[str], batches: int = 1
+    ) -> list[ReplicaCosts]:
+        """Return what the strategy of the replicas adds to one step, for each of several degrees of the replicas.
 
         Args:
             strategy: of the replicas.
-            degrees: of the job.
-            sizes: degree -> its ranks, of all degrees along which ranks share parameters.
+            many: degrees of the job; those that divide the model are alike.
+            replicating: all degrees along which ranks share parameters.
             batches: whose gradients are added up, by stages that are no pipeline.
         """
-        mesh, shards = Mesh(degrees), strategy.shards(sizes)
-        found, each = dict[object, tuple[list[float], Floats, Floats]](), list[tuple[list[float], Floats, Floats]]()
-        for one in (stage.accumulated(batches) for stage in self.structure.stages):
+        sizes = [{name: getattr(one, name) for name in replicating} for one in many]
+        shards = np.array([strategy.shards(one) for one in sizes])
+        found, each = dict[object, tuple[Floats, Floats, Floats]](), list[tuple[Floats, Floats, Floats]]()
+        for number, stage in zip(self.structure.alike, self.structure.stages, strict=True):
+            one = stage.accumulated(batches)
             seconds, gaps_s = self.busy_s[:, one.places], self.gaps_s[:, one.places]
-            key = (one.key, seconds.tobytes(), gaps_s.tobytes())  # many stages are alike
+            key = (number, seconds.tobytes(), gaps_s.tobytes())  # many stages are alike
             if key not in found:
                 step = StepGraph((one.graph,))
-                if degrees.size(*sizes) > 1:
-                    step = replace(step, exchanges=strategy.exchanges(step, sizes))
-                costs_s, least_s, ends_s = self._costs_s(step, mesh, tuple(sizes))
-                seconds[:, one.is_in("update")] *= one.share / shards
+                listed = (
+                    strategy.exchanges_of(step, sizes)
+                    if many[0].size(*replicating) > 1
+                    else ((), np.zeros((0, len(many)), np.int64))
+                )
+                if listed is None:  # each has other exchanges
+                    return [self.replica_costs(strategy, [own], replicating, batches)[0] for own in many]
+                exchanges, sent = listed
+                costs_s, least_s, ends_s = self._costs_s(exchanges, sent, [Mesh(own) for own in many], replicating)
+                seconds = np.repeat(seconds[np.newaxis], len(many), axis=0)
+                seconds[:, :, one.is_in("update")] *= (one.share / shards)[:, np.newaxis, np.newaxis]
+                seconds = seconds.reshape(-1, seconds.shape[2])  # a row a micro-batch of each of ``many``
                 starts_s = np.concatenate([np.zeros((len(seconds), 1)), np.cumsum(seconds, axis=1)], axis=1)
-                exposed = exposed_s(starts_s, gaps_s, step.exchanges, costs_s, one.graph.synchronized)
-                kinds = np.array([_PART_OF.get(exchange.kind, GRADIENTS) for exchange in step.exchanges])
-                parts = [float(costs_s[kinds == part].sum()) for part in (GRADIENTS, PARAMETERS)]
-                found[key] = ([*parts, least_s], exposed, ends_s)
+                exposed = exposed_s(
+                    starts_s, np.tile(gaps_s, (len(many), 1)), exchanges, np.repeat(costs_s, len(self.works), axis=1),
+                    one.graph.synchronized,
+                )  # fmt: skip
+                kinds = np.array([_PART_OF.get(exchange.kind, GRADIENTS) for exchange in exchanges])
+                parts = [costs_s[kinds == part].sum(axis=0) for part in (GRADIENTS, PARAMETERS)]
+                found[key] = (np.array([*parts, least_s]), exposed.reshape(len(many), -1), ends_s)
             each.append(found[key])
-        by_part = dict(zip((GRADIENTS, PARAMETERS, "start-up"), np.array([one[0] for one in each]).T, strict=True))
-        ends_s, tied = np.sum([one[2] for one in each], axis=0), list[tuple[tuple[int, ...], float]]()
-        chain = mesh.group_of(0, ("pp",))
-        shared = [(one.graph, one.tied) for one in self.structure.stages]
-        for _, numbers, size in tied_groups(shared, strategy.gradient_parts(sizes)):
-            members = tuple(chain[number] for number in numbers)
-            estimate = self.topology.cost(Collective("all_reduce", size, len(members), self.topology.backend), members)
-            tied.append((numbers, estimate.latency_s))
-            by_part[GRADIENTS][list(numbers)] += estimate.latency_s
-            by_part["start-up"][list(numbers)] += min(
-                estimate.latency_s, float(self.topology.latency_s("all_reduce", np.array([1]), members)[0])
-            )
-            ends_s = ends_s + [estimate.latency_s, estimate.low_s, estimate.high_s]
-        low, high = (ends_s[1:] / ends_s[0]).tolist() if ends_s[0] else (1.0, 1.0)
-        start_up_s = by_part.pop("start-up")
-        return ReplicaCosts(by_part, start_up_s, np.stack([one[1] for one in each], axis=1), shards, tied, low, high)
+        part_s = np.stack([one[0] for one in each], axis=2)  # (parts, many, stages)
+        exposed_all_s = np.stack([one[1] for one in each], axis=2)  # (many, micro-batches, stages)
+        ends_s = np.sum([one[2] for one in each], axis=0)
+        shared, made = [(one.graph, one.tied) for one in self.structure.stages], list[ReplicaCosts]()
+        for place, degrees in enumerate(many):
+            by_part = {GRADIENTS: part_s[0, place], PARAMETERS: part_s[1, place]}
+            chain, tied = Mesh(degrees).group_of(0, ("pp",)), list[tuple[tuple[int, ...], float]]()
+            for _, numbers, size in tied_groups(shared, strategy.gradient_parts(sizes[place])):
+                members = tuple(chain[number] for number in numbers)
+                collective = Collective("all_reduce", size, len(members), self.topology.backend)
+                estimate = self.topology.cost(collective, members)
+                tied.append((numbers, estimate.latency_s))
+                by_part[GRADIENTS][list(numbers)] += estimate.latency_s
+                part_s[2, place, list(numbers)] += min(
+                    estimate.latency_s, float(self.topology.latency_s("all_reduce", np.array([1]), members)[0])
+                )
+                ends_s[place] += [estimate.latency_s, estimate.low_s, estimate.high_s]
+            middle, *bounds = ends_s[place].tolist()
+            low, high = (bound / middle if middle else 1.0 for bound in bounds)
+            exposed = exposed_all_s[place]
+            made.append(ReplicaCosts(by_part, part_s[2, place], exposed, int(shards[place]), tied, low, high))
+        return made
 
-    def _costs_s(self, step: StepGraph, mesh: Mesh, replicating: tuple[str, ...]) -> tuple[Floats, float, Floats]:
-        """Seconds of each exchange by itself, those of one kind and group priced at once.
+    def _costs_s(
+        self, exchanges: Sequence[Exchange], sent: NDArray[np.int64], meshes: Sequence[Mesh], replicating: Sequence[str]
+    ) -> tuple[Floats, Floats, Floats]:
+        """Seconds of each exchange by itself on each mesh, those of one kind and group priced at once.
 
-        Also the start-up of all, and the time of the largest ones with the ends of their intervals.
+        Also the start-up of all, and the time of the largest ones with the ends of their intervals; a row a mesh.
         """
-        costs_s, least_s, ends_s = np.zeros(len(step.exchanges)), 0.0, np.zeros(3)
+        costs_s, least_s, ends_s = np.zeros(sent.shape), np.zeros(len(meshes)), np.zeros((len(meshes), 3))
         groups: dict[tuple[str, tuple[str, ...]], list[int]] = {}
-        for number, one in enumerate(step.exchanges):
-            groups.setdefault((one.kind, one.along or replicating), []).append(number)
+        for number, one in enumerate(exchanges):
+            groups.setdefault((one.kind, one.along or tuple(replicating)), []).append(number)
         for (kind, along), numbers in groups.items():
-            members = mesh.group_of(0, along)
-            sizes = np.array([1, *(step.exchanges[number].bytes for number in numbers)])
-            found = self.topology.latency_s(kind, sizes, members)
-            costs_s[numbers] = found[1:]
-            least_s += float(np.minimum(found[0], found[1:]).sum())
-            largest = Collective(kind, int(sizes.max()), len(members), self.topology.backend)
-            estimate = self.topology.cost(largest, members)
-            ends_s += [estimate.latency_s, estimate.low_s, estimate.high_s]
+            for place, mesh in enumerate(meshes):
+                members = mesh.group_of(0, along)
+                sizes = np.array([1, *sent[numbers, place]])
+                found = self.topology.latency_s(kind, sizes, members)
+                costs_s[numbers, place] = found[1:]
+                least_s[place] += float(np.minimum(found[0], found[1:]).sum())
+                largest = Collective(kind, int(sizes.max()), len(members), self.topology.backend)
+                estimate = self.topology.cost(largest, members)
+                ends_s[place] += [estimate.latency_s, estimate.low_s, estimate.high_s]
         return costs_s, least_s, ends_s
 
     def peak_bytes(
@@ -203,30 +254,38 @@ class StageCosts:
 
         Args:
             strategy: of the replicas.
-            sizes: as of ``replica_costs``.
+            sizes: degree -> its ranks, of all degrees along which ranks share parameters.
             which: place of the micro-batch of each plan.
             many: forward passes of one step of each plan.
             in_flight: micro-batches whose activations a stage holds; a row a plan, a column a stage.
             kept: micro-batches whose outputs a stage keeps; the same.
         """
-        found, piped = [], len(self.structure.stages) > 1
+        stages, ends = self.structure.stages, self.structure.ends
+        if not ends:
+            return np.full(len(which), np.nan)
+        (low_held, low_live), (most_held, most_live) = ends
+        low, high = (batch for batch, _, _ in stages[0].live)
         batches = np.array([work.batch for work in self.works], np.float64)[which]
-        for number, one in enumerate(self.structure.stages):
-            if not one.live:
-                return np.full(len(which), np.nan)
-            (low, held, live), (high, most_held, most_live) = one.live
-            share, received = (batches - low) / max(high - low, 1), self._received_bytes(number)[which]
-            returned = sum(self._messages(one.returned), np.zeros(len(self.works)))[which]
-            peak = np.zeros(len(which))
-            for is_many in (False, True):
-                rows = (many > 1) == is_many
-                own = strategy.rank_bytes(held, one.graph.modules, sizes, 2 if is_many else 1)
-                peak[rows] = peak_parts(
-                    between(held, most_held, share[rows]), own, between(live, most_live, share[rows]),
-                    many[rows] if piped else 1, in_flight[rows, number], 1 if piped else many[rows], received[rows],
-                    returned[rows], kept[rows, number],
-                ).peak_bytes  # fmt: skip
-                if self.structure.is_gpu:
-                    peak[rows] += CONTEXT + rounded_bytes(held, one.graph.gradients, own)
-            found.append(peak)
-        return np.max(found, axis=0)
+        share, piped = (batches - low) / max(high - low, 1), len(stages) > 1
+        received = self.received_bytes[:, which]
+        returned = np.stack([sum(self._messages(one.returned), np.zeros(len(self.works))) for one in stages])[:, which]
+        peak = np.zeros((len(stages), len(which)))
+        for is_many in {*(many > 1).tolist()}:
+            rows = (many > 1) == is_many
+            own_of = {
+                number: strategy.rank_bytes(stages[number].live[0][1], stages[number].graph.modules, sizes, 1 + is_many)
+                for number in {*self.structure.alike}
+            }
+            held, live = between(low_held, most_held, share[rows]), between(low_live, most_live, share[rows])
+            peak[:, rows] = peak_parts(
+                held, stacked([own_of[number] for number in self.structure.alike]), live, many[rows] if piped else 1,
+                in_flight[rows].T, 1 if piped else many[rows], received[:, rows],
+                returned[:, rows], kept[rows].T,
+            ).peak_bytes  # fmt: skip
+            if self.structure.is_gpu:
+                more = {
+                    number: CONTEXT + rounded_bytes(stages[number].live[0][1], stages[number].graph.gradients, own)
+                    for number, own in own_of.items()
+                }
+                peak[:, rows] += np.array([[more[number]] for number in self.structure.alike])
+        return peak.max(axis=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,11 @@ from cdmpp.plans.overlap import Floats
 from cdmpp.plans.sources.source import RankWork
 from cdmpp.plans.stages import Stage, stages_of
 from cdmpp.steps.step_graph import RankGraph, StepGraph
+from cdmpp.steps.strategy import RankBytes
 from cdmpp.steps.transforms.accumulate import accumulate
 from cdmpp.steps.transforms.recompute import can_recompute, recompute
 
-AnyBytes = TypeVar("AnyBytes", StepMemory, LiveBytes)
+AnyBytes = TypeVar("AnyBytes", StepMemory, LiveBytes, RankBytes)
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,16 @@ class WorkColumns:
     def gaps_s(self) -> Floats:
         """Pause after each op."""
         return np.array([op.gap_s for op in self.work.rank.ops])
+
+    @cached_property
+    def _stages(self) -> dict[tuple[int, ...], tuple[Stage, ...]]:
+        return {}
+
+    def stages(self, cuts: tuple[int, ...]) -> tuple[Stage, ...]:
+        """Return the stages that begin with the ops at ``cuts``, where nothing is recomputed."""
+        if cuts not in self._stages:
+            self._stages[cuts] = stages_of(self.work.rank, cuts)
+        return self._stages[cuts]
 
     def changed(self, recomputes: bool) -> tuple[RankGraph, NDArray[np.int64]]:
         """Return the rank as it runs where all modules are recomputed, or as it is, and the places its ops had."""
@@ -129,10 +140,29 @@ class StageStructure:
         return self.low.batch < self.high.batch or all(one == self.low.batch for one in sizes)
 
     @cached_property
+    def ends(self) -> tuple[tuple[StepMemory, LiveBytes], ...]:
+        """What all stages hold and what is alive, of the smallest and the largest micro-batch; empty: unknown.
+
+        Each number is an array over stages, (stages, 1).
+        """
+        if not all(one.live for one in self.stages):
+            return ()
+        return tuple(
+            (stacked([held for _, held, _ in ends]), stacked([live for _, _, live in ends]))
+            for ends in zip(*(one.live for one in self.stages), strict=True)
+        )
+
+    @cached_property
+    def alike(self) -> tuple[int, ...]:
+        """Number of the first stage that is like this one in all that a strategy asks for, of each stage."""
+        found = dict[object, int]()
+        return tuple(found.setdefault(one.key, number) for number, one in enumerate(self.stages))
+
+    @cached_property
     def stages(self) -> tuple[StagePart, ...]:
         """All stages."""
         rank, old = self.low.changed(self.recomputes)
-        held = [stages_of(one.work.rank, self.cuts) for one in (self.low, self.high)]
+        held = [one.stages(self.cuts) for one in (self.low, self.high)]
         cut = stages_of(rank, self.cuts) if self.recomputes else held[0]
         return tuple(
             StagePart(
@@ -174,6 +204,14 @@ def held_by(whole: StepMemory, rank: RankGraph, stage: Stage, number: int) -> St
         0,
         round(trained * whole.update_bytes),
     )
+
+
+def stacked(each: Sequence[AnyBytes]) -> AnyBytes:
+    """Return the bytes of all stages: each number is an array, (stages, 1)."""
+    values: dict[str, Any] = {}
+    for one in fields(each[0]):
+        values[one.name] = np.array([[getattr(stage, one.name)] for stage in each])
+    return replace(each[0], **values)
 
 
 def between(low: AnyBytes, high: AnyBytes, share: Floats) -> AnyBytes:

@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cdmpp.errors import CdmppError
 from cdmpp.network.eager.divided import DividedExport
 from cdmpp.network.training_step import StepMemory
@@ -19,6 +22,8 @@ from cdmpp.platform.limits import Limits, check_fields
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.step_graph import ModuleSpan, StepGraph
 from cdmpp.steps.transforms.scale import shard_update
+
+IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,24 @@ class Strategy(ABC):
         Raises:
             CdmppError: ranks whose gradients or modules differ, or a step that the strategy cannot share.
         """
+
+    def exchanges_of(
+        self, graph: StepGraph, many: Sequence[Mapping[str, int]]
+    ) -> tuple[tuple[Exchange, ...], IntArray] | None:
+        """List the exchanges of ``many`` numbers of ranks, where these change only their bytes.
+
+        Args:
+            graph: as of ``exchanges``.
+            many: the ``sizes`` of each.
+
+        Returns:
+            The exchanges with the first sizes, and the bytes of each with all of them, (exchanges, sizes). None where
+            each has a list of its own.
+        """
+        if len(many) > 1:
+            return None
+        found = self.exchanges(graph, many[0])
+        return found, np.array([[one.bytes] for one in found], np.int64).reshape(-1, 1)
 
     @classmethod
     def ranks_of(cls, graph: StepGraph, sizes: Mapping[str, int] | None, *degrees: str) -> int:

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
+import numpy as np
+
 from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.strategies.registry import STRATEGIES
 from cdmpp.steps.exchange import START, Exchange
 from cdmpp.steps.step_graph import ModuleSpan, StepGraph
-from cdmpp.steps.strategy import RankBytes, Strategy
+from cdmpp.steps.strategy import IntArray, RankBytes, Strategy
 
 
 @STRATEGIES.register
@@ -73,8 +75,29 @@ class FSDP(Strategy):
         ``CdmppError`` where the modules of ranks differ, there are none although there are gradients, or a parameter
         has no dimension to divide.
         """
+        return tuple(one for _, one in self._launches(graph, sizes or {self.degrees[0]: len(graph.ranks)}))
+
+    def exchanges_of(
+        self, graph: StepGraph, many: Sequence[Mapping[str, int]]
+    ) -> tuple[tuple[Exchange, ...], IntArray] | None:
+        """List exchanges once, and their bytes for each number of ranks: only these depend on it."""
+        launched, modules, sent = self._launches(graph, many[0]), graph.ranks[0].modules, list[list[int]]()
+        alike: dict[object, list[int]] = {}  # many modules have the same parameters
+        for number, one in launched:
+            key = (one.kind, modules[number].bytes, modules[number].rows, modules[number].trained_rows)
+            if key not in alike:
+                alike[key] = [self._bytes(one.kind, modules[number], sizes) for sizes in many]
+            sent.append(alike[key])
+        return tuple(one for _, one in launched), np.array(sent, np.int64).reshape(len(launched), len(many))
+
+    def _bytes(self, kind: str, module: ModuleSpan, sizes: Mapping[str, int]) -> int:
+        """Bytes of one exchange of a module."""
+        ranks = self.shards(sizes)
+        return module.padded_bytes(ranks) if kind == "all_gather" else module.scattered_bytes(ranks)
+
+    def _launches(self, graph: StepGraph, sizes: Mapping[str, int]) -> list[tuple[int, Exchange]]:
+        """The exchanges, each with the number of its module."""
         graph.check_alike()
-        sizes = sizes or {self.degrees[0]: len(graph.ranks)}
         modules, ranks = graph.ranks[0].modules, self.shards(sizes)
         if not modules and graph.ranks[0].gradients:
             raise CdmppError(f"{self.name} needs modules, and this step has none: take ddp or ps")
@@ -83,7 +106,8 @@ class FSDP(Strategy):
                 f"{self.name}: module {odd[0]!r} has a parameter without dimensions, and FSDP2 supports no scalar "
                 "parameters: give it the shape (1,), or take ddp or ps"
             )
-        batches, launched = graph.ranks[0].module_batches, list[Exchange]()
+        along = () if len(self.sharding(sizes)) == len(sizes) else self.sharding(sizes)
+        batches, launched = graph.ranks[0].module_batches, list[tuple[int, Exchange]]()
         for number, own in enumerate(batches):
             is_last = number == len(batches) - 1
             forward = sorted(own, key=lambda i: modules[i].forward)
@@ -95,14 +119,13 @@ class FSDP(Strategy):
                 if self.reshard_after_forward and not modules[i].is_kept and (modules[i].in_backward or i in ahead)
             ]  # fmt: skip
             if is_last or (self.scatter_each_batch and not self.is_pipelined):
-                launched += self._scatters(graph, [i for i in own if modules[i].scattered_bytes(ranks)], ranks)
+                launched += self._scatters(graph, [i for i in own if modules[i].scattered_bytes(ranks)], ranks, along)
             if number == 0 or not self.is_pipelined:
-                launched += self._gathers(graph, forward, "forward", ranks)
+                launched += self._gathers(graph, forward, "forward", ranks, along)
             if not self.is_pipelined:
-                launched += self._gathers(graph, again, "backward", ranks)
-        along = () if len(self.sharding(sizes)) == len(sizes) else self.sharding(sizes)
-        launched.sort(key=lambda one: (one.after[0], one.kind == "all_gather"))  # scatters go first
-        return tuple(replace(one, along=along) for one in launched)
+                launched += self._gathers(graph, again, "backward", ranks, along)
+        launched.sort(key=lambda one: (one[1].after[0], one[1].kind == "all_gather"))  # scatters go first
+        return launched
 
     def rank_bytes(
         self, held: StepMemory, modules: Sequence[ModuleSpan], sizes: Mapping[str, int], batches: int = 1
@@ -164,7 +187,9 @@ class FSDP(Strategy):
         again = "" if self.reshard_after_forward else ", reshard_after_forward=False"
         return (f"for block in blocks: fully_shard(block{again})", f"fully_shard(model{again})")
 
-    def _gathers(self, graph: StepGraph, order: Sequence[int], phase: str, ranks: int) -> list[Exchange]:
+    def _gathers(
+        self, graph: StepGraph, order: Sequence[int], phase: str, ranks: int, along: tuple[str, ...]
+    ) -> list[tuple[int, Exchange]]:
         """All-gathers of modules by number. With overlap one may leave where the module before begins.
 
         Without it the backward pass gathers one ahead too, and stands still for it there.
@@ -177,15 +202,18 @@ class FSDP(Strategy):
             needed = number if self.overlap else ahead
             before = {rank: (begin,) for rank, begin in _places(graph, needed, phase, 0).items()}
             size = module.padded_bytes(ranks)
-            found.append(Exchange("all_gather", size, after, before, f"{module.name} {phase}"))
+            name = f"{module.name} {phase}"
+            found.append((number, Exchange("all_gather", size, after, before, name, along=along)))
         return found
 
-    def _scatters(self, graph: StepGraph, own: Sequence[int], ranks: int) -> list[Exchange]:
+    def _scatters(
+        self, graph: StepGraph, own: Sequence[int], ranks: int, along: tuple[str, ...]
+    ) -> list[tuple[int, Exchange]]:
         """The exchanges that scatter gradients, one a module.
 
         With overlap, what follows the backward pass of the next module waits: one buffer holds what is scattered.
         """
-        modules, found = graph.ranks[0].modules, list[Exchange]()
+        modules, found = graph.ranks[0].modules, list[tuple[int, Exchange]]()
         order = sorted(own, key=lambda i: modules[i].backward[1])
         last = order[-1:]
         if self.is_pipelined:  # the root first, in the order of the model
@@ -196,7 +224,8 @@ class FSDP(Strategy):
             before = {rank: (end + 1,) for rank, end in _places(graph, blocks, "backward", 1).items()}
             size = modules[number].scattered_bytes(ranks)
             name = f"{modules[number].name} gradients"
-            found.append(Exchange("reduce_scatter", size, after, {} if self.is_pipelined else before, name))
+            before = {} if self.is_pipelined else before
+            found.append((number, Exchange("reduce_scatter", size, after, before, name, along=along)))
         return found
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.registry import STRATEGIES
 from cdmpp.steps.exchange import Exchange
-from cdmpp.steps.step_graph import StepGraph
+from cdmpp.steps.step_graph import ModuleSpan, StepGraph
+from cdmpp.steps.strategy import IntArray, Strategy
 
 
 @STRATEGIES.register
@@ -27,22 +28,37 @@ class HSDP(FSDP):
         """Return all degrees along which ranks have the same parameters, but ``dp_replicate``."""
         return tuple(name for name in sizes if name != "dp_replicate")
 
-    def exchanges(self, graph: StepGraph, sizes: Mapping[str, int] | None = None) -> tuple[Exchange, ...]:
-        """List those of FSDP, and an all-reduce of what each reduce-scatter leaves; on a GPU only the update awaits it.
+    def exchanges_of(
+        self, graph: StepGraph, many: Sequence[Mapping[str, int]]
+    ) -> tuple[tuple[Exchange, ...], IntArray] | None:
+        """List them once where all have several shards and several replicas."""
+        if min(min(self.shards(sizes), sizes.get("dp_replicate", 1)) for sizes in many) > 1:
+            return super().exchanges_of(graph, many)
+        return Strategy.exchanges_of(self, graph, many)
+
+    def _bytes(self, kind: str, module: ModuleSpan, sizes: Mapping[str, int]) -> int:
+        """Bytes of one exchange of a module; replicas sum what a scatter leaves."""
+        found = super()._bytes(kind, module, sizes)
+        return found // self.shards(sizes) if kind == "all_reduce" else found
+
+    def _launches(self, graph: StepGraph, sizes: Mapping[str, int]) -> list[tuple[int, Exchange]]:
+        """Those of FSDP, and an all-reduce of what each reduce-scatter leaves; on a GPU only the update awaits it.
 
         Without overlap each exchange waits for the one before, whichever group that is of.
 
         A group of one rank gathers and scatters nothing.
         """
-        found, sizes = list[Exchange](), sizes or {self.degrees[0]: len(graph.ranks)}
-        shards, replicas = self.shards(sizes), sizes.get("dp_replicate", 1)
-        for one in super().exchanges(graph, sizes):
-            found += [replace(one, follows=not self.overlap)] if shards > 1 else []
-            if one.kind == "reduce_scatter" and replicas > 1:
-                before = {} if self.overlap else one.before
-                part = replace(one, kind="all_reduce", bytes=one.bytes // shards, before=before)
-                found.append(replace(part, name=f"{one.name} of replicas", along=("dp_replicate",), follows=True))
-        return tuple(found)
+        found, shards = list[tuple[int, Exchange]](), self.shards(sizes)
+        for number, one in super()._launches(graph, sizes):
+            if shards > 1:
+                found.append((number, one if self.overlap else replace(one, follows=True)))
+            if one.kind == "reduce_scatter" and sizes.get("dp_replicate", 1) > 1:
+                before, name = {} if self.overlap else one.before, f"{one.name} of replicas"
+                part = Exchange(
+                    "all_reduce", one.bytes // shards, one.after, before, name, follows=True, along=("dp_replicate",)
+                )
+                found.append((number, part))
+        return found
 
     def torch_lines(self) -> tuple[str, ...]:
         """Call ``fully_shard`` with a mesh of two axes."""

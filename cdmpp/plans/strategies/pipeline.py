@@ -88,17 +88,21 @@ class Pipeline(Strategy):
         Raises:
             CdmppError: unknown names, cuts that are not in order, or more stages than there are layers.
         """
+        return stages_of(rank, self.cut_places(rank, count, send_s))
+
+    def cut_places(self, rank: RankGraph, count: int, send_s: Callable[[int], float] | None = None) -> tuple[int, ...]:
+        """Return the places of the ops with which the second and later stages begin; arguments as of ``stages``."""
         if count == 1:
-            return stages_of(rank, ())
+            return ()
         on = CutPlaces(rank)
         if self.cuts is not None:
             self.check(count)
-            return stages_of(rank, [on.named(name) for name in self.cuts])
+            return tuple(on.named(name) for name in self.cuts)
         places = on.places(count)
         each_s = [0.0 if send_s is None or self.overlap else 2 * send_s(on.bytes_at(place)) for place in places]
         until_s = [0.0, *(float(on.until_s[place]) for place in places), float(on.until_s[-1])]
         chosen = balanced(until_s, [0.0, *each_s, 0.0], count)
-        return stages_of(rank, [places[number - 1] for number in chosen])
+        return tuple(places[number - 1] for number in chosen)
 
     def exchanges(self, graph: StepGraph, sizes: Mapping[str, int] | None = None) -> tuple[Exchange, ...]:
         """Return nothing: messages between stages come with the micro-batches (``plans.lower``)."""
