@@ -123,6 +123,10 @@ CASES: dict[str, Case] = {
     "max_pool2d": lambda m, x: functional.max_pool2d(x, 2),
     "max_pool2d, overlapping": lambda m, x: functional.max_pool2d(x, 3, 2, 1),
     "avg_pool2d": lambda m, x: functional.avg_pool2d(x, 2),
+    "max_pool1d": lambda m, x: functional.max_pool1d(x.flatten(0, 1), 2),
+    "avg_pool1d": lambda m, x: functional.avg_pool1d(x.flatten(0, 1), 2),
+    "max_pool3d": lambda m, x: functional.max_pool3d(x.unsqueeze(0), 2),
+    "avg_pool3d": lambda m, x: functional.avg_pool3d(x.unsqueeze(0).float(), 2),  # torch 2.13 has none of bfloat16
     "adaptive_avg_pool2d(1)": lambda m, x: functional.adaptive_avg_pool2d(x, 1),
     "adaptive_avg_pool2d(4)": lambda m, x: functional.adaptive_avg_pool2d(x, 4),
     "mean": lambda m, x: x.mean(),
