@@ -19,7 +19,7 @@ from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.overlap import Floats
 from cdmpp.plans.sources.source import StepSource
-from cdmpp.plans.stage_costs import PARTS, SENDS, StageCosts
+from cdmpp.plans.stage_costs import HALOS, PARTS, SENDS, StageCosts
 from cdmpp.plans.stage_structure import StageStructure, WorkColumns
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.steps.step_graph import RankGraph
@@ -42,7 +42,7 @@ class ClosedForm:
     once_s: Floats
     """What a step takes once, such as loading a batch."""
     start_up_share: Floats
-    """Share of the communication of the replicas that does not depend on sizes."""
+    """Share of the communication in the open, but for halos, that does not depend on sizes."""
     memory_bytes: Floats
     """Most bytes of a rank; NaN also where memory is unknown."""
     low_s: Floats
@@ -265,7 +265,12 @@ def _fill(
         found[name][own] = computed_s * np.array(of_kernels)[which] + found["exposed_s"][own] * of_exchanges
     found["memory_bytes"][own] = stages.peak_bytes(strategy, sizes, which, many, in_flight, kept)
     sent_s = sum(replicas.part_s.values(), np.zeros(1))
-    found["start_up_share"][own] = replicas.start_up_s.sum() / (sent_s.sum() or 1.0)
+    start_up_s = replicas_s * (replicas.start_up_s.sum() / (sent_s.sum() or 1.0))
+    start_up_s = start_up_s + stages.received_start_up_s[busiest[1]][which] * many
+    for phase in ("forward", "backward"):
+        start_up_s = start_up_s + stages.phase_s(phase, stages.split_start_up_s)[busiest][which] * many
+    rest_s = found["exposed_s"][own] - found[HALOS][own]
+    found["start_up_share"][own] = start_up_s / np.where(rest_s > 0, rest_s, 1.0)
     for part, each in replicas.part_s.items():
         found[part][own] = each.max()
         if more is not None:

@@ -17,6 +17,7 @@ from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.memory import peak_parts, rounded_bytes
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.overlap import Floats, exposed_s
+from cdmpp.plans.sources.source import OpExchange
 from cdmpp.plans.stage_structure import StageStructure, WorkColumns, between, stacked
 from cdmpp.plans.stages import tied_groups
 from cdmpp.steps.exchange import Exchange
@@ -26,6 +27,10 @@ from cdmpp.steps.strategy import Strategy
 GRADIENTS, PARAMETERS, HALOS, SPLIT, SENDS = PARTS = ("gradients", "parameters", "halos", "split operators", "stages")
 """Kinds of communication of a step, by what is sent."""
 _PART_OF = {"all_gather": PARAMETERS, "broadcast": PARAMETERS}
+
+
+def _part_of(one: OpExchange) -> str:
+    return HALOS if one.degree == "spatial" else SPLIT
 
 
 @dataclass(frozen=True)
@@ -79,16 +84,28 @@ class StageCosts:
     @cached_property
     def split_s(self) -> Mapping[str, Floats]:
         """Part of the communication -> seconds that divided operators exchange after each op of the whole rank."""
-        found, mesh = dict[str, Floats](), Mesh(self.degrees)
+        found = dict[str, Floats]()
         for number, one in enumerate(self.works[0].work.exchanges):
             sizes = np.array([work.work.exchanges[number].bytes for work in self.works], np.float64)
-            group = mesh.group_of(0, (one.degree,))
-            members = {self.topology.shape(pair): pair for pair in one.pairs(group)} if one.shift else {None: group}
-            slowest_s = np.max([self.topology.latency_s(one.kind, sizes, own) for own in members.values()], axis=0)
-            part = HALOS if one.degree == "spatial" else SPLIT
-            each = found.setdefault(part, np.zeros_like(self.compute_s))
-            each[:, max(one.after, 0)] += slowest_s
+            each = found.setdefault(_part_of(one), np.zeros_like(self.compute_s))
+            each[:, max(one.after, 0)] += self._operator_s(one, sizes)
         return found
+
+    @cached_property
+    def split_start_up_s(self) -> Floats:
+        """Return the part of ``split_s`` that does not depend on sizes, but for halos; after each op."""
+        found = np.zeros_like(self.compute_s)
+        for one in self.works[0].work.exchanges:
+            if _part_of(one) == SPLIT:
+                found[:, max(one.after, 0)] += self._operator_s(one, np.ones(1))
+        return found
+
+    def _operator_s(self, one: OpExchange, sizes: Floats) -> Floats:
+        """Seconds of an exchange of a divided operator, between the ranks that are farthest apart."""
+        group = Mesh(self.degrees).group_of(0, (one.degree,))
+        members = {self.topology.shape(pair): pair for pair in one.pairs(group)} if one.shift else {None: group}
+        slowest_s: Floats = np.max([self.topology.latency_s(one.kind, sizes, own) for own in members.values()], axis=0)
+        return slowest_s
 
     @cached_property
     def busy_s(self) -> Floats:
@@ -106,6 +123,17 @@ class StageCosts:
                 found["forward"][:, place + 1] += self.topology.latency_s("send_recv", size, (sender, receiver))
             for size in self._messages(stages[place + 1].returned):
                 found["backward"][:, place] += self.topology.latency_s("send_recv", size, (receiver, sender))
+        return found
+
+    @cached_property
+    def received_start_up_s(self) -> Floats:
+        """Return the part of the messages of one micro-batch that does not depend on their sizes; of each stage."""
+        stages, firsts = self.structure.stages, Mesh(self.degrees).group_of(0, ("pp",))
+        found = np.zeros(len(stages))
+        for place, pair in enumerate(zip(firsts, firsts[1:], strict=False)):
+            least_s = float(self.topology.latency_s("send_recv", np.ones(1), pair)[0])
+            found[place + 1] += least_s * len(self._messages(stages[place].sent))
+            found[place] += least_s * len(self._messages(stages[place + 1].returned))
         return found
 
     def _messages(self, sizes: tuple[tuple[int, ...], ...]) -> list[Floats]:

@@ -14,6 +14,7 @@ from cdmpp.collectives.topology import fitted
 from cdmpp.plans.candidates import VALID, candidates
 from cdmpp.plans.closed_form import Judge
 from cdmpp.plans.combinations import Combination, combinations
+from cdmpp.plans.limits import terms
 from cdmpp.plans.lower import lower, lower_work
 from cdmpp.plans.question import Question
 from cdmpp.plans.refine import peak_of
@@ -184,3 +185,15 @@ def test_stages_that_hold_the_same_parameter_sum_its_gradients(names):
     assert len(rows)
     for row in rows:
         assert judged.costs.step_s[row] == pytest.approx(_replayed_s(question, judged.plans, row), rel=0.1)
+
+
+@pytest.mark.parametrize(("name", "messages"), [("channel", 8 * 3), ("pipeline", 2)])
+def test_start_up_is_that_of_the_exchanges_themselves(name, messages):
+    judged = _question([name], ranks=4, batch=8).judged()
+    parts = terms(judged.costs)
+    for row in np.flatnonzero(judged.fits):
+        expected = messages * ALPHA_S * int(judged.plans.micro_batches[row])
+        if name == "channel":  # operators of the forward pass run again, and exchange again
+            expected *= 1 + int(judged.plans.recompute[row])
+        assert parts["start-up"][row] == pytest.approx(expected, rel=1e-3)
+        assert parts["bandwidth"][row] > 0
