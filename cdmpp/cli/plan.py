@@ -151,7 +151,7 @@ def _check_explained(options: argparse.Namespace, names: tuple[str, ...]) -> Non
 def _calibrated(
     options: argparse.Namespace, device: Device, topology: Callable[[int], Topology]
 ) -> tuple[StepSource, Callable[[int], Topology], tuple[str, ...]]:
-    """What a rank computes and the links, as measured runs found them, and a sentence that says so."""
+    """Scale what a rank computes and the links as measured runs found them; also return a sentence that says so."""
     if options.calibrate is None:
         return _source(options, device), topology, ()
     from cdmpp.plans.calibration import by_replay, calibrate, read_runs

@@ -92,7 +92,7 @@ class EagerOperator:
     """All that its kind names; of the optional ones those that are not as usual may be left out."""
     dtype: str = "float32"
     elements: float = field(default=0, compare=False)
-    """Of a call that ``flat`` made, its elements before the last row was filled up; else 0."""
+    """A call that ``flat`` made had so many elements before its last row was filled up; else 0."""
 
     def __post_init__(self) -> None:
         for given, type_ in ((self.name, str), (self.sizes, Mapping), (self.dtype, str)):

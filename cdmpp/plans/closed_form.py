@@ -40,7 +40,7 @@ class ClosedForm:
     exposed_s: Floats
     """Seconds of communication that nothing hides."""
     once_s: Floats
-    """What a step takes once, such as loading a batch."""
+    """Seconds that a step takes once, such as for loading a batch."""
     start_up_share: Floats
     """Share of the communication in the open, but for halos, that does not depend on sizes."""
     memory_bytes: Floats

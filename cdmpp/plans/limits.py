@@ -17,7 +17,7 @@ COMPUTE, BUBBLE, UPDATE, HALO, START_UP, BANDWIDTH, HOST, INPUTS = TERMS = (
 )  # fmt: skip
 """Parts of a step, which sum up to it."""
 MEMORY = "memory"
-"""What else may bind."""
+"""Another quantity that may bind, next to the terms."""
 _REASONS: Mapping[int, str] = {BATCH: "samples per rank", LIMIT: "smallest layer", FACTORS: "number of devices"}
 """Reason why a plan cannot be -> the quantity that binds."""
 

@@ -28,7 +28,7 @@ class Lowered:
     places: tuple[int, ...]
     """Rank of the job -> its place in the graph."""
     stages: tuple[Stage, ...]
-    """What a rank of each stage runs for one micro-batch; without a pipeline there is one stage."""
+    """Each stage with what one of its ranks runs for one micro-batch; without a pipeline there is one stage."""
     warnings: tuple[str, ...] = ()
 
 
@@ -77,7 +77,7 @@ class _Lowering(Placement):
         return Lowered(graph, self.mesh, self.places, self.stages, warnings)
 
     def messages(self) -> Iterator[Exchange]:
-        """What stages send each other, of each direction in the order in which it is sent."""
+        """Yield the messages between stages, those of each direction in the order in which they are sent."""
         for chain in self.chains:
             for stage in range(len(chain) - 1):
                 sent, returned = self.stages[stage].sent_bytes, self.stages[stage + 1].returned_bytes

@@ -54,11 +54,11 @@ class MemoryParts:
     communication: Bytes = 0
     """Buckets, gathered parameters, gradients under way, and what neighbours in a pipeline send."""
     workspace: Bytes = 0
-    """Of the update."""
+    """Bytes that the update needs for itself."""
     rounding: Bytes = 0
-    """What the allocator takes on top."""
+    """Bytes that the allocator takes on top."""
     context: Bytes = 0
-    """What the framework holds before the first tensor."""
+    """Bytes that the framework holds before the first tensor."""
 
     @property
     def peak_bytes(self) -> Bytes:

@@ -55,7 +55,7 @@ class RankedPlan:
     terms: Mapping[str, float]
     """Term of ``limits.TERMS`` -> seconds of the step by closed form."""
     limit: str
-    """What most of the step goes into."""
+    """The term that most of the step goes into."""
     next_limit: str = ""
     """The quantity that binds next under the same strategies, and the number of devices at which it does."""
     warnings: tuple[str, ...] = ()

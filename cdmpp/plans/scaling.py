@@ -27,7 +27,7 @@ class ScalingPoint:
     """NaN where no plan fits."""
     memory_bytes: float
     limit: str
-    """What most of the step goes into, or what refuses all plans."""
+    """The term that most of the step goes into, or the quantity that refuses all plans."""
 
 
 def scaling(question: Question, counts: Iterable[int]) -> tuple[ScalingPoint, ...]:

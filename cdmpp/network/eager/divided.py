@@ -40,9 +40,9 @@ class NodeExchange:
     name: str
     """Title for a reader."""
     shift: int = 0
-    """Of a ``send_recv``: each rank sends to the one so many places further."""
+    """Each rank of a ``send_recv`` sends to the one so many places further."""
     span: int = 0
-    """Of a ``send_recv``: ranks stand in rows of so many, beyond which none sends; 0: all in one row."""
+    """Ranks of a ``send_recv`` stand in rows of so many, beyond which none sends; 0: all in one row."""
 
 
 @dataclass(frozen=True, eq=False)

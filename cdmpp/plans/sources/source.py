@@ -35,10 +35,10 @@ class OpExchange:
     name: str = ""
     """Title for a reader, such as ``layer1.0.conv2 halo``."""
     shift: int = 0
-    """Of a ``send_recv``: each rank of the group sends to the one so many places further, if there is one, all at the
+    """Each rank of the group of a ``send_recv`` sends to the one so many places further, if there is one, all at the
     same time; 0 for collectives."""
     span: int = 0
-    """Of a ``send_recv``: the group stands in rows of so many ranks, beyond which none sends; 0: all in one row. Ranks
+    """The group of a ``send_recv`` stands in rows of so many ranks, beyond which none sends; 0: all in one row. Ranks
     of a grid of 4 x 2 blocks have rows of 2 along its last axis."""
 
     def __post_init__(self) -> None:
