@@ -28,7 +28,7 @@ BATCH_PER_DEVICE = 32
 """Examples of each device where nobody says how many."""
 _ONE_WAY = ("strategy", "plan", "straggler", "accumulate_steps")
 """Options of the search of one way to train."""
-_ALL_WAYS = ("strategies", "global_batch", "price", "explain", "scaling", "calibrate", "input_samples_per_s")
+_ALL_WAYS = ("strategies", "price", "explain", "scaling", "calibrate", "input_samples_per_s")
 """Options of the oracle."""
 
 

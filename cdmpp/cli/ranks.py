@@ -65,15 +65,17 @@ def check_ranks(options: argparse.Namespace) -> None:
         options.plan = read_plan(options.plan, options.ranks)
     options.ranks = options.plan.ranks
     if options.plan.model_parallel:
-        options.runtime = options.runtime or "torch"
-        if options.runtime != "torch":
-            name = options.plan.model_parallel[0].name
-            raise UsageError(f"{name} divides the operators of --runtime torch, given --runtime {options.runtime}")
+        _check_divided(options)
     can_grow = from_file and not options.optimize
     topology_of(options.ranks, options.device, options.cluster, options.link, options.backend, can_grow)
     if options.global_batch is not None:
         if options.batch is not None:
             raise UsageError("--batch and --global-batch: give the examples of one replica, or those of all")
+        if (getattr(options, "accumulate_steps", None) or 1) > 1:
+            raise UsageError(
+                f"--accumulate-steps {options.accumulate_steps} lets a search multiply the batch, and --global-batch "
+                f"{options.global_batch} fixes it: leave out one of the two"
+            )
         replica_batch_of(options.plan, options.global_batch)
     check_granularity(_granularity(options), options.ranks)
     slow = [_slow(text) for text in options.straggler]
@@ -82,6 +84,22 @@ def check_ranks(options: argparse.Namespace) -> None:
     options.straggler = check_slow(dict(slow), options.ranks)
     if options.straggler and options.optimize:
         raise UsageError("--straggler does not go with a search: plans are searched for ranks that are equal")
+
+
+def _check_divided(options: argparse.Namespace) -> None:
+    """Check the options of a plan that divides the model, and take PyTorch's operators where none are named."""
+    from cdmpp.plans.combinations import combination_of
+
+    names = " and ".join(one.name for one in options.plan.model_parallel)
+    if options.optimize:
+        raise UsageError(
+            f"{names} divides the model, and --strategy and --plan search settings of undivided models only: `cdmpp "
+            f"plan --strategies {combination_of(options.plan)}` ranks all plans of the kind and searches the settings "
+            "of the best, and `cdmpp step --plan FILE` replays one plan"
+        )
+    options.runtime = options.runtime or "torch"
+    if options.runtime != "torch":
+        raise UsageError(f"{names} divides the operators of --runtime torch, given --runtime {options.runtime}")
 
 
 def on_replica(workload: Workload, options: argparse.Namespace) -> Workload:
@@ -94,18 +112,24 @@ def on_replica(workload: Workload, options: argparse.Namespace) -> Workload:
     return at(workload, replica_batch_of(options.plan, options.global_batch))
 
 
-def replayed_on(found: StepPrediction, workload: Workload, options: argparse.Namespace) -> StepReplay:
-    """Replay the step on the ranks that were asked for; of a plan that divides the model with its own work a rank."""
-    import cdmpp
-
-    if not options.plan.model_parallel:
-        return cdmpp.replay_step(found, plan=options.plan, global_batch=options.global_batch, **_asked(options))
+def divided_source(workload: Workload, options: argparse.Namespace) -> StepSource | None:
+    """Return the work of a rank of a plan that divides the model; None for another plan. Reads no network yet."""
+    if options.plan is None or not options.plan.model_parallel:
+        return None
     from cdmpp.devices import get
     from cdmpp.network.eager.runtime import EagerRuntime
     from cdmpp.plans.sources.predicted import PredictedSource
 
-    source = PredictedSource(workload, get(options.device), EagerRuntime(options.model))
-    return replayed_from(source, found.step.batch, options)
+    return PredictedSource(workload, get(options.device), EagerRuntime(options.model))
+
+
+def replayed_on(found: StepPrediction, source: StepSource | None, options: argparse.Namespace) -> StepReplay:
+    """Replay the step on the ranks asked for; of a plan that divides the model with the work of ``divided_source``."""
+    import cdmpp
+
+    if source is not None:
+        return replayed_from(source, found.step.batch, options)
+    return cdmpp.replay_step(found, plan=options.plan, global_batch=options.global_batch, **_asked(options))
 
 
 def replayed_from(source: StepSource, batch: int | None, options: argparse.Namespace) -> StepReplay:

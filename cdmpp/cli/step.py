@@ -10,7 +10,15 @@ from cdmpp.cli.network import add_graph_arguments, runtime_options, workload_of
 from cdmpp.cli.options import add_device, add_runtime
 from cdmpp.cli.output import add_output_arguments, check_output, show
 from cdmpp.cli.plan_options import add_plan_arguments, check_plan, write_plan
-from cdmpp.cli.ranks import add_rank_arguments, check_ranks, on_replica, planned_on, replayed_from, replayed_on
+from cdmpp.cli.ranks import (
+    add_rank_arguments,
+    check_ranks,
+    divided_source,
+    on_replica,
+    planned_on,
+    replayed_from,
+    replayed_on,
+)
 from cdmpp.cli.table import batch_of, is_table, table_source
 from cdmpp.errors import UsageError
 
@@ -60,10 +68,11 @@ def run(options: argparse.Namespace) -> None:
 
     workload = workload_of(options, mode="training_step", optimizer=options.optimizer, loss=options.loss)
     workload = on_replica(workload, options)
+    source = divided_source(workload, options)
     found = cdmpp.predict_step(workload, device=options.device, progress=sys.stderr.isatty(), **runtime)
     reports = {"": step_report(found)}
     if options.ranks is not None:
-        reports["replay"] = replay_report(replayed_on(found, workload, options))
+        reports["replay"] = replay_report(replayed_on(found, source, options))
     searched = planned_on(found, options) if options.optimize else None
     if searched is not None:
         reports["optimized"] = plan_report(searched)

@@ -8,6 +8,8 @@ from typing import Any
 
 from cdmpp.devices.sheet import nearest
 from cdmpp.errors import UsageError
+from cdmpp.plans.plan import Plan
+from cdmpp.plans.registry import to_dict
 from cdmpp.plans.strategies import DEFAULT_STRATEGY, STRATEGIES
 from cdmpp.plans.strategies.parameter_server import ParameterServer
 from cdmpp.steps.strategy import Strategy
@@ -70,6 +72,18 @@ def combinations(names: Sequence[str]) -> tuple[Combination, ...]:
     for one in map(combination, names):
         found.setdefault((one.strategy, frozenset(one.model_parallel), frozenset(one.degrees)), one)
     return tuple(found.values())
+
+
+def combination_of(plan: Plan) -> str:
+    """Return the words of a plan's strategies, such as ``data+filter``."""
+    strategy, degrees = to_dict(plan.strategy), plan.degrees
+    settings = {word: _WORDS.get(word, (word, {})) for word in _REPLICAS}
+    word = next(
+        (word for word, (name, own) in settings.items() if {"name": name, **own}.items() <= strategy.items()),
+        plan.strategy.name,
+    )
+    words = [word] if degrees.size(*plan.strategy.degrees) > 1 or not plan.model_parallel else []
+    return "+".join([*words, *(one.name for one in plan.model_parallel)])
 
 
 def usual(limits: Mapping[str, int]) -> tuple[str, ...]:

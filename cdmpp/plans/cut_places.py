@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.devices.sheet import nearest
-from cdmpp.errors import CdmppError
+from cdmpp.errors import CdmppError, some
 from cdmpp.steps.step_graph import Op, RankGraph
+
+WRAPPED = "inner."
+"""Prefix of the names of a model that is kept inside a module of this package, as for its loss."""
 
 
 @dataclass(frozen=True)
@@ -128,18 +132,50 @@ class CutPlaces:
             f"{len(found) + 1} stages"
         )
 
+    @cached_property
+    def begins(self) -> Mapping[str, int]:
+        """Map each module that reads parameters to the first op of the forward pass that does; in that order."""
+        found = dict[str, int]()
+        for one in (one for one in self.rank.gradients if one.readers):
+            parts = one.name.split(".")
+            for count in range(1, len(parts)):
+                name = ".".join(parts[:count])
+                found[name] = min(*one.readers, found.get(name, one.readers[0]), one.readers[0])
+        return dict(sorted(found.items(), key=lambda pair: pair[1]))
+
+    @cached_property
+    def names(self) -> Mapping[str, int]:
+        """Map each module, and each op of the forward pass, with which a stage after the first can begin to its place.
+
+        A stage begins with a module where the fewest bytes cross behind the layer before; modules are named as those of
+        the user's model, too.
+        """
+        found = dict[str, int]()
+        for name, place in self.begins.items():
+            if before := [one for one in self.layers if one < place]:
+                own = self._best(before[-1], place)
+                found |= {name: own, name.removeprefix(WRAPPED): own}
+        for place in self.forward[1:]:
+            found.setdefault(self.rank.ops[place].name, place)
+        return found
+
     def named(self, name: str) -> int:
-        """Return the place at which the op, the module or the layer of a name begins; ``CdmppError``: there is none."""
-        ops = self.rank.ops
-        for place in self.forward:
-            if ops[place].name == name:
-                return place
-        own = [one for one in self.rank.gradients if one.name == name or one.name.startswith(f"{name}.")]
-        if not (read := [place for one in own for place in one.readers]):
-            known = [*(one.name for one in self.rank.modules), *(ops[place].name for place in self.forward)]
-            raise CdmppError(f"pipeline.cuts names {name!r}, no module or op of this step; {nearest(name, known)}")
-        before = [place for place in self.layers if place < min(read)]
-        return self._best(before[-1], min(read)) if before else min(read)
+        """Return the place at which a stage begins with the module or op of a name.
+
+        ``CdmppError``: there is none, or the first stage begins with it; the nearest modules are listed.
+        """
+        if name in self.names:
+            return self.names[name]
+        own = {*self.begins, *(one.name for one in self.rank.gradients)}  # layers of a table are ops of these names
+        modules = [one for one in self.names if one in own]
+        modules = list(dict.fromkeys(one.removeprefix(WRAPPED) for one in modules))
+        is_first = name in {one.removeprefix(WRAPPED) for one in self.begins} | {*self.begins}
+        is_first |= name == self.rank.ops[self.forward[0]].name
+        why = "with which the first stage begins" if is_first else "no module with parameters and no op of this step"
+        modules.sort(key=lambda one: difflib.SequenceMatcher(None, name, one).ratio(), reverse=True)
+        raise CdmppError(
+            f"pipeline.cuts names {name!r}, {why}; later stages can begin with {some(modules, ', ', 8)} (nearest first)"
+        )
 
     def _best(self, before: int, after: int) -> int:
         """The cut with the fewest bytes behind the op ``before`` and up to the op ``after``."""

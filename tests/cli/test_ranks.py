@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from cdmpp.cli.command import main
@@ -45,12 +47,38 @@ def test_what_cannot_be_is_refused_at_once(options, told, capsys, monkeypatch):
             "--ranks 2 --link nvlink3 --accumulate-steps 0",
             "--accumulate-steps: '0' is given, expected a whole number from 1",
         ),
+        ("--ranks 2 --link nvlink3 --strategy pipeline", "`cdmpp plan --strategies pipeline` ranks all plans of"),
+        ("--ranks 2 --link nvlink3 --strategy filter", "filter divides the model, and --strategy and --plan search"),
+        ("--ranks 3 --link nvlink3 --strategy ddp --global-batch 64", "a global batch of 64 does not divide into 3"),
+        ("--ranks 2 --link nvlink3 --strategy ddp --global-batch 8 --batch 4", "--batch and --global-batch: give the"),
+        (
+            "--ranks 2 --link nvlink3 --strategy ddp --global-batch 8 --accumulate-steps 2",
+            "--accumulate-steps 2 lets a search multiply the batch, and --global-batch 8 fixes it",
+        ),
     ],
 )
 def test_plans_that_cannot_be_searched_are_refused_at_once(options, told, capsys, monkeypatch):
     monkeypatch.setattr("cdmpp.predict_step", lambda *_, **__: pytest.fail("predicted"))
     assert main(["plan", "gpt2", "--device", "a100", *options.split()]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_a_plan_of_a_file_that_divides_the_model_is_not_searched(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("cdmpp.predict_step", lambda *_, **__: pytest.fail("predicted"))
+    file = tmp_path / "plan.yaml"
+    file.write_text("{strategy: fsdp, degrees: {dp_shard: 2, pp: 2}, model_parallel: [{name: pipeline}]}")
+    assert main(["plan", "gpt2", "--device", "a100", "--link", "nvlink3", "--plan", str(file)]) == 2
+    told = capsys.readouterr().err
+    assert "`cdmpp plan --strategies fsdp+pipeline` ranks" in told and "`cdmpp step --plan FILE` replays" in told
+
+
+def test_a_global_batch_of_one_way_is_that_of_all_its_ranks(capsys):
+    asked = ["plan", "mlp", "--device", "h100", "--link", "pcie4", "--ranks", "2", "--strategy", "ddp", "--json"]
+    found = []
+    for batch in (["--global-batch", "8"], ["--batch", "4"]):
+        assert main([*asked, *batch]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]
 
 
 def test_only_a_search_has_limits(capsys):

@@ -125,3 +125,21 @@ def test_a_batch_is_that_of_a_replica_in_each_accumulation_step(folder, capsys):
 def test_a_global_batch_that_cannot_be_is_refused(folder, capsys, options, told):
     assert cli.main(["step", *(TABLE if "--ranks" in options else TABLE[:3]), *options]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_what_cannot_be_planned_is_refused_before_the_network_is_read(folder, capsys):
+    """The file would fail if it was run; a CPU has no model of PyTorch's kernels, and one of compiled programs."""
+    pytest.importorskip("torch")
+    (folder / "fixed.py").write_text("def make():\n    raise SystemExit('run')\n1 / 0\ndef f():\n    pass\n")
+    ask = ["plan", "fixed.py:f", "--link", "pcie4", "--gpus", "4", "--device"]
+    assert cli.main([*ask, "h100"]) == 2
+    assert "fixed.py:f has no parameter batch, and plans need" in capsys.readouterr().err
+    (folder / "plan.yaml").write_text("{degrees: {pp: 2}, model_parallel: [{name: pipeline}]}")
+    assert cli.main(["step", *ask[1:4], "--device", "h100", "--plan", "plan.yaml"]) == 2
+    assert "fixed.py:f has no parameter batch, and plans need" in capsys.readouterr().err
+    cpus = ["plan", "fixed.py:f", "--gpus", "4", "--link", "ethernet-25g", "--device", "xeon-icelake"]
+    for more in ([], ["--strategy", "ddp"]):
+        (folder / "fixed.py").write_text("1 / 0\ndef f(batch=2):\n    pass\n")
+        assert cli.main([*cpus, *more]) == 2
+        told = capsys.readouterr().err
+        assert "no model trained on xeon-icelake" in told and "Programs of --runtime tvm have a model: " in told

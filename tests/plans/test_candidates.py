@@ -7,7 +7,9 @@ import pytest
 
 from cdmpp.errors import UsageError
 from cdmpp.plans.candidates import VALID, candidates, divisors, factors
-from cdmpp.plans.combinations import Combination, combination, combinations, usual
+from cdmpp.plans.combinations import Combination, combination, combination_of, combinations, usual
+from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.plan import Plan
 from cdmpp.plans.strategies.ddp import DDP
 
 
@@ -53,6 +55,13 @@ def test_a_strategy_that_adds_up_no_gradients_has_one_micro_batch():
 
     one = Combination("data", AddsNothing(), (), ("dp_replicate",))
     assert set(candidates([one], 4, 64, {}).micro_batches) == {1}
+
+
+@pytest.mark.parametrize("name", ["data", "zero1", "zero2", "fsdp", "hsdp", "pipeline", "fsdp+pipeline", "data+filter"])
+def test_a_plan_is_called_by_the_words_of_its_strategies(name):
+    one = combination(name)
+    plan = Plan(one.strategy, ParallelDegrees(**dict.fromkeys(one.degrees, 2)), model_parallel=one.model_parallel)
+    assert combination_of(plan) == name
 
 
 def test_reasons_have_their_numbers():

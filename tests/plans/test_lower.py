@@ -132,11 +132,14 @@ def test_uneven_cuts_are_those_that_are_given():
     assert [len(stage.rank.gradients) for stage in made.stages] == [1, 3]
     assert step_s(work((1e-3,) * 4), under) > step_s(work((1e-3,) * 4), plan(2, 4))
     for cuts, message in (
-        (("layer.9",), "names 'layer.9', no module or op of this step; nearest: layer"),
-        (("layer.0",), "not in rising order inside the forward pass"),
+        (("layer.9",), r"names 'layer.9', no module .* and no op .* layer.1, layer.2, layer.3 \(nearest first\)"),
+        (("layer.0",), "'layer.0', with which the first stage begins; later stages can begin with layer.1, "),
     ):
         with pytest.raises(CdmppError, match=message):
             lower_work(work(), plan(2, 4, cuts=cuts), links(2))
+    order = "names layer.3 before layer.1, .*: expected layer.1, layer.3, each at a place of its own"
+    with pytest.raises(CdmppError, match=order):
+        lower_work(work(), plan(3, 4, cuts=("layer.3", "layer.1")), links(3))
     with pytest.raises(CdmppError, match="has 1 names for 3 stages: expected 2"):
         plan(3, 4, cuts=("layer.1",))
 

@@ -230,6 +230,21 @@ def test_an_op_that_names_no_forward_op_is_found_by_what_it_reads():
         assert own.sent_bytes == other.sent_bytes
 
 
+def test_a_cut_is_a_module_and_no_parameter_and_the_nearest_are_named():
+    on = CutPlaces(work_of(Residual()).rank)
+    parameter = next(one.name for one in on.rank.gradients if one.name.startswith("blocks.2."))
+    with pytest.raises(CdmppError, match=r"no module .*; later stages can begin with blocks\.2\."):
+        on.named(parameter)
+    assert {"root", on.rank.ops[on.forward[0]].name}.isdisjoint(on.names)
+    assert all(place in on.forward[1:] for place in on.names.values())
+
+
+def test_a_model_inside_a_module_of_this_package_keeps_its_names():
+    rank = work_of(Residual()).rank
+    wrapped = tuple(replace(one, name=f"inner.{one.name}") for one in rank.gradients)
+    assert CutPlaces(replace(rank, gradients=wrapped)).named("blocks.2") == CutPlaces(rank).named("blocks.2")
+
+
 def test_a_traced_step_says_too_little():
     ops = (Op("f", "forward", 1.0), Op("b", "backward", 1.0))
     with pytest.raises(CdmppError, match="nothing says which op of the backward pass belongs"):

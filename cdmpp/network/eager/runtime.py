@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cdmpp.ast.layout import EAGER_FEATURES
 from cdmpp.devices import Device
+from cdmpp.errors import ModelFormatError
 from cdmpp.network.eager.launch import launched
 from cdmpp.network.eager.price import priced_by
 from cdmpp.network.eager.read import EagerNetwork, read_run
@@ -37,8 +38,10 @@ class EagerRuntime:
         """Read the operators of one run, as a device of that kind has them.
 
         Raises:
-            CdmppError: what was given is no torch model, or has an operator that nothing can answer for.
+            CdmppError: there is no model for the device, which is said before anything is read; what was given is no
+                torch model, or has an operator that nothing can answer for.
         """
+        self.predictor(device)
         read = read_step if workload.mode == "training_step" else read_run
         return read(workload, device.kind)
 
@@ -47,12 +50,25 @@ class EagerRuntime:
         return priced_by(*self.predictor(device), read, device)
 
     def predictor(self, device: Device) -> tuple[Predictor, str]:
-        """Return the model that answers for a device, and its name."""
+        """Return the model that answers for a device, and its name; ``ModelFormatError`` where there is none."""
         if not isinstance(self.model, str | Path | None):
             return self.model, "given"
-        name = str(self.model) if self.model is not None else model_for(device, models(), EAGER_FEATURES).name
+        name = str(self.model) if self.model is not None else _model_of(device)
         return load(name), name
 
     def launch(self, priced: PricedNetwork) -> LaunchedNetwork:
         """Launch the host's dispatches and the device's calls, each in the order of the program."""
         return launched(priced)
+
+
+def _model_of(device: Device) -> str:
+    """Name of the model for a device; the error where there is none says whether the other runtime has one."""
+    entries = models()
+    try:
+        return model_for(device, entries, EAGER_FEATURES).name
+    except ModelFormatError as error:
+        try:
+            other = model_for(device, entries)
+        except ModelFormatError:
+            raise error from None
+        raise ModelFormatError(f"{error}. Programs of --runtime tvm have a model: {other.name}") from None

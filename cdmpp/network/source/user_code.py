@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import difflib
 import importlib.util
@@ -48,6 +49,21 @@ def run_function(path: Path, name: str, batch: int | None = None, sequence: int 
         raise CdmppError(f"{path}:{name} is called without arguments, but: {error}; give them defaults") from error
     with _own_folder(path), _telling(path, name):
         return function(**own)
+
+
+def may_take(path: Path, name: str, parameter: str) -> bool:
+    """Return False if the text of the file says that its function ``name`` has no such parameter; nothing is run."""
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):  # reading it by running it says what is wrong
+        return True
+    for one in reversed(body):
+        if isinstance(one, ast.FunctionDef) and one.name == name and not one.decorator_list:
+            given = (*one.args.posonlyargs, *one.args.args, *one.args.kwonlyargs)
+            return parameter in {argument.arg for argument in given}
+        if not isinstance(one, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom):
+            return True  # it may give the name to something else
+    return True
 
 
 def _function(module: ModuleType, path: Path, name: str) -> Any:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from cdmpp.devices import Device
-from cdmpp.errors import CdmppError
+from cdmpp.errors import CdmppError, UsageError
 from cdmpp.network.compose import flag_warnings
 from cdmpp.network.eager.batches import SizedStep, at_batch, sized
 from cdmpp.network.eager.launch import host_warnings, started_s
@@ -18,6 +19,7 @@ from cdmpp.network.eager.rebatched import BATCH
 from cdmpp.network.eager.runtime import EagerRuntime
 from cdmpp.network.eager.step import ExportedStep, export_step
 from cdmpp.network.prediction import LEVEL
+from cdmpp.network.source.user_code import may_take
 from cdmpp.network.workload import Workload
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.plans.degrees import ParallelDegrees
@@ -49,7 +51,11 @@ class PredictedSource(StepSource):
             workload: network, loss and optimizer; its batch plays no part.
             device: of each rank.
             runtime: with the model that prices kernels; None: the default one of the device.
+
+        Raises:
+            CdmppError: no model for the device; a function of a file that takes no batch.
         """
+        _check_batches(workload)
         self.workload, self.device = replace(workload, mode="training_step"), device
         self.predictor, self.model = (runtime or EagerRuntime()).predictor(device)
         self._exported = dict[int, ExportedStep]()
@@ -182,6 +188,16 @@ def _strategy(degree: str) -> OperatorStrategy:
     strategy = STRATEGIES[degree]()
     assert isinstance(strategy, OperatorStrategy)
     return strategy
+
+
+def _check_batches(workload: Workload) -> None:
+    """``UsageError`` where the text of a user's file says that its network has one batch only; the file is not run."""
+    file, _, function = str(workload.network).rpartition(":") if workload.path is not None else ("", "", "")
+    if file.endswith(".py") and not workload.inputs and not may_take(Path(file).expanduser(), function, "batch"):
+        raise UsageError(
+            f"{file}:{function} has no parameter batch, and plans need the network at micro-batches of several sizes: "
+            f"write `def {function}(batch=...)` and make the example inputs of that many examples"
+        )
 
 
 def at(workload: Workload, batch: int) -> Workload:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from cdmpp.errors import CdmppError
@@ -97,7 +98,14 @@ class Pipeline(Strategy):
         on = CutPlaces(rank)
         if self.cuts is not None:
             self.check(count)
-            return tuple(on.named(name) for name in self.cuts)
+            found = tuple(on.named(name) for name in self.cuts)
+            for (name, place), (after, later) in pairwise(zip(self.cuts, found, strict=True)):
+                if later <= place:
+                    raise CdmppError(
+                        f"pipeline.cuts names {name} before {after}, which does not begin later in the forward pass: "
+                        f"expected {', '.join(sorted(self.cuts, key=on.named))}, each at a place of its own"
+                    )
+            return found
         places = on.places(count)
         each_s = [0.0 if send_s is None or self.overlap else 2 * send_s(on.bytes_at(place)) for place in places]
         until_s = [0.0, *(float(on.until_s[place]) for place in places), float(on.until_s[-1])]

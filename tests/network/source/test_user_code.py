@@ -12,6 +12,7 @@ pytestmark = pytest.mark.tvm
 
 from cdmpp.network.graph import graph_of  # noqa: E402
 from cdmpp.network.source.read import read_network  # noqa: E402
+from cdmpp.network.source.user_code import may_take  # noqa: E402
 from cdmpp.network.workload import Workload  # noqa: E402
 
 FILE = """
@@ -128,3 +129,23 @@ def test_a_batch_that_is_not_taken_and_text_that_is_no_python(file, tmp_path):
     (tmp_path / "broken.py").write_text("x = 1\ndef f(:\n")
     with pytest.raises(CdmppError, match=r"broken\.py:2, `def f\(:`: SyntaxError"):
         read_network(Workload(f"{tmp_path / 'broken.py'}:f"))
+
+
+@pytest.mark.parametrize(
+    ("text", "may"),
+    [
+        ("def f(batch=2): 1/0", True),
+        ("def f(*, batch=2): 1/0", True),
+        ("def f(): 1/0", False),
+        ("def f(**others): 1/0", False),
+        ("def f(batch): pass\ndef f(): pass", False),
+        ("def f(): pass\nf = g", True),
+        ("@wrapped\ndef f(): pass", True),
+        ("def g(): pass", True),
+        ("def f(", True),
+    ],
+)
+def test_parameters_are_read_without_running_the_file(tmp_path, text, may):
+    (tmp_path / "net.py").write_text(text)
+    assert may_take(tmp_path / "net.py", "f", "batch") == may
+    assert may_take(tmp_path / "none.py", "f", "batch")
