@@ -80,6 +80,10 @@ def test_all_ways_to_train_are_ranked(folder, capsys):
     plans = json.loads(capsys.readouterr().out)["plans"]
     assert {"data", "pipeline"} <= {one["combination"] for one in plans}
     assert min(one["step_s"] for one in plans) == pytest.approx(14e-3, rel=0.15)
+    for command in ([*asked[:-1], "64", "--strategies", "data"], ["step", *asked[1:-1], "64"]):
+        assert cli.main(command) == 0
+        told = capsys.readouterr().err
+        assert "were measured at 2 examples: those at " in told and " are in proportion to those at 2\n" in told
 
 
 def test_a_csv_of_all_ways_holds_the_ranked_plans(folder, capsys):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.errors import CdmppError, DataError, some
+from cdmpp.errors import CdmppError, DataError
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.degrees import TITLES, ParallelDegrees
 from cdmpp.plans.memory import Memory
@@ -78,15 +78,19 @@ class TableSource(StepSource):
             return self.tables[batch]
         known = np.array(list(self.tables), float)
         if not known[0] < batch < known[-1]:
-            nearest = min(self.tables, key=lambda one: abs(one - batch))
-            return tuple(_scaled(one, batch) for one in self.tables[nearest])
+            return tuple(_scaled(one, batch) for one in self.tables[self._nearest(batch)])
         return tuple(_between(rows, known, batch) for rows in zip(*self.tables.values(), strict=True))
 
     def _warnings(self, batch: int) -> tuple[str, ...]:
-        if min(self.tables) <= batch <= max(self.tables):
+        low, high = min(self.tables), max(self.tables)
+        if low <= batch <= high:
             return ()
-        known = some([str(one) for one in self.tables], ", ", 6)
-        return (f"layers were measured at {known} examples: those at {batch} are in proportion to the nearest",)
+        known = f"{low} examples" if low == high else f"{low} to {high} examples"
+        nearest = self._nearest(batch)
+        return (f"layers were measured at {known}: those at {batch} are in proportion to those at {nearest}",)
+
+    def _nearest(self, batch: int) -> int:
+        return min(self.tables, key=lambda one: abs(one - batch))
 
     def _memory(self, rank: RankGraph) -> StepMemory:
         held = sum(one.bytes for one in rank.gradients)

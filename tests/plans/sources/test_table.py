@@ -41,7 +41,9 @@ def test_between_two_numbers_all_is_on_a_line_and_outside_in_proportion():
     assert TABLE.layers(8)[1] == replace(AT_4[1], forward_s=10.0, backward_s=16.0, output_bytes=40, saved_bytes=800,
                                          examples=8)  # fmt: skip
     (warning,) = TABLE.work(8, ONE).warnings
-    assert warning == "layers were measured at 2, 4 examples: those at 8 are in proportion to the nearest"
+    assert warning == "layers were measured at 2 to 4 examples: those at 8 are in proportion to those at 4"
+    (warning,) = TableSource(AT_2).work(1, ONE).warnings
+    assert warning == "layers were measured at 2 examples: those at 1 are in proportion to those at 2"
 
 
 def test_memory_is_parameters_gradients_states_and_what_layers_save():
