@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 from cdmpp.collectives.topology import check_ranks
 from cdmpp.errors import CdmppError, some
 from cdmpp.plans.degrees import TITLES, ParallelDegrees
-from cdmpp.plans.registry import to_dict
 from cdmpp.plans.strategies import DEFAULT_STRATEGY, STRATEGIES
-from cdmpp.plans.synchrony.synchronous import Synchronous
 from cdmpp.platform.limits import Limits, check_choice, check_once, fitting
+from cdmpp.steps.registry import to_dict
 from cdmpp.steps.strategy import Strategy
 from cdmpp.steps.synchrony import Synchrony
+from cdmpp.synchrony.policies.synchronous import Synchronous
 
 ACCUMULATION = Limits(1, 1024, "batches")
 """A replay holds the operations of each."""

@@ -10,7 +10,7 @@
     gradient_accumulation_steps: 1   # 1 to 1024 batches
     recompute: [h.0, h.1]            # names of modules
     update: separate                 # or fused
-    synchrony: synchronous           # its name, or its name with settings
+    synchrony: bsp                   # its name, or its name with settings
 
 Keys that are left out have the defaults of ``Plan``. A file without ``degrees`` is a plan for any number of ranks.
 """
@@ -29,10 +29,10 @@ from cdmpp.model.config import check_keys, config_from_dict
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.plans.strategies import STRATEGIES
-from cdmpp.plans.synchrony import SYNCHRONIES
 from cdmpp.platform.content import read_yaml
 from cdmpp.platform.files import write_atomic
 from cdmpp.platform.limits import fitting
+from cdmpp.synchrony.policies import SYNCHRONIES
 
 
 def plan_from_dict(values: Mapping[str, Any], ranks: int | None = None) -> Plan:

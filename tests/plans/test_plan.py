@@ -97,7 +97,7 @@ def test_a_file_holds_the_whole_plan(tmp_path, plan):
         ("a: 1", "unknown setting plan.a; allowed: degrees, gradient_accumulation_steps, model_parallel, recompute, "),
         ("degrees: {dp_replicate: two}", "degrees.dp_replicate is 'two'"),
         ("degrees: {tp: 2}", "tensor parallelism is not supported with ddp"),
-        ("synchrony: asynchronous", "unknown synchrony 'asynchronous'; nearest: synchronous"),
+        ("synchrony: asynchronous", "unknown synchrony 'asynchronous'; nearest: async"),
         ("recompute: h.0", "plan.recompute is 'h.0': expected a list"),
         ("- ddp", r"plan is \['ddp'\]: expected keys with values"),
         ("update: [", "cannot be read as YAML"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cdmpp.plans.registry import Registry
+from cdmpp.steps.registry import Registry
 from cdmpp.steps.schedule import Schedule
 
 SCHEDULES: Registry[Schedule] = Registry("pipeline schedule")

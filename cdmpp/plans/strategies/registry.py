@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cdmpp.plans.registry import Registry
+from cdmpp.steps.registry import Registry
 from cdmpp.steps.strategy import Strategy
 
 STRATEGIES: Registry[Strategy] = Registry("parallel strategy")

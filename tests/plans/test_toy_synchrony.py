@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 from cdmpp.plans import plan_on, read_plan, save_plan
-from cdmpp.plans.synchrony import SYNCHRONIES
 from cdmpp.platform.limits import Limits
 from cdmpp.steps.synchrony import Synchrony
+from cdmpp.synchrony.policies import SYNCHRONIES
 from tests.plans.toy_job import MIB, evaluator, layers
 
 

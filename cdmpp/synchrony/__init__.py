@@ -1,0 +1,1 @@
+"""Jobs whose workers commit to servers: when they do so, how fast that is, and what it costs."""

@@ -1,0 +1,39 @@
+"""Progress: what a job has done by some time, and a log of it that stays short."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Progress(NamedTuple):
+    """What has moved the parameters by ``seconds``."""
+
+    seconds: float
+    """Since the start of the job."""
+    samples: int
+    """Samples of all commits."""
+    commits: int
+    staleness: float
+    """Mean staleness of the commits; 0 without any."""
+
+
+class ProgressLog:
+    """It keeps every commit at first, and then every second, fourth and so on: at most ``most`` points."""
+
+    def __init__(self, most: int = 1024) -> None:
+        self._most, self._stride = most, 1
+        self._points = [Progress(0.0, 0, 0, 0.0)]
+
+    def add(self, now: Progress) -> None:
+        """Take the progress at a commit."""
+        if now.commits % self._stride:
+            return
+        self._points.append(now)
+        if len(self._points) > self._most:
+            self._stride *= 2
+            self._points = [one for one in self._points if one.commits % self._stride == 0]
+
+    @property
+    def points(self) -> tuple[Progress, ...]:
+        """They are in the order of time; the first is the start."""
+        return tuple(self._points)
