@@ -45,7 +45,7 @@ class Layer:
     @property
     def halo_items(self) -> int:
         """Count the items that a neighbour along the first axis of the image needs, of one example."""
-        rows, rest = (self.kernel[0] - 1) // 2 if self.kernel else 0, self.x_shape[:1] + self.x_shape[2:]
+        rows, rest = self.kernel[0] // 2 if self.kernel else 0, self.x_shape[:1] + self.x_shape[2:]
         items = rows
         for length in rest:
             items *= length
