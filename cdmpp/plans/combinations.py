@@ -9,9 +9,9 @@ from typing import Any
 from cdmpp.devices.sheet import nearest
 from cdmpp.errors import UsageError
 from cdmpp.plans.plan import Plan
-from cdmpp.plans.registry import to_dict
 from cdmpp.plans.strategies import DEFAULT_STRATEGY, STRATEGIES
 from cdmpp.plans.strategies.parameter_server import ParameterServer
+from cdmpp.steps.registry import to_dict
 from cdmpp.steps.strategy import Strategy
 
 _WORDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
