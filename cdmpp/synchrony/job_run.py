@@ -54,6 +54,7 @@ class JobRun:
         """Workers whose commits are added and have not moved the parameters."""
         self._moved = self._samples = self._stale = self._commits = 0
         """Commits that have moved the parameters, their samples, the sum of their staleness; all added commits."""
+        self._weighted_samples = 0.0
         self._log = ProgressLog()
         self._number = 0
         self._is_over = False
@@ -109,7 +110,7 @@ class JobRun:
         return [Task(self._key("check", -1, -1), self.decisions.check_s, label="check")]
 
     def _progress(self, now_s: float) -> Progress:
-        return Progress(now_s, self._samples, self._moved, self._stale / max(1, self._moved))
+        return Progress(now_s, self._samples, self._weighted_samples, self._moved, self._stale / max(1, self._moved))
 
     def _batch(self, worker: int) -> Task:
         return Task(self._key("batch", worker, -1), next(self._workers[worker].batch_seconds), label="batch")
@@ -198,7 +199,9 @@ class JobRun:
             staleness = self._moved - state.own - state.update_base
             state.staleness[staleness] += 1
             self._stale += staleness
-            self._samples += state.update_batches * state.worker.samples
+            samples = state.update_batches * state.worker.samples
+            self._samples += samples
+            self._weighted_samples += samples * (state.weight or 0.0) / (1 - self.decisions.momentum)
         for worker in self._gathered:
             self._moved += 1
             self._workers[worker].own += 1

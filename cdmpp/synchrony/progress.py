@@ -12,6 +12,8 @@ class Progress(NamedTuple):
     """Since the start of the job."""
     samples: int
     """Samples of all commits."""
+    weighted_samples: float
+    """The same, each as often as its update counts: by its weight, and by the servers' momentum over time."""
     commits: int
     staleness: float
     """Mean staleness of the commits; 0 without any."""
@@ -22,7 +24,7 @@ class ProgressLog:
 
     def __init__(self, most: int = 1024) -> None:
         self._most, self._stride = most, 1
-        self._points = [Progress(0.0, 0, 0, 0.0)]
+        self._points = [Progress(0.0, 0, 0.0, 0, 0.0)]
 
     def add(self, now: Progress) -> None:
         """Take the progress at a commit."""
