@@ -18,10 +18,10 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from benchmarks.distributed_jobs.measure import measure
-from benchmarks.distributed_jobs.namespaces import why_not
 from benchmarks.distributed_jobs.report import TABLE, markdown, overhead, publish
 from benchmarks.distributed_jobs.scenario import SCENARIOS
 from benchmarks.distributed_jobs.score import DRIFT, figures, read_rows, usable
+from cdmpp.synchrony.processes.namespaces import why_not
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.distributed_jobs.namespaces import Place
+from cdmpp.synchrony.processes.namespaces import Place
 
 PORT, SECONDS, LIMIT_S = 29500, 1.0, 30
 _WAYS = {"one_way": False, "both_ways": True}

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.distributed_jobs.link import carried_mbit
-from benchmarks.distributed_jobs.namespaces import Place, links
 from benchmarks.distributed_jobs.rank import TRACED
 from benchmarks.distributed_jobs.scenario import Scenario
+from cdmpp.synchrony.processes.namespaces import Place, links
 from cdmpp.trace.folder import PROBE, read_job, read_recordings
 from cdmpp.trace.graph_file import graph_to_dict
 
@@ -49,7 +49,7 @@ def run_all(scenarios: Sequence[Scenario], steps: int, folder: Path) -> dict[str
     begin_s, first = time.time(), scenarios[0]
     for one in scenarios:
         shutil.rmtree(folder / one.name, ignore_errors=True)
-    with links(first.ranks, first.mbit) as places:
+    with links([first.mbit] * first.ranks) as places:
         carried = carried_mbit(places, first.pins)
         run(scenarios, places, folder, steps)
     return {"at": begin_s, "carried_mbit": carried, "took_s": time.time() - begin_s}

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.distributed_jobs.measure import measure
-from benchmarks.distributed_jobs.namespaces import why_not
 from benchmarks.distributed_jobs.report import PAGE
 from benchmarks.distributed_jobs.scenario import Scenario
 from benchmarks.publish.markdown import replace_part, table
 from cdmpp.plans import plan_on
 from cdmpp.plans.traced_step import optimize_traced
+from cdmpp.synchrony.processes.namespaces import why_not
 from cdmpp.trace.graph_file import graph_from_dict
 
 DEFAULT = json.dumps(plan_on(2).to_dict())

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from benchmarks.distributed_jobs.layers import measured
 from benchmarks.distributed_jobs.measure import row_of, run_all
-from benchmarks.distributed_jobs.namespaces import why_not
 from benchmarks.distributed_jobs.scenario import SCENARIOS, Scenario
+from cdmpp.synchrony.processes.namespaces import why_not
 
 MBIT = {("gpt-long", 2): (400, 200, 800), ("cnn-large", 2): (200, 100, 400), ("gpt-long", 4): (800, 400),
         ("cnn-large", 4): (400, 200)}  # fmt: skip

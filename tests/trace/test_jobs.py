@@ -1,16 +1,12 @@
-"""The measured jobs of benchmarks.distributed_jobs: scores that notice, rows that count, namespaces that go away."""
+"""The measured jobs of benchmarks.distributed_jobs: scores that notice and rows that count."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from benchmarks.distributed_jobs.namespaces import links, why_not
 from benchmarks.distributed_jobs.report import PAGE, TABLE, markdown, read_table, write_table
 from benchmarks.distributed_jobs.scenario import SCENARIOS, Scenario, from_dict
 from benchmarks.distributed_jobs.score import Figure, bucket_orders, figures, permuted, scores, usable
@@ -89,22 +85,3 @@ def test_our_own_page_shows_our_own_figures():
     if not TABLE.exists():
         pytest.skip("no jobs were published yet: benchmarks.distributed_jobs --publish does")
     assert markdown(read_table(TABLE)) in PAGE.read_text()
-
-
-@pytest.mark.netns
-def test_links_are_limited_and_deleted():
-    if reason := why_not():
-        pytest.skip(reason)
-    with links(2, 100) as (one, other):
-        told = subprocess.run([*one.command, "tc", "qdisc", "show", "dev", "eth0"], capture_output=True, text=True)
-        assert "tbf" in told.stdout and "100Mbit" in told.stdout
-        knock = f"import socket; socket.create_connection(({other.address!r}, 9), timeout=5)"
-        answer = subprocess.run([*one.command, sys.executable, "-c", knock], capture_output=True, text=True)
-        assert "ConnectionRefusedError" in answer.stderr  # somebody is there, and listens to nothing
-        held = _namespaces()
-        assert {one.namespace, other.namespace} <= held
-    assert not {one.namespace, other.namespace} & _namespaces()
-
-
-def _namespaces() -> set[str]:
-    return {path.name for path in Path("/run/netns").glob("*")}

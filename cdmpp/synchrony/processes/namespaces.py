@@ -1,57 +1,78 @@
-"""A network namespace a rank, joined by a bridge, each link held to a rate. Always deleted again. Needs root."""
+"""A network namespace for each process, joined by a bridge, each link held to a rate. Always deleted. Needs root."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+_FOLDER = Path("/run/netns")
+_CLONE_NEWNET = 0x40000000
+_MOST = 254
+
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank runs."""
+    """A network namespace and the address of its only link."""
 
     namespace: str
     address: str
 
     @property
     def command(self) -> list[str]:
+        """The words that run a command in this namespace when they are put before it."""
         return ["ip", "netns", "exec", self.namespace]
+
+    def enter(self) -> None:
+        """Move the calling thread, and every thread it starts later, into this namespace.
+
+        Raises:
+            OSError: the kernel refused.
+        """
+        libc = ctypes.CDLL(None, use_errno=True)
+        with (_FOLDER / self.namespace).open() as file:
+            if libc.setns(file.fileno(), _CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), self.namespace)
 
 
 def why_not() -> str | None:
-    """Why no namespaces can be made here; None where they can."""
-    if missing := [tool for tool in ("ip", "tc", "taskset") if shutil.which(tool) is None]:
-        return f"{', '.join(missing)} not found: install iproute2 and util-linux"
-    if os.geteuid() != 0:
-        return "network namespaces need root"
+    """Return why no namespaces can be made here; None where they can."""
     try:
-        with links(2, 1000):
+        with links([1000, 1000]):
             return None
     except RuntimeError as error:
         return str(error)
 
 
 @contextmanager
-def links(ranks: int, mbit: int) -> Iterator[tuple[Place, ...]]:
-    """One place a rank; ``mbit`` Mbit/s out of each and into each, with a bucket of 32 KB so that little goes free.
+def links(mbits: Sequence[float | None]) -> Iterator[tuple[Place, ...]]:
+    """Make one place for each of ``mbits``: Mbit/s out of it and into it; None leaves a link unlimited.
+
+    The token bucket holds 32 KB, so that little goes free.
 
     Raises:
-        RuntimeError: what the kernel refused.
+        RuntimeError: what is missing, or what the kernel refused.
     """
+    if missing := [tool for tool in ("ip", "tc", "taskset") if shutil.which(tool) is None]:
+        raise RuntimeError(f"{', '.join(missing)} not found: install iproute2 and util-linux")
+    if os.geteuid() != 0:
+        raise RuntimeError("network namespaces need root")
     sweep()
     tag = f"cj{os.getpid()}"
     bridge = f"{tag}br"
-    places = tuple(Place(f"{tag}n{rank}", f"10.77.0.{rank + 1}") for rank in range(ranks))
+    places = tuple(Place(f"{tag}n{rank}", f"10.77.0.{rank + 1}") for rank in range(len(mbits)))
+    if len(places) > _MOST:
+        raise RuntimeError(f"{len(places)} links: one bridge has addresses for {_MOST}")
     try:
         _run("ip", "link", "add", bridge, "type", "bridge")
         _run("ip", "link", "set", bridge, "up")
-        for rank, place in enumerate(places):
+        for rank, (place, mbit) in enumerate(zip(places, mbits, strict=True)):
             outer, inner = f"{tag}v{rank}", f"{tag}w{rank}"
             _run("ip", "netns", "add", place.namespace)
             _run("ip", "link", "add", outer, "type", "veth", "peer", "name", inner)
@@ -60,9 +81,10 @@ def links(ranks: int, mbit: int) -> Iterator[tuple[Place, ...]]:
             _run(*place.command, "ip", "addr", "add", f"{place.address}/24", "dev", "eth0")
             _run(*place.command, "ip", "link", "set", "lo", "up")
             _run(*place.command, "ip", "link", "set", "eth0", "up")
-            rate = ("root", "tbf", "rate", f"{mbit}mbit", "burst", "32kb", "latency", "400ms")
-            _run("tc", "qdisc", "add", "dev", outer, *rate)
-            _run(*place.command, "tc", "qdisc", "add", "dev", "eth0", *rate)
+            if mbit is not None:
+                rate = ("root", "tbf", "rate", f"{round(1e6 * mbit)}bit", "burst", "32kb", "latency", "400ms")
+                _run("tc", "qdisc", "add", "dev", outer, *rate)
+                _run(*place.command, "tc", "qdisc", "add", "dev", "eth0", *rate)
         yield places
     finally:
         for rank, place in enumerate(places):
