@@ -15,6 +15,7 @@ PRINTED = {
     "plan_of_layers": "4 stages x 1 replicas: 606 ms",
     "trace": "with linear layers twice as fast",
     "new_device": "by the datasheet",
+    "parameter_server": "async: ",
 }
 
 

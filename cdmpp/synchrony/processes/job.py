@@ -1,0 +1,259 @@
+"""``run``: a real small job of workers and parameter servers on this machine, under a synchrony."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from cdmpp.errors import CdmppError, UsageError
+from cdmpp.platform.limits import SEED, check_all, checked, numbers
+from cdmpp.steps.synchrony import Synchrony
+from cdmpp.synchrony.outcome import ServerShare, WorkerShare
+from cdmpp.synchrony.processes import namespaces, quota
+from cdmpp.synchrony.processes.coordinator import Coordinator, Ledger, Pipes
+from cdmpp.synchrony.processes.place import ServerPlace, WorkerPlace
+from cdmpp.synchrony.processes.record import LossPoint, RunRecord, ServerRecord, WorkerRecord
+from cdmpp.synchrony.processes.server import serve
+from cdmpp.synchrony.processes.training import TrainFunction
+from cdmpp.synchrony.processes.wire import tell, told
+from cdmpp.synchrony.processes.worker import evaluate, work
+
+START_LIMIT_S = 300.0
+"""Seconds that a process may take to be ready, and a loss to be computed after the run."""
+_FLOAT_BYTES = 4
+
+
+@checked(seconds=numbers(0, 1e6, "seconds", above=True), seed=SEED, point_s=numbers(0.01, 1e6, "seconds"))
+def run(
+    train: Callable[..., Any],
+    synchrony: Synchrony,
+    workers: Sequence[Any],
+    servers: Sequence[Any] = (ServerPlace(),),
+    seconds: float = 30.0,
+    seed: int = 0,
+    point_s: float = 1.0,
+) -> RunRecord:
+    """Train for ``seconds`` with real processes over real sockets, and return what each of them did.
+
+    Call it below ``if __name__ == "__main__":``, as everything that starts processes. A CPU share or a rate of a link
+    needs root; without them any user can run a job, over the loopback.
+
+    Args:
+        train: (seed, worker, workers) -> ``Training``; a function of a module.
+        synchrony: when workers commit and wait.
+        workers: a ``WorkerPlace`` each.
+        servers: a ``ServerPlace`` each; the parameters are divided equally.
+        seconds: how long the workers train, once all are ready.
+        seed: given to ``train``.
+        point_s: seconds between two points of the loss.
+
+    Raises:
+        UsageError: an argument that cannot be, a limit that the kernel refuses, parameters that differ.
+        CdmppError: a process that failed or ended, with its last words, and a worker that has ended no batch.
+    """
+    check_all("workers", workers, WorkerPlace)
+    check_all("servers", servers, ServerPlace)
+    for what, places in (("workers", workers), ("servers", servers)):
+        if not places:
+            raise UsageError(f"{what} is empty: give a place for each of one or more")
+    decisions = synchrony.decisions(len(workers))
+    try:
+        pickle.dumps(train)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise UsageError(
+            f"train cannot be given to other processes ({error}): expected a function of a module, or functools.partial"
+        ) from None
+    with ExitStack() as stack:
+        try:
+            shares = stack.enter_context(quota.quotas([one.cpu_share for one in workers]))
+            spots = _spots(stack, [*servers, *workers])
+        except RuntimeError as error:
+            raise UsageError(
+                f"the limits of the job cannot be set here: {error}. Leave out cpu_share and mbit to run without limits"
+            ) from None
+        job = _Job(train, seed, list(workers), list(servers), spots)
+        stack.callback(job.kill)
+        job.start()
+        coordinator = Coordinator(decisions, job.pipes, float(point_s), job.has_loss)
+        for share, process in zip(shares, job.worker_processes, strict=True):
+            if share is not None and process.pid is not None:
+                share.take(process.pid)
+        coordinator.run(float(seconds), job.initial_loss)
+        if idle := [number for number, one in enumerate(coordinator.ledgers) if not one.batch_s]:
+            raise CdmppError(
+                f"worker {idle[0]} ended no batch within {seconds:g} s: give it more seconds, a larger CPU share or "
+                "smaller batches"
+            )
+        job.kill()
+        losses = job.held_out_losses(coordinator.snapshots) or [None] * len(coordinator.losses)
+    points = [LossPoint(*point, loss) for point, loss in zip(coordinator.losses, losses, strict=True)]
+    return RunRecord(
+        {"name": synchrony.name, **vars(synchrony)},
+        seed,
+        float(seconds),
+        _FLOAT_BYTES * job.count,
+        tuple(_worker_record(*pair, job.count) for pair in zip(workers, coordinator.ledgers, strict=True)),
+        tuple(_server_records(job, coordinator, float(seconds))),
+        tuple(points),
+    )
+
+
+def _spots(stack: ExitStack, places: Sequence[WorkerPlace | ServerPlace]) -> Sequence[namespaces.Place | None]:
+    """Make a namespace for every process where any link has a rate."""
+    rates = [one.mbit for one in places]
+    if all(rate is None for rate in rates):
+        return [None for _ in places]
+    return stack.enter_context(namespaces.links(rates))
+
+
+@dataclass
+class _Job:
+    """The processes of a job."""
+
+    train: TrainFunction
+    seed: int
+    workers: list[WorkerPlace]
+    servers: list[ServerPlace]
+    spots: Sequence[namespaces.Place | None]
+    """Of the servers, then of the workers."""
+
+    def __post_init__(self) -> None:
+        # Children of a server that has imported torch start at once, and share nothing with the caller's threads.
+        self._context = multiprocessing.get_context("forkserver")
+        # The optimizers of torch import its compiler with their first step, which takes seconds.
+        self._context.set_forkserver_preload([__name__, "torch._dynamo", self.train.__module__])
+        self._processes: list[Any] = []
+        self.worker_processes: list[Any] = []
+        self.has_loss = False
+        self.initial_loss = 0.0
+        self.count = 0
+        self.bounds: list[int] = []
+
+    def start(self) -> None:
+        """Start all processes, and let all workers have the parameters of worker 0."""
+        count = len(self.workers)
+        server_ends, thread_ends = [], []
+        for number, place in enumerate(self.servers):
+            threads = [self._context.Pipe() for _ in self.workers]
+            end = self._process(serve, [theirs for _, theirs in threads], self.spots[number], place.core)
+            server_ends.append(end)
+            thread_ends.append([ours for ours, _ in threads])
+            for _, theirs in threads:
+                theirs.close()
+        worker_ends = []
+        for number, worker in enumerate(self.workers):
+            spot = self.spots[len(self.servers) + number]
+            worker_ends.append(self._process(work, self.train, self.seed, number, count, spot, worker.core))
+            self.worker_processes.append(self._processes[-1])
+        self.pipes = Pipes(worker_ends, server_ends, thread_ends)
+        addresses = [self._told(end, f"server {number}")["address"] for number, end in enumerate(server_ends)]
+        ready = [self._told(end, f"worker {number}") for number, end in enumerate(worker_ends)]
+        self._divide([one["count"] for one in ready])
+        self.has_loss = all(one["has_loss"] for one in ready)
+        self.initial_loss = float(np.mean([one["loss"] for one in ready]))
+        for number, end in enumerate(server_ends):
+            tell(end, count=self.bounds[number + 1] - self.bounds[number])
+        for end in worker_ends:
+            tell(end, servers=addresses, bounds=self.bounds)
+        self._share_parameters()
+
+    def _divide(self, counts: Sequence[int]) -> None:
+        self.count = counts[0]
+        if odd := [number for number, one in enumerate(counts) if one != self.count]:
+            raise UsageError(
+                f"worker {odd[0]} trains {counts[odd[0]]:,} parameters, worker 0 {self.count:,}: expected as many"
+            )
+        if len(self.servers) > self.count:
+            raise UsageError(f"{len(self.servers)} servers for {self.count} parameters: expected one each at most")
+        self.bounds = [self.count * number // len(self.servers) for number in range(len(self.servers) + 1)]
+
+    def _share_parameters(self) -> None:
+        for threads in self.pipes.threads:
+            for worker, pipe in enumerate(threads):
+                self._told(pipe, f"a server, worker {worker}")
+            tell(threads[0], do="set")
+            self._told(threads[0], "a server")
+            for pipe in threads:
+                tell(pipe, do="send")
+        for number, end in enumerate(self.pipes.workers):
+            self._told(end, f"worker {number}")
+
+    def held_out_losses(self, snapshots: Sequence[Sequence[bytes]]) -> list[float | None]:
+        """Compute the loss of the parameters at each point; none where the training has no ``loss``."""
+        if not self.has_loss:
+            return []
+        end = self._process(evaluate, self.train, self.seed, len(self.workers))
+        found = list[float | None]()
+        for parts in snapshots:
+            end.send_bytes(b"".join(parts))
+            found.append(self._told(end, "the process that computes losses")["loss"])
+        self.kill()
+        return found
+
+    def kill(self) -> None:
+        """End all processes."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.join()
+        self._processes.clear()
+
+    def _process(self, target: Callable[..., None], *given: Any) -> Connection:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=target, args=(theirs, *given), daemon=True)
+        process.start()
+        theirs.close()
+        self._processes.append(process)
+        return ours
+
+    def _told(self, pipe: Connection, name: str) -> dict[str, Any]:
+        """Wait for a message of a process that is being started."""
+        begin_s = time.monotonic()
+        with suppress(EOFError, ConnectionError):
+            if not pipe.poll(START_LIMIT_S):
+                raise CdmppError(f"{name} has not answered for {time.monotonic() - begin_s:.0f} s")
+            message = told(pipe)
+            if "error" in message:
+                raise CdmppError(f"{name} failed:\n{message['error']}")
+            return message
+        raise CdmppError(
+            f'{name} ended before it was ready: a script has to call `run` below `if __name__ == "__main__":`'
+        )
+
+
+def _worker_record(place: WorkerPlace, ledger: Ledger, count: int) -> WorkerRecord:
+    added = [one for one in ledger.commits if one.weight]
+    counts = np.unique([one.staleness for one in added], return_counts=True) if added else ((), ())
+    mean_s = float(np.mean(ledger.batch_s))
+    share = WorkerShare(
+        batches=len(ledger.batch_s),
+        samples=ledger.samples,
+        commits=len(added),
+        dropped=len(ledger.commits) - len(added),
+        waiting_s=ledger.seconds["wait"],
+        communication_s=ledger.seconds["communicate"],
+        staleness={int(stale): int(often) for stale, often in zip(*counts, strict=True)},
+        sent_bytes=float(_FLOAT_BYTES * count * len(ledger.commits)),
+        received_bytes=float(_FLOAT_BYTES * count * ledger.pulls),
+    )
+    return WorkerRecord(place, share, mean_s, float(np.std(ledger.batch_s)) / mean_s, tuple(ledger.commits))
+
+
+def _server_records(job: _Job, coordinator: Coordinator, seconds: float) -> list[ServerRecord]:
+    commits = sum(len(one.commits) for one in coordinator.ledgers)
+    pulls = sum(one.pulls for one in coordinator.ledgers)
+    queue = coordinator.queued_s / seconds
+    records = []
+    for number, place in enumerate(job.servers):
+        part = _FLOAT_BYTES * (job.bounds[number + 1] - job.bounds[number])
+        share = ServerShare(coordinator.busy_s[number], queue, float(part * pulls), float(part * commits))
+        records.append(ServerRecord(place, share, part))
+    return records

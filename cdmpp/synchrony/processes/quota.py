@@ -1,0 +1,107 @@
+"""CPU quotas: a control group for each process, in which the kernel lets it run for a share of every period."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+PERIOD_US = 5000
+"""Length of a period, so short that a batch sees many of them; longer where the quota would be less than a ms."""
+_LEAST_QUOTA_US = 1000  # the kernel's own limit
+
+
+@dataclass(frozen=True)
+class Quota:
+    """One control group: at most ``share`` of one core."""
+
+    folder: Path
+    share: float
+
+    @property
+    def times_us(self) -> tuple[int, int]:
+        """The microseconds of CPU time in each period, and the period."""
+        period_us = max(PERIOD_US, round(_LEAST_QUOTA_US / self.share))
+        return max(_LEAST_QUOTA_US, round(self.share * period_us)), period_us
+
+    def take(self, process: int) -> None:
+        """Move a process with all its threads into the group."""
+        (self.folder / "cgroup.procs").write_text(str(process))
+
+
+def why_not() -> str | None:
+    """Return why no CPU quota can be given here; None where one can."""
+    try:
+        with quotas([0.5]):
+            return None
+    except RuntimeError as error:
+        return str(error)
+
+
+@contextmanager
+def quotas(shares: Sequence[float | None]) -> Iterator[tuple[Quota | None, ...]]:
+    """Make a control group for each share of a core; None makes none. They are deleted again.
+
+    Raises:
+        RuntimeError: why the kernel gives no quota.
+    """
+    made: list[Quota | None] = []
+    try:
+        for number, share in enumerate(shares):
+            made.append(None if share is None else _make(f"cdmpp-{os.getpid()}-{number}", share))
+        yield tuple(made)
+    finally:
+        for quota in made:
+            if quota is not None:
+                _delete(quota.folder)
+
+
+def _make(name: str, share: float) -> Quota:
+    root, is_v2 = _controller()
+    try:
+        for left in root.glob("cdmpp-*-*"):
+            if not Path(f"/proc/{left.name.split('-')[1]}").exists():
+                _delete(left)
+        quota = Quota(root / name, share)
+        quota.folder.mkdir()
+        quota_us, period_us = quota.times_us
+        if is_v2:
+            (quota.folder / "cpu.max").write_text(f"{quota_us} {period_us}")
+        else:
+            (quota.folder / "cpu.cfs_period_us").write_text(str(period_us))
+            (quota.folder / "cpu.cfs_quota_us").write_text(str(quota_us))
+    except OSError as error:
+        with suppress(OSError):
+            (root / name).rmdir()
+        raise RuntimeError(f"CPU quotas: {error}; they need root and a writable control group") from None
+    return quota
+
+
+def _controller() -> tuple[Path, bool]:
+    """Return the folder of the CPU controller and whether it is of version 2."""
+    for _, where, kind, options in re.findall(r"^(\S+) (\S+) (cgroup2?) (\S+)", Path("/proc/mounts").read_text(), re.M):
+        root = Path(where)
+        if kind == "cgroup" and "cpu" in options.split(","):
+            return root, False
+        if kind == "cgroup2" and "cpu" in (root / "cgroup.controllers").read_text().split():
+            with suppress(OSError):
+                (root / "cgroup.subtree_control").write_text("+cpu")
+            if "cpu" in (root / "cgroup.subtree_control").read_text().split():
+                return root, True
+    raise RuntimeError("CPU quotas: no control group with a CPU controller is mounted")
+
+
+def _delete(folder: Path) -> None:
+    """Delete a group; the kernel keeps one for a moment after its last process ended."""
+    for _ in range(100):
+        try:
+            folder.rmdir()
+            return
+        except FileNotFoundError:
+            return
+        except OSError:
+            time.sleep(0.01)

@@ -1,0 +1,48 @@
+"""Training: what a user's function gives each worker, and the one vector that its parameters become."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+
+from cdmpp.errors import UsageError
+
+
+class Training(Protocol):
+    """The training of one worker: its parameters and its batches. Nothing in it knows of servers."""
+
+    parameters: Sequence[torch.Tensor]
+    """Tensors of float32 that ``batch`` changes, in the same order and shapes on every worker."""
+
+    def batch(self) -> tuple[int, float]:
+        """Train one batch (forward, backward and local update); return its samples and its loss."""
+
+
+TrainFunction = Callable[[int, int, int], Training]
+"""(seed, worker, workers) -> the training of that worker. A function of a module, so that other processes find it.
+
+An object that also has ``loss() -> float`` is asked for the loss on held-out samples after the run.
+"""
+
+
+def flattened(parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return all parameters as one vector of float32, shape (count,), whose parts they are from now on.
+
+    Raises:
+        UsageError: there are none, or one is not a tensor of float32 on the CPU.
+    """
+    tensors = list(parameters)
+    for number, one in enumerate(tensors):
+        if not isinstance(one, torch.Tensor) or one.dtype != torch.float32 or one.device.type != "cpu":
+            kind = f"{one.dtype} on {one.device}" if isinstance(one, torch.Tensor) else type(one).__name__
+            raise UsageError(f"parameters[{number}] is {kind}: expected a tensor of float32 on the CPU")
+    if not sum(one.numel() for one in tensors):
+        raise UsageError("parameters hold no number: give the tensors that are trained, list(model.parameters())")
+    flat = torch.cat([one.detach().reshape(-1) for one in tensors])
+    at = 0
+    for one in tensors:
+        one.data = flat[at : at + one.numel()].view(one.shape)
+        at += one.numel()
+    return flat

@@ -1,0 +1,108 @@
+"""Real jobs of a few processes: what they train, count and refuse."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdmpp.errors import CdmppError, UsageError
+from cdmpp.synchrony import run
+from cdmpp.synchrony.policies import synchrony_of
+from cdmpp.synchrony.processes.place import ServerPlace, WorkerPlace
+from cdmpp.synchrony.processes.record import load_record
+from tests.synchrony.processes import toy_training as toy
+
+ANY = WorkerPlace()
+
+
+def test_rounds_of_two_workers_and_two_servers_train_as_one_device(tmp_path):
+    record = run(toy.train, synchrony_of("bsp"), [ANY, ANY], [ServerPlace()] * 2, seconds=1.0, point_s=0.25)
+    shares = [one.share for one in record.workers]
+    assert abs(shares[0].commits - shares[1].commits) <= 1 and shares[0].commits > 20
+    assert all(one.samples == 3 * one.batches for one in shares)
+    assert {one.weight for worker in record.workers for one in worker.commits} == {0.5}
+    # Equal workers: after n rounds each of five weights has (1 - RATE)^n left of its way from 0 to 1.
+    last = record.losses[-1]
+    rounds = range(shares[0].commits - 1, shares[0].commits + 2)
+    assert any(last.held_out_loss == pytest.approx(5 * (1 - toy.RATE) ** (2 * n), rel=1e-3) for n in rounds)
+    assert record.losses[0].held_out_loss == 5.0 and len(record.losses) == 5
+    for worker in record.workers:
+        busy_s = worker.share.batches * worker.batch_s
+        assert busy_s + worker.share.waiting_s + worker.share.communication_s == pytest.approx(1.0, abs=0.05)
+    assert [one.parameter_bytes for one in record.servers] == [8, 12]
+    record.save(tmp_path / "run.json")
+    assert load_record(tmp_path / "run.json") == record
+
+
+def test_nobody_waits_for_the_slow_one_but_in_rounds():
+    together = run(toy.uneven, synchrony_of("bsp"), [ANY] * 3, seconds=1.5)
+    apart = run(toy.uneven, synchrony_of("async"), [ANY] * 3, seconds=1.5)
+    assert together.workers[0].share.waiting_s > 0.4  # of each 30 ms it trains 10
+    assert together.workers[2].share.waiting_s < 0.3
+    assert max(one.share.waiting_s for one in apart.workers) < 0.15
+    fast, _, slow = (one.share for one in apart.workers)
+    assert fast.commits > 1.8 * slow.commits
+    assert slow.staleness_mean > fast.staleness_mean > 0
+    added = sorted((one.at_s, one.staleness) for worker in apart.workers for one in worker.commits)
+    assert added[0][1] == 0
+
+
+def test_slack_holds_the_fast_one():
+    record = run(toy.uneven, synchrony_of("ssp:2"), [ANY] * 3, seconds=1.0)
+    commits = [one.share.commits for one in record.workers]
+    assert max(commits) - min(commits) <= 3
+
+
+def test_every_counts_batches_of_a_commit():
+    record = run(toy.train, synchrony_of("async:4"), [ANY] * 2, seconds=0.8)
+    assert {one.batches for worker in record.workers for one in worker.commits} == {4}
+
+
+def test_momentum_of_the_servers_is_nesterovs():
+    kind = type(synchrony_of("local"))
+    synchrony = kind(every=2, outer_rate=1.0, outer_momentum=0.5, nesterov=True)
+    record = run(toy.train, synchrony, [ANY], seconds=0.6, point_s=0.6)
+    weight, velocity = 0.0, 0.0
+    expected = []
+    for _ in range(len(record.workers[0].commits) + 1):
+        expected.append(5 * (1 - weight) ** 2)
+        update = (1 - weight) * (1 - (1 - toy.RATE) ** 2)
+        velocity = 0.5 * velocity + update
+        weight += update + 0.5 * velocity
+    found = record.losses[-1].held_out_loss
+    assert any(found == pytest.approx(one, rel=1e-3, abs=1e-9) for one in expected[-2:])
+
+
+@pytest.mark.parametrize(
+    ("train", "says"),
+    [
+        (toy.failing, "worker 1 failed:\n(.|\n)*no data here"),
+        (toy.leaving, "worker 1 ended before it was ready"),
+        (toy.different, "worker 1 trains 7 parameters, worker 0 5"),
+        (toy.doubles, "parameters\\[0\\] is torch.float64 on cpu"),
+        (toy.stuck, "worker 1 ended no batch within 1 s"),
+    ],
+)
+def test_what_goes_wrong_in_a_worker_is_said(train, says):
+    with pytest.raises(CdmppError, match=says):
+        run(train, synchrony_of("async"), [ANY, ANY], seconds=1.0)
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(UsageError, match="workers is empty"):
+        run(toy.train, synchrony_of("bsp"), [])
+    with pytest.raises(UsageError, match="6 servers for 5 parameters"):
+        run(toy.train, synchrony_of("bsp"), [ANY], [ServerPlace()] * 6)
+    with pytest.raises(UsageError, match="function of a module"):
+        run(lambda seed, worker, workers: None, synchrony_of("bsp"), [ANY])
+    with pytest.raises(UsageError, match="worker.cpu_share"):
+        WorkerPlace(cpu_share=1.5)
+    with pytest.raises(UsageError, match="server.mbit"):
+        ServerPlace(mbit=0.0)
+    with pytest.raises(UsageError, match="seconds"):
+        run(toy.train, synchrony_of("bsp"), [ANY], seconds=0.0)
+
+
+def test_a_file_that_is_no_record_is_refused(tmp_path):
+    (tmp_path / "other.json").write_text("[]")
+    with pytest.raises(CdmppError, match="no record of a run"):
+        load_record(tmp_path / "other.json")

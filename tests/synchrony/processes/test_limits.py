@@ -1,0 +1,82 @@
+"""Namespaces, rates and quotas of real jobs: they limit, and they go away."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cdmpp.errors import UsageError
+from cdmpp.synchrony import run
+from cdmpp.synchrony.policies import synchrony_of
+from cdmpp.synchrony.processes import namespaces, quota
+from cdmpp.synchrony.processes.place import ServerPlace, WorkerPlace
+from tests.synchrony.processes.toy_training import busy
+
+
+@pytest.mark.netns
+def test_links_are_limited_and_deleted():
+    if reason := namespaces.why_not():
+        pytest.skip(reason)
+    with namespaces.links([100, None]) as (one, other):
+        told = subprocess.run([*one.command, "tc", "qdisc", "show", "dev", "eth0"], capture_output=True, text=True)
+        assert "tbf" in told.stdout and "100Mbit" in told.stdout
+        free = subprocess.run([*other.command, "tc", "qdisc", "show", "dev", "eth0"], capture_output=True, text=True)
+        assert "tbf" not in free.stdout
+        knock = f"import socket; socket.create_connection(({other.address!r}, 9), timeout=5)"
+        answer = subprocess.run([*one.command, sys.executable, "-c", knock], capture_output=True, text=True)
+        assert "ConnectionRefusedError" in answer.stderr  # somebody is there, and listens to nothing
+        held = _namespaces()
+        assert {one.namespace, other.namespace} <= held
+    assert not {one.namespace, other.namespace} & _namespaces()
+
+
+def _namespaces() -> set[str]:
+    return {path.name for path in Path("/run/netns").glob("*")}
+
+
+@pytest.mark.netns
+def test_a_quota_holds_a_process_and_is_deleted():
+    if reason := quota.why_not():
+        pytest.skip(reason)
+    spin = "import time\ninput()\nend = time.perf_counter() + 1\nwhile time.perf_counter() < end: pass\n"
+    spin += "print(time.process_time())"
+    with quota.quotas([0.2, None]) as (limited, free):
+        assert free is None and limited is not None
+        ends = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        child = subprocess.Popen([sys.executable, "-c", spin], text=True, **ends)
+        limited.take(child.pid)
+        out, _ = child.communicate("\n")
+        assert 0.1 < float(out) < 0.35
+        folder = limited.folder
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(("share", "times"), [(0.5, (2500, 5000)), (0.2, (1000, 5000)), (0.05, (1000, 20000))])
+def test_a_quota_is_never_less_than_the_kernel_allows(share, times):
+    assert quota.Quota(Path("/none"), share).times_us == times
+
+
+@pytest.mark.netns
+def test_a_job_keeps_to_its_shares_and_rates():
+    if reason := namespaces.why_not() or quota.why_not():
+        pytest.skip(reason)
+    before = _namespaces()
+    workers = [WorkerPlace(cpu_share=0.3, mbit=80.0), WorkerPlace(cpu_share=0.1, mbit=80.0)]
+    record = run(busy, synchrony_of("async"), workers, [ServerPlace(mbit=80.0)], seconds=3.0)
+    fast, slow = record.workers
+    assert slow.batch_s > 1.8 * fast.batch_s
+    assert record.parameter_bytes == 1_000_000
+    for one in record.workers:  # 1 MB each way at 80 Mbit/s: 0.2 s
+        assert 0.19 < one.share.communication_s / len(one.commits) < 0.6
+    assert _namespaces() == before
+    assert not list(Path("/sys/fs/cgroup").glob(f"**/cdmpp-{os.getpid()}-*"))
+
+
+def test_limits_that_cannot_be_set_are_refused(monkeypatch):
+    monkeypatch.setattr(namespaces.os, "geteuid", lambda: 1000)
+    with pytest.raises(UsageError, match="limits of the job cannot be set here: network namespaces need root"):
+        run(busy, synchrony_of("async"), [WorkerPlace(mbit=80.0)])
