@@ -109,6 +109,7 @@ OTHER_PAGES = {
     "saved-activations": "bytes that autograd keeps of each operator, predicted and counted",
     "searches": "searches of MetaSchedule with and without this cost model",
     "sheets": "numbers of the described devices, checked against each other",
+    "synchrony": "jobs of workers and parameter servers, replayed and measured here",
     "traces": "public traces of three projects, read and counted",
     "training-jobs": "real jobs on several ranks, replayed and predicted",
     "training-steps": "training steps compared with autograd and with measured steps",

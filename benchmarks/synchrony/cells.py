@@ -1,0 +1,83 @@
+"""What is measured: a grid of jobs of equal workers, what they are predicted from, and policies on uneven workers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cdmpp.steps.synchrony import Synchrony
+from cdmpp.synchrony.policies import SYNCHRONIES, synchrony_of
+from cdmpp.synchrony.processes.place import ServerPlace, WorkerPlace
+
+SERVER_CORE, WORKER_CORE = 0, 1
+"""Workers share one core by their quotas, servers the other one."""
+NETWORKS = ("cnn", "gpt")
+SHARES = (0.1, 0.2)
+RATES = (50.0, 100.0, 200.0)
+BASE_SHARE = 0.28
+"""CPU share of the fastest of the uneven workers: four of them take 0.77 of a core."""
+UNEVEN = (1.0, 1.0, 0.5, 0.25)
+UNEVEN_MBIT = 200.0
+POLICY_NETWORK = "cnn"
+SEEDS = range(5)
+POLICIES: dict[str, Synchrony] = {
+    "bsp": synchrony_of("bsp"),
+    "ssp:4": synchrony_of("ssp:4"),
+    "async": synchrony_of("async"),
+    "local:8": synchrony_of("local:8"),
+}
+if "adsp" in {one.name for one in SYNCHRONIES}:
+    POLICIES["adsp"] = SYNCHRONIES["adsp"](check_s=6.0, least_s=1.0)
+"""ADSP with a check every 6 s and commits at least 1 s apart, in place of 60 s and 10 s: jobs here are short."""
+POLICY_S = 20.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A job of equal workers."""
+
+    network: str
+    workers: int
+    share: float
+    mbit: float
+    every: int
+    """Batches between two commits of a worker, which waits for nobody."""
+    servers: int
+
+    @property
+    def worker_places(self) -> list[WorkerPlace]:
+        return [WorkerPlace(self.share, self.mbit, WORKER_CORE)] * self.workers
+
+    @property
+    def server_places(self) -> list[ServerPlace]:
+        return [ServerPlace(self.mbit, SERVER_CORE)] * self.servers
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _grid() -> tuple[Cell, ...]:
+    cells = [
+        Cell(network, workers, share, mbit, every, 1)
+        for network in NETWORKS
+        for mbit in RATES
+        for share in SHARES
+        for every in (1, 4)
+        for workers in (1, 2, 3, 4)
+    ]
+    cells += [
+        Cell(network, workers, 0.2, mbit, 1, 2) for network in NETWORKS for mbit in RATES for workers in (1, 2, 3, 4)
+    ]
+    return tuple(cells)
+
+
+GRID = _grid()
+
+
+def is_for_fit(cell: Cell) -> bool:
+    """The part of the grid that constants are fitted on: one rate and few workers."""
+    return cell.mbit == 100.0 and cell.workers <= 2
+
+
+def uneven_places() -> list[WorkerPlace]:
+    return [WorkerPlace(round(BASE_SHARE * part, 4), UNEVEN_MBIT, WORKER_CORE) for part in UNEVEN]

@@ -1,0 +1,45 @@
+"""Judge the replay of jobs of workers and servers on those that were measured here.
+
+python -m benchmarks.synchrony.judge [--runs FILE] [--publish]
+
+    --runs FILE   what benchmarks.synchrony.measure wrote (default docs/measured/runs/synchrony.json)
+    --publish     write docs/measured/synchrony.json and its page
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from benchmarks.publish.markdown import replace_part
+from benchmarks.publish.measured import measured
+from benchmarks.synchrony import judge_grid, judge_policies
+from benchmarks.synchrony.measure import RUNS, runs
+from benchmarks.synchrony.predict_runs import fit
+from cdmpp.platform.files import write_json
+
+DOCS = Path(__file__).parents[2] / "docs"
+COMMANDS = [
+    *(f"python -m benchmarks.synchrony.measure {part}" for part in ("alone", "grid", "policies")),
+    "python -m benchmarks.synchrony.judge --publish",
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, default=RUNS, help="file of the measured runs")
+    parser.add_argument("--publish", action="store_true", help="write the page")
+    asked = parser.parse_args()
+    found = runs(asked.runs)
+    constants = fit(found)
+    tables = judge_grid.tables(found, constants, COMMANDS)
+    if any(name.startswith("policies/") for name in found):
+        tables += judge_policies.tables(found, constants, COMMANDS)
+    print(measured(tables))
+    if asked.publish:
+        write_json(DOCS / "measured" / "synchrony.json", tables)
+        replace_part(DOCS / "results" / "synchrony.md", "measured", measured(tables))
+
+
+if __name__ == "__main__":
+    main()
