@@ -36,10 +36,15 @@ def add_network_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--train", action="store_true", help="with --runtime torch: forward and backward pass")
 
 
-def add_graph_arguments(verb: argparse.ArgumentParser, batch: str = "examples in one run") -> None:
-    """Declare which network, and of which shapes; ``batch`` says whose examples are counted."""
-    verb.add_argument("network", type=text, metavar="NETWORK", help=" ".join(_NETWORK.split()))
-    verb.add_argument("--batch", type=SIZES, help=f"{batch}, where the network leaves it open")
+def add_graph_arguments(verb: argparse.ArgumentParser, batch: str | None = "examples in one run") -> None:
+    """Declare which network, and of which shapes.
+
+    ``batch`` says whose examples ``--batch`` counts; None: files say it, and there may be no network.
+    """
+    is_needed = None if batch is not None else "?"
+    verb.add_argument("network", type=text, nargs=is_needed, metavar="NETWORK", help=" ".join(_NETWORK.split()))
+    if batch is not None:
+        verb.add_argument("--batch", type=SIZES, help=f"{batch}, where the network leaves it open")
     tokens = "tokens of each example, of a network that reads tokens, such as hf:gpt2"
     verb.add_argument("--seq", type=SIZES, help=tokens)
     shape = "shape of an input, for example x=1,3,224,224; once for each input"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeVar
 
 from cdmpp.ast.layout import EAGER_FEATURES
@@ -147,10 +147,14 @@ def model_config(values: Mapping[str, Any]) -> ModelConfig:
 
 
 def config_from_dict(kind: type[_Config], values: Mapping[str, Any], group: str) -> _Config:
-    """Make a frozen dataclass of plain values of the ``group``; ``CdmppError``: an unknown key or another type."""
+    """Make a frozen dataclass of plain values of the ``group``; ``CdmppError``: an unknown or missing key, a type."""
     hints = hints_of(kind)
     fitting(group, values, dict)
     check_keys(values, hints, f"{group}.")
+    every = fields(kind)  # type: ignore[arg-type]
+    needed = (one.name for one in every if one.default is MISSING and one.default_factory is MISSING)
+    if missing := [name for name in needed if name not in values]:
+        raise CdmppError(f"{group}.{missing[0]} is missing: give it a value")
     return kind(**fitting_values(values, hints, kind.LIMITS, f"{group}."))  # type: ignore[attr-defined]
 
 

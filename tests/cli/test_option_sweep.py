@@ -30,6 +30,7 @@ from cdmpp.recipes.compose import compose
 from cdmpp.recipes.finetune_settings import FinetuneSettings
 from cdmpp.steps.step_graph import RankGraph, StepGraph
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "workers"
 VERBS = {
     "model calibrate": ["--device", "xeon-icelake"],
     "data codes": ["--path", "nowhere"],
@@ -43,6 +44,7 @@ VERBS = {
     "network": ["torchvision:resnet18", "--device", "a100", "--runtime", "torch"],
     "compare": ["torchvision:resnet18", "--devices", "a100,t4", "--runtime", "torch"],
     "step": ["torchvision:resnet18", "--device", "a100", "--runtime", "torch", "--ranks", "4", "--link", "nvlink3"],
+    "synchrony": ["torchvision:resnet18", "--workers", str(EXAMPLES / "core.yaml"), "--runtime", "torch"],
     "plan": ["torchvision:resnet18", "--device", "a100", "--runtime", "torch", "--ranks", "4", "--link", "nvlink3"],
 }
 NO_NUMBERS = ("nan", "inf", "-inf", "1e18", "-1e18", "9" * 19, "1" * 5000, "", " ", "many", "0x10", "1,5")
@@ -73,7 +75,7 @@ def with_option(verb: str, action: argparse.Action, *values: str) -> list[str]:
 
 
 LATE = {(verb, name) for verb in ("network", "compare", "step", "plan") for name in ("network", "model", "input")}
-LATE |= {("plan", "explain")}
+LATE |= {("plan", "explain"), ("synchrony", "network")}
 """Names that are looked up while a network is read or priced, which is work."""
 
 

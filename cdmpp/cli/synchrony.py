@@ -1,0 +1,171 @@
+"""``cdmpp synchrony``: when uneven workers should exchange what they learned, and what each way costs."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cdmpp.cli.collective import read_bytes
+from cdmpp.cli.network import add_graph_arguments, workload_of
+from cdmpp.cli.options import add_runtime
+from cdmpp.cli.output import add_output_arguments, check_output, show, warn
+from cdmpp.cli.step import LOSSES, OPTIMIZERS, checked_runtime
+from cdmpp.errors import UsageError
+from cdmpp.platform.limits import SEED, Limits, numbers, text
+
+if TYPE_CHECKING:
+    from cdmpp.network.training_prediction import StepPrediction
+    from cdmpp.synchrony.worker_file import WorkerSheet
+
+_POLICIES = "bsp,ssp:4,async"
+_OF_NETWORK = ("network", "seq", "input", "model", "schedule", "runtime", "no_fallback")
+"""Options that only a prediction reads."""
+
+
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """Declare the options of this verb."""
+    add_graph_arguments(verb, None)
+    job = verb.add_argument_group("the job")
+    files = "a YAML file for each worker, with device or batch_s, batch, speed, spread and link; one may be named twice"
+    job.add_argument("--workers", type=text, required=True, metavar="A.yaml,B.yaml", help=files)
+    link = "of workers and servers: a file of conf/interconnect, such as ethernet-1g (default: no limit)"
+    job.add_argument("--link", type=text, help=link)
+    job.add_argument("--servers", type=Limits(1, 10**6, "servers"), default=1, help="default 1")
+    on = "servers run on the machines of the first workers; else each has a machine of its own"
+    job.add_argument("--servers-on-workers", action="store_true", help=on)
+    job.add_argument("--server-link", type=text, help="of machines of servers (default: --link)")
+    rate = "bytes of updates that a server adds in a second (default: adding takes no time)"
+    job.add_argument("--add-bytes-per-s", type=numbers(0, 1e15, "bytes a second", above=True), metavar="N", help=rate)
+    size = "bytes of all parameters, such as 44MB (default: those of NETWORK)"
+    job.add_argument("--bytes", type=text, metavar="SIZE", help=size)
+    job.add_argument("--overlap", action="store_true", help="workers train on while they push and pull")
+    ways = verb.add_argument_group("synchronies")
+    ways.add_argument("--policies", type=text, default=_POLICIES, metavar="A,B:N", help=_policies_help())
+    ways.add_argument("--seconds", type=numbers(0, 1e9, "seconds", above=True), default=600.0, help="default 600")
+    ways.add_argument("--seed", type=SEED, default=0, help="of the spread of batches (default 0)")
+    ways.add_argument("--explain", type=text, metavar="POLICY", help="whose workers and servers are listed")
+    loss = verb.add_argument_group("loss against time")
+    curve = "loss of one worker by samples: a CSV file samples,loss of four points or more"
+    loss.add_argument("--loss-curve", type=text, metavar="FILE.csv", help=curve)
+    target = numbers(-math.inf, math.inf)
+    loss.add_argument("--target-loss", type=target, help="say when each synchrony reaches it")
+    add_runtime(verb)
+    verb.add_argument("--optimizer", default="adamw", choices=OPTIMIZERS, help="default adamw")
+    verb.add_argument("--loss", default="cross_entropy", choices=LOSSES, help="as of cdmpp step")
+    verb.add_argument("--no-fallback", action="store_true", help="as of cdmpp step")
+    verb.set_defaults(save_plan=None)
+    add_output_arguments(verb, "csv", "html")
+
+
+def _policies_help() -> str:
+    from cdmpp.synchrony.policies import SYNCHRONIES
+
+    known = ", ".join(f"{kind.name} ({kind.title})" for kind in SYNCHRONIES)
+    return f"which are compared; a number is the first setting (default {_POLICIES}): {known}"
+
+
+def run(options: argparse.Namespace) -> None:
+    """Predict the batches of all workers, replay the job under each synchrony, and show the report."""
+    from cdmpp.collectives import interconnect
+    from cdmpp.report.synchrony import synchrony_report
+    from cdmpp.synchrony.comparison import compare
+    from cdmpp.synchrony.job import Job
+    from cdmpp.synchrony.loss.curve import read_curve
+    from cdmpp.synchrony.policies import synchrony_of
+    from cdmpp.synchrony.worker import NO_LIMIT, Server
+    from cdmpp.synchrony.worker_file import read_worker
+
+    names = _listed(options.policies, "--policies")
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise UsageError(f"--policies names {sorted(twice)[0]} twice: once for each")
+    asked = [(name, synchrony_of(name)) for name in names]
+    if options.explain is not None and options.explain not in names:
+        raise UsageError(f"--explain {options.explain} is not among --policies {options.policies}: give one of them")
+    files = _listed(options.workers, "--workers")
+    sheets = {file: read_worker(file) for file in dict.fromkeys(files)}
+    for _, synchrony in asked:
+        synchrony.decisions(len(files))
+    curve = None if options.loss_curve is None else read_curve(options.loss_curve)
+    if options.target_loss is not None:
+        if curve is None:
+            raise UsageError(
+                f"--target-loss {options.target_loss:g} goes with --loss-curve FILE.csv: no curve is given"
+            )
+        curve.samples_to(options.target_loss)
+    link = NO_LIMIT if options.link is None else interconnect.get(options.link).alpha_beta()
+    server_link = link if options.server_link is None else interconnect.get(options.server_link).alpha_beta()
+    if options.servers_on_workers and options.server_link is not None:
+        raise UsageError("--server-link is of machines of servers, and --servers-on-workers has none: leave out one")
+    if options.servers_on_workers and options.servers > len(files):
+        raise UsageError(f"--servers {options.servers} on {len(files)} workers: expected one on each at most")
+    check_output(options)
+    predicted = _predicted(list(sheets.values()), options)
+    size = _bytes(options, predicted)
+    workers = []
+    for sheet in (sheets[file] for file in files):
+        if sheet.batch_s is not None:
+            workers.append(sheet.worker(sheet.batch_s, link))
+        else:
+            step = predicted[sheet.device, sheet.batch]
+            workers.append(sheet.worker(step.latency_s, link, _interval_of(step)))
+    server = Server(server_link, options.add_bytes_per_s or math.inf)
+    job = Job(tuple(workers), size, (server,) * (1 if options.servers_on_workers else options.servers), options.overlap)
+    if options.servers_on_workers:
+        job = job.on_workers(options.servers)
+    found = compare(job, asked, options.seconds, options.seed, curve, options.target_loss)
+    for warning in dict.fromkeys(line for one in predicted.values() for line in one.prediction.warnings):
+        warn(warning)
+    show({"": synchrony_report(found, options.explain)}, options)
+
+
+def _listed(given: str, option: str) -> list[str]:
+    names = [name.strip() for name in given.split(",")]
+    if not all(names):
+        raise UsageError(f"{option} {given!r}: expected names with a comma between two")
+    return names
+
+
+def _bytes(options: argparse.Namespace, predicted: dict[tuple[str | None, int], StepPrediction]) -> float:
+    if options.bytes is not None:
+        return read_bytes(options.bytes)
+    if not predicted:
+        raise UsageError("--bytes is missing: no worker names a device, so that nothing reads the network's parameters")
+    return next(iter(predicted.values())).step.memory.parameter_bytes
+
+
+def _predicted(
+    sheets: Sequence[WorkerSheet], options: argparse.Namespace
+) -> dict[tuple[str | None, int], StepPrediction]:
+    """The training step of each device and batch that a worker names."""
+    asked = dict.fromkeys((sheet.device, sheet.batch) for sheet in sheets if sheet.device is not None)
+    if not asked:
+        if given := [name for name in _OF_NETWORK if getattr(options, name)]:
+            name = "NETWORK" if given[0] == "network" else f"--{given[0].replace('_', '-')}"
+            raise UsageError(
+                f"{name} is of workers with a device, and all have batch_s, which was measured: leave it out, or name "
+                "a device in place of batch_s"
+            )
+        return {}
+    import cdmpp
+    from cdmpp import devices
+
+    if options.network is None:
+        raise UsageError(f"NETWORK is missing: a worker runs it on {next(iter(asked))[0]}")
+    runtime = checked_runtime(options)
+    for device, _ in asked:
+        devices.get(device)
+    found: dict[tuple[str | None, int], StepPrediction] = {}
+    for device, batch in asked:
+        of_worker = argparse.Namespace(**vars(options), batch=batch)
+        workload = workload_of(of_worker, mode="training_step", optimizer=options.optimizer, loss=options.loss)
+        found[device, batch] = cdmpp.predict_step(workload, device=device, progress=sys.stderr.isatty(), **runtime)
+    return found
+
+
+def _interval_of(found: StepPrediction) -> tuple[float, float] | None:
+    prediction = found.prediction
+    level = prediction.shown_level
+    return None if level is None else prediction.intervals[level]

@@ -1,0 +1,88 @@
+"""`cdmpp synchrony`: synchronies side by side, with workers, servers, loss and time; wrong input in one line."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from cdmpp import cli
+
+
+@pytest.fixture
+def command(workplace, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fast.yaml").write_text("batch_s: 0.1\nbatch: 32\n")
+    (tmp_path / "core.yaml").write_text("device: epyc-genoa\nbatch: 8\n")
+    (tmp_path / "slow.yaml").write_text("batch_s: 0.1\nbatch: 32\nspeed: 0.25\n")
+    rows = "".join(f"{n},{1 / (0.0004 * n + 0.45) + 0.1}\n" for n in range(0, 20000, 1000))
+    (tmp_path / "curve.csv").write_text(f"samples,loss\n{rows}")
+    return ["synchrony", "--workers", "fast.yaml,fast.yaml,slow.yaml", "--bytes", "10MB"]
+
+
+def test_synchronies_are_compared(command, capsys):
+    assert cli.main([*command, "--policies", "bsp,ssp:4,async", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rate = {one["synchrony"]: one["samples_per_s"] for one in found["synchronies"]}
+    assert rate["bsp"] == pytest.approx(3 * 32 / 0.4, rel=0.01)  # the slowest worker's pace
+    assert rate["async"] == pytest.approx(32 * (1 / 0.1 + 1 / 0.1 + 1 / 0.4), rel=0.01)  # the sum of all
+    assert found["best"] == "async"
+    assert [one["commits"] for one in found["synchronies"][2]["workers"]] == pytest.approx([6000, 6000, 1500], abs=1)
+
+
+def test_time_to_a_loss_with_its_assumption(command, capsys, tmp_path):
+    more = ["--loss-curve", "curve.csv", "--target-loss", "0.3", "--policies", "bsp,async", "--csv", "out.csv"]
+    assert cli.main([*command, *more, "--html", "page.html"]) == 0
+    out, err = capsys.readouterr()
+    assert "Best of 2 synchronies: async" in out and "loss 0.3 after" in out
+    assert "limit of small steps" in err
+    rows = list(csv.DictReader((tmp_path / "out.csv").open()))
+    needed = (1 / 0.2 - 0.45) / 0.0004
+    assert float(rows[0]["to_loss_s"]) == pytest.approx(0.4 * needed / 32, rel=0.01)
+    assert "Loss against time" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--policies", "bsp,,ssp"], "expected names with a comma"),
+        (["--policies", "bsp,bsp"], "names bsp twice"),
+        (["--policies", "bps"], "unknown synchrony 'bps'; nearest: bsp"),
+        (["--policies", "ssp:-1"], "ssp.slack is -1"),
+        (["--policies", "bsp:2"], "bsp has no settings"),
+        (["--policies", "bsp", "--explain", "ssp:4"], "not among --policies"),
+        (["--target-loss", "0.3"], "goes with --loss-curve"),
+        (["--target-loss", "0.05", "--loss-curve", "curve.csv"], "is never reached: the fitted curve falls to 0.1"),
+        (["--seconds", "0.2"], "worker 2 ends no batch"),
+        (["--servers", "4", "--servers-on-workers"], "--servers 4 on 3 workers"),
+        (["--servers-on-workers", "--server-link", "ethernet-1g"], "leave out one"),
+        (["--link", "ethernet-1"], "ethernet-1g"),
+        (["torchvision:resnet18"], "NETWORK is of workers with a device"),
+        (["--runtime", "torch"], "--runtime is of workers with a device"),
+    ],
+)
+def test_wrong_input_is_one_line(command, more, words, capsys):
+    assert cli.main([*command, *more]) == 2
+    err = capsys.readouterr().err
+    assert words in err and err.count("\n") == 1 and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("workers", "size", "words"),
+    [
+        ("core.yaml", "1MB", "NETWORK is missing: a worker runs it on epyc-genoa"),
+        ("none.yaml", "1MB", "none.yaml"),
+        ("fast.yaml,", "1MB", "with a comma"),
+        ("fast.yaml", "0", "expected 1 byte"),
+    ],
+)
+def test_files_and_sizes_that_cannot_be(command, workers, size, words, capsys):
+    assert cli.main(["synchrony", "--workers", workers, "--bytes", size]) == 2
+    err = capsys.readouterr().err
+    assert words in err and err.count("\n") == 1
+
+
+def test_bytes_are_asked_for_where_nothing_reads_the_network(command, capsys):
+    assert cli.main(command[:-2]) == 2
+    assert "--bytes is missing" in capsys.readouterr().err
