@@ -129,7 +129,9 @@ def _ways_tried(folder: Path) -> dict[str, Any]:
             "Ways to fit what spatial+data exchanges to the four rows of ResNet-50: what has a factor, the rest taken "
             "from the authors' tool and the data parallel run. Error: each row of ResNet-50 by a fit to the other "
             "three, in per cent; the way with the least is the one above, by a narrow margin, and the next ones "
-            "miss VGG-16. No row of VGG-16 is in a fit or decides, but the ways were written with them in sight."
+            "miss VGG-16. Leaders would reach less than a twentieth of their link, where data parallel runs reach "
+            "half of it: what they wait for besides is not told. No row of VGG-16 is in a fit or decides, but the ways "
+            "were written with them in sight."
         ),
         "commands": [],
         "columns": ["fitted", "error", "accuracy on VGG-16"],
