@@ -1,6 +1,6 @@
 """Peak memory of real jobs beside that of their plans: ``python -m benchmarks.plan_memory``.
 
-Two small networks, AdamW, on 2 to 4 processes of this machine with gloo, three steps: the bytes of the
+Three small networks, AdamW, on 2 to 4 processes of this machine with gloo, three steps: the bytes of the
 storages of all tensors are counted after each operator. Writes ``docs/results/plan-memory.md``.
 """
 
@@ -34,7 +34,7 @@ from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.lower import lower_work
 from cdmpp.plans.memory import Memory, MemoryParts
 from cdmpp.plans.plan import Plan
-from cdmpp.plans.refine import parts_of
+from cdmpp.plans.rank_memory import parts_of
 from cdmpp.plans.sources.source import RankWork
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.pipeline import Pipeline
@@ -86,13 +86,17 @@ class Transformer(nn.Module):
         x = self.first(tokens)
         for block in self.blocks:
             x = block(x)
-        return functional.cross_entropy(self.last(self.norm(x)).flatten(0, 1), tokens.flatten())
+        return self.loss(self.last(self.norm(x)), tokens)
+
+    @staticmethod
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(output.flatten(0, 1), target.flatten())
 
 
 class Stage(nn.Module):
-    """One of two stages of a transformer, which leaves the loss to the schedule."""
+    """One of two stages of a network, which leaves the loss to the schedule."""
 
-    def __init__(self, whole: Transformer, number: int) -> None:
+    def __init__(self, whole: Transformer | Segmenter, number: int) -> None:
         super().__init__()
         self.first = nn.Identity() if number else whole.first
         self.blocks = whole.blocks[2:] if number else whole.blocks[:2]
@@ -105,18 +109,18 @@ class Stage(nn.Module):
         return self.last(x)
 
 
-def pipeline(job: Job, model: Transformer, tokens: torch.Tensor) -> Callable[[], None]:
-    """The rank's stage of the transformer; each micro-batch is as large as ``tokens``."""
+def pipeline(job: Job, model: Transformer | Segmenter, example: torch.Tensor) -> Callable[[], None]:
+    """The rank's stage of the network; each micro-batch is as large as ``example``."""
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-    number, many = dist.get_rank(), tokens.repeat(job.batches, 1)
+    number, many = dist.get_rank(), torch.cat([example] * job.batches)
     module = Stage(model, number)
     optimizer = job.optimizer(module.parameters(), lr=1e-3)
     kind = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}[job.settings["schedule"]]
     schedule = kind(
         PipelineStage(module, number, 2, torch.device("cpu")),
         job.batches,
-        loss_fn=lambda output, target: functional.cross_entropy(output.flatten(0, 1), target.flatten()),
+        loss_fn=type(model).loss,
     )
     given, target = ((), {"target": many}) if number else ((many,), {})
 
@@ -154,9 +158,30 @@ class Convolutions(nn.Module):
         return self.last(x.mean((2, 3))).square().mean()
 
 
+class Segmenter(nn.Module):
+    """Enlarges what its last layer makes, and returns its loss."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, width, 3, padding=1)
+        self.blocks = nn.ModuleList(Residual(width) for _ in range(4))
+        self.norm, self.last = nn.Conv2d(width, 16, 1), nn.Upsample(scale_factor=8)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = self.first(images)
+        for block in self.blocks:
+            x = block(x)
+        return self.loss(self.last(self.norm(x)), images)
+
+    @staticmethod
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        return output.square().mean()
+
+
 NETWORKS = {
     "transformer": (Transformer, lambda: torch.randint(0, 4096, (4, 128))),
     "convolutions": (Convolutions, lambda: torch.randn(4, 3, 16, 16)),
+    "segmenter": (Segmenter, lambda: torch.randn(4, 3, 16, 16)),
 }
 
 
@@ -164,7 +189,7 @@ def _jobs() -> tuple[Job, ...]:
     adamw = torch.optim.AdamW
     return tuple(
         Job(name, network, scheme, ranks, settings, batches, optimizer=adamw)
-        for network in NETWORKS
+        for network in ("transformer", "convolutions")
         for name, scheme, ranks, settings, batches in (
             ("ddp", "ddp", (2,), {}, 1),
             ("ddp, 2 batches", "ddp", (2,), {}, 2),
@@ -174,14 +199,15 @@ def _jobs() -> tuple[Job, ...]:
             ("hsdp, 2 replicas", "fsdp", (4,), {"replicas": 2}, 1),
         )
     ) + tuple(
-        Job(name, "transformer", PIPELINE, (2,), {"schedule": schedule, "return_outputs": returns}, 4, optimizer=adamw)
+        Job(name, network, PIPELINE, (2,), {"schedule": schedule, "return_outputs": returns}, 4, optimizer=adamw)
+        for network in ("transformer", "segmenter")
         for schedule in ("1f1b", "gpipe")
         for returns in (True, False)
         for name in (f"pipeline, {schedule}, return_outputs={returns}",)
     )
 
 
-PIPELINE = "stages of a transformer"
+PIPELINE = "stages of a network"
 """Scheme of the jobs whose ranks hold a stage each."""
 JOBS = _jobs()
 

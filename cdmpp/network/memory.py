@@ -24,13 +24,18 @@ def with_memory_warning(
     size of its memory, which depends on the machine: ``MOST_HOST_GB`` is its limit. Another device whose sheet names
     none gets no such warning.
     """
-    held, size_gb = prediction.peak_bytes if peak_bytes is None else peak_bytes, sheet.spec["memory_gb"]
+    warning = memory_warning(sheet, prediction.peak_bytes if peak_bytes is None else peak_bytes)
+    return replace(prediction, warnings=(warning, *prediction.warnings)) if warning else prediction
+
+
+def memory_warning(sheet: Device, held_bytes: int, who: str = "it") -> str:
+    """Say that ``who`` holds more bytes than the device has; empty where it fits, or where nobody knows."""
+    size_gb = sheet.spec["memory_gb"]
     limit_gb = size_gb or (MOST_HOST_GB if sheet.kind == "cpu" else math.inf)
-    if held <= limit_gb * _GB:
-        return prediction
+    if held_bytes <= limit_gb * _GB:
+        return ""
     most = "" if size_gb else "at most "
-    warning = (
-        f"WARNING: it holds {quantity(held, 'B')} at a time, but {sheet.name} has {most}{limit_gb:g} GB of memory: it "
-        "cannot run there as it is, so the time is that of a device with more memory"
+    return (
+        f"WARNING: {who} holds {quantity(held_bytes, 'B')} at a time, but {sheet.name} has {most}{limit_gb:g} GB of "
+        "memory: it cannot run there as it is, so the time is that of a device with more memory"
     )
-    return replace(prediction, warnings=(warning, *prediction.warnings))

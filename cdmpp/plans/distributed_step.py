@@ -10,6 +10,7 @@ from cdmpp.collectives.collective import RANKS
 from cdmpp.collectives.topology import Topology, topology_of
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, UsageError, some
+from cdmpp.network.memory import memory_warning
 from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.plans.changed import one_batch
 from cdmpp.plans.degrees import ParallelDegrees
@@ -18,6 +19,7 @@ from cdmpp.plans.lower import lower_work
 from cdmpp.plans.memory import Memory
 from cdmpp.plans.placement import global_batch_of, micro_batch_of, micro_batches_of, replicas_of
 from cdmpp.plans.plan import ACCUMULATION, Plan, plan_on
+from cdmpp.plans.rank_memory import heaviest
 from cdmpp.plans.search import search
 from cdmpp.plans.search_result import SearchResult
 from cdmpp.plans.sources.source import SPLITS, RankWork, StepSource
@@ -27,7 +29,7 @@ from cdmpp.steps.bounds import alone_s
 from cdmpp.steps.exchange_tasks import check_granularity
 from cdmpp.steps.from_prediction import graph_of
 from cdmpp.steps.step_graph import RankGraph, StepGraph
-from cdmpp.steps.step_replay import StepReplay
+from cdmpp.steps.step_replay import HeaviestRank, StepReplay
 from cdmpp.steps.strategy import Strategy
 from cdmpp.steps.strategy_replay import replay_exchanges
 from cdmpp.steps.transforms.accumulate import accumulate
@@ -88,9 +90,10 @@ def replay_step(
             f"global_batch is {global_batch}, and this step of {batch} examples makes one of {examples} under the "
             f"plan: predict the step at {needed} examples"
         )
-    replayed = _replayed(RankWork(rank), rank, plan, topology, granularity, factors, fold=False)
+    device, work = devices.get(step.prediction.device), RankWork(rank, memory=step.step.memory)
+    replayed = _replayed(work, rank, plan, topology, granularity, factors, device, fold=False)
     replayed = replace(replayed, global_batch=examples)
-    return replace(replayed, warnings=(*step.prediction.warnings, *replayed.warnings))
+    return replace(replayed, warnings=(*_of_kernels(step, device), *replayed.warnings))
 
 
 @checked(batch=BATCH, global_batch=BATCH)
@@ -138,12 +141,20 @@ def replay_plan(
     source.prepare((examples,), (plan.degrees, ParallelDegrees()))
     work, rank = source.work(examples, plan.degrees), source.work(examples, ParallelDegrees()).rank
     fold = plan.ranks > _FEW_RANKS and not factors and granularity == "collective"
-    return replace(_replayed(work, rank, plan, topology, granularity, factors, fold), global_batch=global_batch)
+    described = devices.get(device) if isinstance(device, str) else device
+    replayed = _replayed(work, rank, plan, topology, granularity, factors, described, fold)
+    return replace(replayed, global_batch=global_batch)
+
+
+def _of_kernels(step: StepPrediction, device: Device) -> tuple[str, ...]:
+    """Warnings of a step without that of a device that would hold the whole model: ranks may hold less."""
+    undivided = memory_warning(device, step.step.peak_bytes)
+    return tuple(one for one in step.prediction.warnings if one != undivided)
 
 
 def _replayed(
     work: RankWork, whole: RankGraph, plan: Plan, topology: Topology, granularity: str,
-    factors: Mapping[int, float], fold: bool,
+    factors: Mapping[int, float], device: Device, fold: bool,
 ) -> StepReplay:  # fmt: skip
     """Replay the work of a rank next to a ``whole`` rank, which runs all by itself."""
     lowered = lower_work(work, plan, topology, fold)
@@ -155,11 +166,20 @@ def _replayed(
     replayed = replay_exchanges(graph, title, topology, alone_s(alone), granularity, plan.synchrony, replicas_of(plan))
     first = {place: rank for rank, place in reversed(list(enumerate(lowered.places)))}
     told = [f"each of ranks {some([*map(str, sorted(first.values()))], ', ', 8)} stands for others that do the same"]
+    most = heaviest(work, plan, lowered, device.kind != "cpu")
+    held = None if most is None else HeaviestRank(most[0], most[1].by_size)
+    full = "" if held is None else memory_warning(device, held.peak_bytes, f"rank {held.rank}")
     return replace(
         replayed,
+        heaviest=held,
         shares=tuple(replace(one, rank=first[one.rank]) for one in replayed.shares),
         spans=tuple(replace(one, rank=first[one.rank]) for one in replayed.spans),
-        warnings=(*lowered.warnings, *(told if len(first) < plan.ranks else ()), *replayed.warnings),
+        warnings=(
+            *filter(None, (full,)),
+            *lowered.warnings,
+            *(told if len(first) < plan.ranks else ()),
+            *replayed.warnings,
+        ),
     )
 
 
@@ -198,10 +218,12 @@ def optimize_step(
     plan = plan_for(ranks, strategy, plan)
     topology = topology_of(plan.ranks, step.prediction.device, cluster, link, backend)
     graph = graph_of(step)
-    memory = Memory(step.step.memory, graph.ranks[0], devices.get(step.prediction.device).kind == "gpu")
+    device = devices.get(step.prediction.device)
+    memory = Memory(step.step.memory, graph.ranks[0], device.kind != "cpu")
     evaluator = Evaluator(scale_ranks(graph, plan.ranks), topology, plan, memory, method)
     result = search(evaluator, memory_limit_bytes, most_accumulation_steps, step.step.optimizer)
-    return replace(result, warnings=(*step.prediction.warnings, *result.warnings))
+    full = memory_warning(device, result.peak_bytes or 0, "a rank")
+    return replace(result, warnings=(*filter(None, (full,)), *_of_kernels(step, device), *result.warnings))
 
 
 def plan_for(ranks: int | None, strategy: str | Strategy | None, plan: Plan | None) -> Plan:

@@ -69,6 +69,8 @@ class _Lowering(Placement):
         graph = graph.with_exchanges((*replicas, *self.tied(strategy.gradient_parts(sizes))))
         graph = replace(graph, exchanges=(*self.messages(), *self.of_operators(), *graph.exchanges))
         warnings = self.work.warnings
+        if plan.degrees.size(*plan.replicating) > 1:
+            warnings += strategy.memory_warnings()
         if self.pipeline is not None and len(self.stages) > 1:
             order, count, many = self.pipeline.order, len(self.stages), self.pipeline.micro_batches
             warnings += order.warnings(count, many)

@@ -66,9 +66,15 @@ class MemoryParts:
         return sum(getattr(self, one.name) for one in fields(self))
 
     @property
+    def by_size(self) -> dict[str, int]:
+        """Map the parts of one plan that hold anything to their bytes, most first."""
+        found = {one.name: int(getattr(self, one.name)) for one in fields(self)}
+        return dict(sorted(((name, size) for name, size in found.items() if size), key=lambda pair: -pair[1]))
+
+    @property
     def largest(self) -> str:
         """Name the part with most bytes, of one plan."""
-        return max((one.name for one in fields(self)), key=lambda name: getattr(self, name))
+        return next(iter(self.by_size), "parameters")
 
 
 def peak_parts(

@@ -16,10 +16,14 @@ from cdmpp.errors import InfeasiblePlanError, UsageError, some
 from cdmpp.plans.combinations import usual
 from cdmpp.plans.front import on_front
 from cdmpp.plans.limits import INPUTS, binding, terms
-from cdmpp.plans.lower import lower
+from cdmpp.plans.lower import lower, lower_work
+from cdmpp.plans.memory import MemoryParts
+from cdmpp.plans.placement import micro_batch_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.question import Judged, Question
+from cdmpp.plans.rank_memory import heaviest
 from cdmpp.plans.scaling import ScalingPoint, next_limits, scaling
+from cdmpp.plans.shortage import shortage
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.platform.progress import shown
 from cdmpp.steps.replay import replay
@@ -271,12 +275,22 @@ def _missing(question: Question, judged: Judged, rejected: Mapping[str, int]) ->
     if np.isnan(judged.costs.step_s).all():
         return f"no plan for {question.ranks} devices: {some(list(rejected), '; ', 3)}"
     limit, needed = question.memory_limit_bytes or 0.0, float(np.nanmin(judged.costs.memory_bytes))
-    leanest = _words(question, judged, int(np.nanargmin(judged.costs.memory_bytes)))
+    row = int(np.nanargmin(judged.costs.memory_bytes))
+    leanest, plan = _words(question, judged, row), question.plan(judged.plans, row)
+    parts = _parts(question, plan)
     told = (
         f"no plan fits: a device may hold {quantity(limit, 'B')}, and the leanest plan for {question.ranks} "
         f"devices, {leanest}, needs {quantity(needed, 'B')}, {quantity(needed - limit, 'B')} too much"
     )
-    return f"{told}; {_help(question)}"
+    return f"{told}; {shortage(parts, plan, int(judged.plans.micro_batch[row]))}; {_help(question)}"
+
+
+def _parts(question: Question, plan: Plan) -> MemoryParts:
+    """What the rank that holds most holds under a plan whose memory is known."""
+    work = question.source.work(micro_batch_of(plan, question.global_batch), plan.degrees)
+    found = heaviest(work, plan, lower_work(work, plan, question.topology(plan.ranks)), question.is_gpu)
+    assert found is not None
+    return found[1]
 
 
 def _help(question: Question) -> str:
@@ -292,7 +306,7 @@ def _help(question: Question) -> str:
             row = int(judged.order()[0])
             name = judged.plans.combinations[int(judged.plans.combination[row])].name
             return f"{name} would fit on {ranks} devices"
-    return "take a smaller global batch, devices with more memory, or a smaller network"
+    return "no way to train fits on up to 64 times as many devices: take devices with more memory, or a smaller network"
 
 
 def _warnings(question: Question, ranked: Iterable[RankedPlan]) -> tuple[str, ...]:

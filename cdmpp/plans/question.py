@@ -17,6 +17,7 @@ from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.sources.source import StepSource
 from cdmpp.plans.strategies.pipeline import Pipeline
+from cdmpp.plans.twins import SAME, twins
 from cdmpp.steps.transforms.recompute import can_recompute
 
 
@@ -27,12 +28,16 @@ class Judged:
     plans: Candidates
     costs: ClosedForm
     fits: NDArray[np.bool_]
-    """Which plans can be and fit into memory."""
+    """Which plans can be and fit into memory, without ``twins``."""
+    twins: NDArray[np.bool_]
+    """Which plans recompute for nothing: one without it takes as long and holds as much."""
 
     def why_not(self, row: int) -> str:
         """Say why a plan cannot be, with its numbers; empty where it can."""
         if why := self.plans.why_not(row) or self.costs.errors.get(row, ""):
             return why
+        if self.twins[row]:
+            return SAME
         return "" if self.fits[row] else "needs more memory than a device has"
 
     def order(self) -> NDArray[np.int64]:
@@ -96,7 +101,8 @@ class Question:
             fits = ~np.isnan(costs.step_s)
             if self.memory_limit_bytes is not None:
                 fits &= ~(costs.memory_bytes > self.memory_limit_bytes)  # unknown memory is no reason
-            self._judged[key] = Judged(plans, costs, fits)
+            same = twins(plans, costs)
+            self._judged[key] = Judged(plans, costs, fits & ~same, same)
         return self._judged[key]
 
     def plan(self, plans: Candidates, row: int) -> Plan:

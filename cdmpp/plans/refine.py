@@ -6,17 +6,15 @@ from dataclasses import dataclass, replace
 
 from cdmpp.plans.cost import Cost, by_cause
 from cdmpp.plans.evaluate import Evaluator
-from cdmpp.plans.lower import Lowered, lower_work
-from cdmpp.plans.memory import Memory, MemoryParts
-from cdmpp.plans.placement import micro_batch_of, micro_batches_of, pipeline_of
+from cdmpp.plans.lower import lower_work
+from cdmpp.plans.placement import micro_batch_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.question import Question
+from cdmpp.plans.rank_memory import peak_of
 from cdmpp.plans.search import search
 from cdmpp.plans.search_result import SearchResult
 from cdmpp.plans.search_space import SearchSpace
 from cdmpp.plans.sources.source import RankWork
-from cdmpp.plans.stage_structure import held_by
-from cdmpp.plans.stages import stages_of
 from cdmpp.steps.replay import replay
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.transforms.merge_ops import merge_ops
@@ -50,31 +48,6 @@ class LoweredEvaluator(Evaluator):
     def peak_bytes(self, plan: Plan) -> int | None:
         """Return the peak bytes of its cost."""
         return self.evaluate(plan).peak_bytes
-
-
-def peak_of(work: RankWork, plan: Plan, lowered: Lowered, is_gpu: bool) -> int | None:
-    """Return the most bytes of a rank of the heaviest stage; None if the source knows no memory."""
-    return max((one.peak_bytes for one in parts_of(work, plan, lowered, is_gpu)), default=None)
-
-
-def parts_of(work: RankWork, plan: Plan, lowered: Lowered, is_gpu: bool) -> list[MemoryParts]:
-    """Return what a rank of each stage holds at its peak; nothing if the source knows no memory."""
-    if work.memory is None:
-        return []
-    pipeline, many, count = pipeline_of(plan), micro_batches_of(plan), len(lowered.stages)
-    found = []
-    stages = stages_of(work.rank, [one.places[0] for one in lowered.stages[1:]])
-    for number, stage in enumerate(stages):
-        in_flight = 1 if pipeline is None else pipeline.order.live_micro_batches(number, count, many)
-        memory = Memory(held_by(work.memory, work.rank, stage, number), stage.rank, is_gpu, stage.outputs)
-        own = {one.name for one in stage.rank.modules}
-        local = replace(plan, recompute=tuple(name for name in plan.recompute if name in own))
-        received = sum(size for one in stages[max(number - 1, 0) : number] for size in one.sent_bytes)
-        received += sum(size for one in stages[number + 1 : number + 2] for size in one.returned_bytes)
-        kept = 0 if pipeline is None else pipeline.kept(number, count, many)
-        returned = sum(stage.returned_bytes)
-        found.append(memory.parts(local, many if count > 1 else 1, in_flight, received, returned, kept))
-    return found
 
 
 def refine(question: Question, plan: Plan, optimizer: str = "adamw") -> SearchResult:

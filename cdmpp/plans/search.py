@@ -13,6 +13,7 @@ from cdmpp.plans.evaluate import Evaluator
 from cdmpp.plans.plan import ACCUMULATION, Plan, plan_on
 from cdmpp.plans.proposals import memory_savers, proposals, with_module
 from cdmpp.plans.search_result import SearchResult, SearchStep
+from cdmpp.plans.shortage import shortage
 from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.units import quantity
 
@@ -56,9 +57,10 @@ def search(
 
 
 def _warnings(plan: Plan, batch_grows: bool) -> tuple[str, ...]:
-    found = []
+    found = list[str]()
     if batch_grows and (steps := plan.gradient_accumulation_steps) > 1:
         found.append(f"the global batch is {steps} times as large: the learning rate may need another value")
+    found += plan.strategy.memory_warnings()
     if plan.recompute:
         found.append(
             "a module runs from the first to the last use of its parameters; random numbers are not counted there"
@@ -158,9 +160,8 @@ class _Search:
             f"found needs {quantity(needed, 'B')}, {quantity(needed - limit, 'B')} too much "
             f"(the default {quantity(default, 'B')})"
         )
-        if self.evaluator.memory is not None:
-            parts = self.evaluator.memory.parts(self.plan)
-            message += f"; most are {parts.largest}, {quantity(getattr(parts, parts.largest), 'B')}"
+        memory = self.evaluator.memory
+        why = "take a smaller batch" if memory is None else shortage(memory.parts(self.plan), self.plan)
         others = (
             plan_on(self.plan.ranks, kind(), recompute=self.plan.recompute)
             for kind in STRATEGIES
@@ -169,5 +170,5 @@ class _Search:
         needs = {plan.strategy.name: self._bytes(plan) for plan in others}
         name = min(needs, key=lambda one: needs[one])
         if name != self.plan.strategy.name and needs[name] <= limit:
-            return f"{message}; {name} would need {quantity(needs[name], 'B')}"
-        return f"{message}; take a smaller batch"
+            return f"{message}; {why}; {name} would need {quantity(needs[name], 'B')}"
+        return f"{message}; {why}"

@@ -157,8 +157,16 @@ class _Cut:
                 )
 
     def _handed_on(self, number: int) -> tuple[int, ...]:
-        """Places of the ops whose results leave a stage; of the last one what the last layer with parameters makes."""
-        return self.on.tensors(self.cuts[number]) if number < len(self.cuts) else self.on.layers[-1:]
+        """Places of the ops whose results leave a stage; of the last one the op that makes the model's output.
+
+        That is the largest result from the last layer with parameters on, the first of equal ones: a model may enlarge
+        what its last layer makes, as segmentation does, and losses make nothing larger.
+        """
+        if number < len(self.cuts):
+            return self.on.tensors(self.cuts[number])
+        last = [place for place in self.on.forward if place >= self.on.layers[-1]] if self.on.layers else []
+        ops = self.on.rank.ops
+        return tuple([max(last, key=lambda place: result_bytes(ops[place]))] if last else [])
 
     def _tensors(self, number: int) -> list[tuple[int, bool]]:
         """Bytes of each tensor between stage ``number`` and the next, and whether it has a gradient."""

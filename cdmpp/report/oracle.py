@@ -27,7 +27,7 @@ def oracle_report(found: OracleResult, price: float | None = None, explained: st
     if found.rejected:
         rows = [{"reason": reason, "count": count} for reason, count in found.rejected.items()]
         columns = (Column("reason", "reason", kind="text"), Column("count", "plans"))
-        tables.append(Table("Plans that cannot be", columns, rows))
+        tables.append(Table("Plans that are not listed", columns, rows))
     return Report(
         title=f"Best of {len(found.judged.plans):,} plans: {best.words}",
         answer=_answer(found, price),
@@ -41,7 +41,7 @@ def oracle_report(found: OracleResult, price: float | None = None, explained: st
             Total("limit", best.limit, note=best.next_limit and f"next: {best.next_limit}"),
         ),
         tables=tuple(tables),
-        warnings=found.warnings,
+        warnings=_warnings(found),
         charts=_charts(found),
         notes=_NOTES,
     )
@@ -57,6 +57,12 @@ _NOTES = {
     "messages that does not depend on their size), bandwidth, halo, weight update or host; the input pipeline where "
     "ranks wait for examples.",
 }
+
+
+def _warnings(found: OracleResult) -> tuple[str, ...]:
+    """Warnings of the answer, and of what ranks hold under plans that are shown whatever the model is."""
+    own = (one.plan.strategy.memory_warnings() for one in found.shown if one.plan.ranks > 1)
+    return tuple(dict.fromkeys((*found.warnings, *(warning for many in own for warning in many))))
 
 
 def _memory(found: OracleResult) -> tuple[Total, ...]:
@@ -200,5 +206,5 @@ def _answer(found: OracleResult, price: float | None) -> dict[str, Any]:
              "memory_bytes": None if math.isnan(one.memory_bytes) else one.memory_bytes}
             for one in found.scaling
         ],
-        "warnings": list(found.warnings),
+        "warnings": list(_warnings(found)),
     }  # fmt: skip

@@ -19,6 +19,8 @@ _SECONDS = {
     "waiting_s": "Nothing goes on: the rank waits for others.",
 }  # fmt: skip
 
+_MOST_PARTS = 4
+
 
 def replay_report(replay: StepReplay) -> Report:
     """Report ranks as rows; neighbours that do the same share one."""
@@ -64,7 +66,16 @@ def _totals(replay: StepReplay) -> tuple[Total, ...]:
         Total("overlap", overlap, SHARE, note="of communication is hidden"),
         Total("exposed", replay.exposed_s, "s", note="communication of the rank where it is most"),
         Total("idle", idle, SHARE, note="of the devices' time"),
+        *_memory(replay),
     )
+
+
+def _memory(replay: StepReplay) -> tuple[Total, ...]:
+    """The peak of the rank that holds most, with its largest parts."""
+    if (most := replay.heaviest) is None:
+        return ()
+    parts = tuple(Total(name, size, "B") for name, size in [*most.part_bytes.items()][:_MOST_PARTS])
+    return (Total("memory", most.peak_bytes, "B", parts=parts, note=f"of rank {most.rank}, which holds most"),)
 
 
 def _table(replay: StepReplay) -> Table:

@@ -42,5 +42,5 @@ def _totals(found: StepPrediction) -> tuple[Total, ...]:
         Total("tasks", len(step.graph.tasks), note="different programs"),
         Total("saved", step.saved_activation_bytes, "B", note="from the forward into the backward pass"),
         Total("memory", step.peak_bytes, "B", parts=tuple(Total(name, size, "B") for name, size in held.items()),
-              note="at its peak"),
+              note="at its peak, of one device that holds the whole model"),
     )  # fmt: skip

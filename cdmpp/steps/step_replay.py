@@ -57,6 +57,20 @@ class RankShare:
 
 
 @dataclass(frozen=True)
+class HeaviestRank:
+    """No rank of the job holds more at a time than this one."""
+
+    rank: int
+    part_bytes: Mapping[str, int]
+    """Part of its memory, such as ``activations`` -> bytes at the peak."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Return the sum of the parts."""
+        return sum(self.part_bytes.values())
+
+
+@dataclass(frozen=True)
 class StepReplay:
     """It is one training step of all ranks in steady state."""
 
@@ -91,6 +105,8 @@ class StepReplay:
     """Ranks, or groups of ranks that divide the model, with examples of their own."""
     global_batch: int | None = None
     """Examples of all ranks in one step; None: unknown."""
+    heaviest: HeaviestRank | None = None
+    """The rank that holds most at a time, of those of the plan and not of one device by itself; None: unknown."""
 
     @property
     def speed_up(self) -> float:
@@ -137,6 +153,9 @@ class StepReplay:
             "critical_s": dict(self.critical_s),
             "exchanges": self.exchanges,
             "sent_bytes": self.sent_bytes,
+            "peak_bytes": None if self.heaviest is None else self.heaviest.peak_bytes,
+            "peak_rank": None if self.heaviest is None else self.heaviest.rank,
+            "part_bytes": {} if self.heaviest is None else dict(self.heaviest.part_bytes),
             "by_rank": self.table(),
             "warnings": list(self.warnings),
         }

@@ -191,6 +191,10 @@ class Strategy(ABC):
         """
         return ()
 
+    def memory_warnings(self) -> tuple[str, ...]:
+        """Say what each of several ranks holds whatever the model is, a sentence each."""
+        return ()
+
     def check(self, ranks: int) -> None:
         """Raise ``CdmppError`` where the settings do not fit so many ranks."""
         return None

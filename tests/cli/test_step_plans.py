@@ -23,6 +23,7 @@ def test_a_hybrid_plan_is_replayed_with_a_timeline_of_its_ranks(tmp_path, capsys
     assert main([*STEP, "--batch", "8", "--plan", str(plan), "--timeline", str(timeline), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["replay"]
     assert (found["ranks"], found["strategy"], len(found["by_rank"])) == (4, "ddp + pipeline", 4)
+    assert found["peak_bytes"] == sum(found["part_bytes"].values()) and found["peak_rank"] in (0, 1, 2, 3)
     events = [one for one in json.loads(timeline.read_text())["traceEvents"] if one["ph"] == "X"]
     names = {one["name"] for one in events}
     for number in range(4):

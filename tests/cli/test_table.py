@@ -67,6 +67,22 @@ def test_a_table_at_several_numbers_of_examples_needs_a_batch(folder, capsys):
     assert "--batch or --global-batch is missing: layers.csv has layers at 2, 4 examples" in capsys.readouterr().err
 
 
+def test_the_heaviest_rank_is_named_and_a_pipeline_may_return_no_outputs(folder, capsys):
+    """The last of two stages makes outputs of 10 MB, of which 4 micro-batches are kept where they are returned."""
+    rows = LAYERS.rstrip().splitlines()
+    (folder / "layers.csv").write_text("\n".join([*rows[:-1], rows[-1].replace(rows[-1].split(",")[4], "10000000")]))
+    held = {}
+    for returns in ("true", "false"):
+        (folder / "plan.yaml").write_text(PIPELINE.replace("cuts:", f"return_outputs: {returns}, cuts:"))
+        assert step("--plan", "plan.yaml", "--batch", "8") == 0
+        assert "of rank 1, which holds most" in capsys.readouterr().out
+        assert step("--plan", "plan.yaml", "--batch", "8", "--json") == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["peak_rank"], found["peak_bytes"]) == (1, sum(found["part_bytes"].values()))
+        held[returns] = found["peak_bytes"]
+    assert held["true"] > held["false"] + 3 * 10e6
+
+
 def test_settings_of_one_way_are_not_searched(folder, capsys):
     asked = ["plan", "layers.csv", "--device", "a100", "--link", "links.csv", "--ranks", "2", "--strategy", "ddp"]
     assert cli.main(asked) == 2

@@ -79,6 +79,33 @@ def test_doubts_widen_the_interval(model):
         assert doubted.high_s / doubted.low_s > inside.high_s / inside.low_s
 
 
+@pytest.mark.parametrize(
+    ("kind", "ranks"), [("all_reduce", 2), ("all_reduce", 8), ("all_gather", 2), ("all_gather", 8), ("send_recv", 2)]
+)
+def test_a_link_that_is_slower_by_its_sheet_is_not_faster_than_a_measured_one(kind, ranks):
+    """PCI Express 3 was, by its datasheet, next to measured cards on version 4."""
+    for size in 2 ** np.arange(10, 31, 4):
+        slow, fast = (shipped().predict(Collective(kind, int(size), ranks), link) for link in ("pcie3", "pcie4"))
+        assert slow.latency_s >= fast.latency_s
+        if slow.latency_s == fast.latency_s:
+            assert slow.source == f"datasheet of pcie3, no faster than {fast.source}"
+            assert any("over pcie4, which is no slower by its datasheet" in flag for flag in slow.flags)
+
+
+def test_a_sheet_that_says_slower_than_what_was_measured_answers(model):
+    """Measured cards on PCI Express 4 follow their sheet here, so that version 3 is about half as fast by its own."""
+    asked = Collective("all_reduce", 2**26, 4)
+    slow, fast = (model.predict(asked, link) for link in ("pcie3", "pcie4"))
+    assert slow.source == "datasheet of pcie3" and slow.latency_s > 1.5 * fast.latency_s
+
+
+def test_a_link_that_several_share_is_not_faster_than_by_itself():
+    for size in 2 ** np.arange(10, 31, 4):
+        one = Collective("all_reduce", int(size), 4)
+        alone, shared = (shipped().predict(one, "pcie4", shared_by=count).latency_s for count in (1.0, 1.01))
+        assert shared >= alone
+
+
 def test_a_bridge_joins_more_than_two_where_that_was_measured(model):
     asked = Collective("all_reduce", 2**20, 4)
     assert any("joins two devices" in flag for flag in shipped().predict(asked, "nvlink3-bridge").flags)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import cdmpp
+from cdmpp import devices
 from cdmpp.errors import CdmppError
+from cdmpp.network.memory import memory_warning
 from cdmpp.plans.memory import Memory
 from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.plans.strategies.ddp import DDP
@@ -63,11 +67,32 @@ def test_a_limit_recomputes_blocks(found):
     assert set(found.prediction.warnings) < set(made.warnings)
 
 
+def test_a_rank_that_holds_too_much_is_named_and_not_the_undivided_device(found, monkeypatch):
+    """The whole step does not fit into so much; a rank of two that shard it does, and one that does not is named."""
+    large = replace(found.step.memory, parameter_bytes=2**28, gradient_bytes=2**28, state_bytes=2**28)
+    found = replace(found, step=replace(found.step, memory=large))
+    whole = found.step.peak_bytes
+    half = cdmpp.replay_step(found, ranks=2, link="ethernet-25g", strategy="fsdp").heaviest.peak_bytes
+    for limit, told in ((half, ()), (half - 1, ("rank 0",))):
+        with monkeypatch.context() as patch:
+            patch.setattr("cdmpp.network.memory.MOST_HOST_GB", limit / 2**30)
+            full = memory_warning(devices.get("epyc-genoa"), whole)
+            assert full
+            step = replace(found, prediction=replace(found.prediction, warnings=(full, "another")))
+            made = cdmpp.replay_step(step, ranks=2, link="ethernet-25g", strategy="fsdp")
+            assert full not in made.warnings and "another" in made.warnings
+            assert [one.split(" holds ")[0] for one in made.warnings if "WARNING" in one] == [
+                f"WARNING: {w}" for w in told
+            ]
+
+
 def test_a_plan_is_replayed_with_all_that_it_sets(found):
     plan = plan_on(2, DDP((2**20,)), recompute=("body.1",), gradient_accumulation_steps=2)
     replayed = cdmpp.replay_step(found, plan=plan, link="ethernet-25g")
     searched = cdmpp.optimize_step(found, plan=plan, link="ethernet-25g")
     assert replayed.iteration_s == pytest.approx(searched.default_iteration_s)
+    assert replayed.heaviest.peak_bytes == searched.default_cost.peak_bytes < found.step.peak_bytes + 2**20
+    assert replayed.heaviest.rank == 0 and replayed.to_dict()["peak_bytes"] == replayed.heaviest.peak_bytes
     assert replayed.iteration_s > 1.5 * cdmpp.replay_step(found, ranks=2, link="ethernet-25g").iteration_s
     by_form = cdmpp.optimize_step(found, plan=plan, link="ethernet-25g", method="closed_form")
     assert by_form.default_iteration_s <= replayed.no_overlap_s * 1.001

@@ -15,7 +15,7 @@ from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.lower import lower_work
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.question import Question
-from cdmpp.plans.refine import parts_of, peak_of
+from cdmpp.plans.rank_memory import parts_of, peak_of
 from cdmpp.plans.sources.table import TableSource
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.pipeline import Pipeline

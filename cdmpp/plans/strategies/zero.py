@@ -18,6 +18,7 @@ from cdmpp.platform.limits import Limits, check_choice
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.step_graph import Gradient, ModuleSpan, RankGraph, StepGraph
 from cdmpp.steps.strategy import RankBytes, Strategy
+from cdmpp.units import quantity
 
 FRAMEWORKS = ("torch", "deepspeed")
 
@@ -141,6 +142,18 @@ class ZeRO(Strategy):
             part if self.stage > 1 else held.gradient_bytes,
             math.ceil(held.update_bytes / ranks),
             gathered_bytes=4 * self.bucket_elements * (1 + self.overlap),
+        )
+
+    def memory_warnings(self) -> tuple[str, ...]:
+        """Say that the buckets of DeepSpeed are there whatever the model is, and where another size is set."""
+        if not self.is_deepspeed:
+            return ()
+        many, by_default = 1 + self.overlap, type(self)().bucket_elements
+        whose = "DeepSpeed's own default" if self.bucket_elements == by_default else "as the plan says"
+        return (
+            f"zero {self.stage} of DeepSpeed holds {many} bucket{'s' * self.overlap} of {self.bucket_elements:,} "
+            f"elements ({whose}), {quantity(4 * many * self.bucket_elements, 'B')}, however small the model is; "
+            "--bucket-mb is of ddp and does not change them, bucket_elements of a plan file does",
         )
 
     def describe(self, setting: str) -> str:

@@ -172,3 +172,18 @@ def test_a_job_of_two_batches_and_one_of_two_stages(strategy, degrees, alone, pi
             kinds = [one.kind for one in graph.exchanges if 0 in one.after]
             assert tuple(kinds.count(kind) for kind in KINDS) == expected
         assert replay(folded, topology).step_s == pytest.approx(replay(whole, topology).step_s)
+
+
+def test_buckets_of_deepspeed_are_said_to_be_its_own():
+    """Two of 500,000,000 elements of 4 bytes, of a model of 3 MiB; torch's own stage 1 has none."""
+    (told,) = ZeRO(stage=2).memory_warnings()
+    assert "2 buckets of 500,000,000 elements (DeepSpeed's own default), 4.00 GB, however small the model is" in told
+    assert "--bucket-mb is of ddp" in told and "bucket_elements of a plan file does" in told
+    (told,) = ZeRO(stage=2, bucket_elements=1000, overlap=False).memory_warnings()
+    assert "holds 1 bucket of 1,000 elements (as the plan says), 4.00 kB," in told
+    assert ZeRO().memory_warnings() == DDP().memory_warnings() == ()
+    work = RankWork(layers((MIB,) * 3, (1e-3,) * 3))
+    for ranks, many in ((1, 0), (2, 1)):
+        topology = fitted(AlphaBeta(1e-5, 1e-9), ranks)
+        warnings = lower_work(work, plan_on(ranks, ZeRO(stage=2)), topology).warnings
+        assert sum("DeepSpeed" in one for one in warnings) == many
