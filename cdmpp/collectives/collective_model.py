@@ -115,24 +115,31 @@ class CollectiveModel:
         return self._from_curves(asked, on, system or measured[0], flags)
 
     def _faster(self, asked: Collective, on: Interconnect) -> CollectiveEstimate | None:
-        """Answer for the slowest link that was measured and that is as fast by its sheet, or faster, and alike.
+        """Answer for the slowest link that was measured, is alike and by its sheet as fast as ``on``; None: no such.
 
         A sheet is no measurement: without this, PCI Express 3 would be faster than measured cards on version 4.
         """
-        faster = [
-            one
-            for one in map(interconnect.get, interconnect.names())
-            if one.topology == on.topology
-            and one.bandwidth_gbps >= on.bandwidth_gbps
-            and (one.latency_s or 0.0) <= (on.latency_s or math.inf)
-            and self.systems(asked.backend, asked.kind, one.name, asked.ranks)
-        ]
-        if not faster:
+        key = asked.backend, asked.kind, on.name, asked.ranks
+        if key not in self._measured_faster:
+            found = [
+                (one, systems[0])
+                for one in map(interconnect.get, interconnect.names())
+                if one.topology == on.topology
+                and one.bandwidth_gbps >= on.bandwidth_gbps
+                and (one.latency_s or 0.0) <= (on.latency_s or math.inf)
+                and (systems := self.systems(asked.backend, asked.kind, one.name, asked.ranks))
+            ]
+            self._measured_faster[key] = min(found, key=lambda pair: pair[0].bandwidth_gbps, default=None)
+        if (bound := self._measured_faster[key]) is None:
             return None
-        link = min(faster, key=lambda one: (one.bandwidth_gbps, one.name))
-        system = self.systems(asked.backend, asked.kind, link.name, asked.ranks)[0]
+        link, system = bound
         flag = f"{system} over {link.name}, which is no slower by its datasheet, was measured to take as long"
         return self._from_curves(asked, link, system, [flag])
+
+    @cached_property
+    def _measured_faster(self) -> dict[tuple[str, str, str, int], tuple[Interconnect, str] | None]:
+        """Link and system that bound a sheet's answer, by back end, kind, link and ranks."""
+        return {}
 
     def _from_curves(self, asked: Collective, on: Interconnect, system: str, flags: list[str]) -> CollectiveEstimate:
         key = system, asked.backend, asked.kind, on.name, asked.ranks

@@ -6,9 +6,13 @@ ranks that hold 20 and 50 GB).
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
+import torch
 
+from benchmarks.plan_memory import JOBS, Segmenter, Stage, Watch, estimated
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.collectives.topology import fitted
 from cdmpp.plans.degrees import ParallelDegrees
@@ -100,3 +104,27 @@ def test_outputs_live_to_their_backward_pass_or_to_the_end_of_the_step(schedule,
     in_flight = 8 if schedule == "gpipe" else 2
     # Its last block saved its own output. The first layer's gradient is made when only the output of one is left.
     assert first == 4 * 72_000 + (in_flight - 1) * 30_000 + 60_000 + 1000 + 8 * 1000
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_an_output_that_grows_after_the_last_layer_is_what_torch_holds(returns):
+    """Scores of 4 MB a micro-batch, of which the last layer makes a 64th. Torch holds those that it is to return."""
+    stages = [job for job in JOBS if job.network == "segmenter" and job.settings["schedule"] == "1f1b"]
+    (job,) = [one for one in stages if one.settings["return_outputs"] is returns]
+    torch.manual_seed(0)
+    stage = Stage(Segmenter(), 1)
+    optimizer = torch.optim.AdamW(stage.parameters())
+    received = [torch.randn(4, 64, 16, 16, requires_grad=True) for _ in range(job.batches)]
+    with Watch() as watch:
+        for _ in range(2):
+            optimizer.zero_grad()
+            outputs = []
+            for one in received:
+                outputs = [*outputs, stage(one)] if returns else [stage(one)]
+                Segmenter.loss(outputs[-1], one).backward()
+                one.grad = None
+            kept = torch.cat(outputs) if returns else None
+            del outputs, kept
+            optimizer.step()
+            gc.collect()
+    assert estimated(job, 2)[1].peak_bytes == pytest.approx(watch.most, rel=0.05)
