@@ -13,6 +13,7 @@ from cdmpp.cli import step
 from cdmpp.cli.network import workload_of
 from cdmpp.cli.output import show
 from cdmpp.cli.plan_options import add_memory_argument, add_search_arguments, write_plan
+from cdmpp.cli.provision import add_provision_arguments, is_asked, provision
 from cdmpp.cli.ranks import check_searched
 from cdmpp.cli.table import is_table, table_source
 from cdmpp.errors import UsageError
@@ -34,7 +35,7 @@ _ALL_WAYS = ("strategies", "price", "explain", "scaling", "calibrate", "input_sa
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of a step; what they leave open is searched."""
-    step.add_arguments(verb)
+    step.add_arguments(verb, left_out=("--servers",))
     add_search_arguments(verb)
     add_memory_argument(verb)
     ways = verb.add_argument_group("ways to train")
@@ -54,16 +55,20 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     ways.add_argument("--calibrate", type=text, metavar="RUNS.CSV", help=runs)
     verb.epilog = (
         "All ways to train are ranked. --strategy or --plan names one way, whose settings are searched. What a search "
-        "chooses or compares by itself (--bucket-mb, --servers, --pipeline-schedule, --micro-batches, --no-overlap, "
+        "chooses or compares by itself (--bucket-mb, --pipeline-schedule, --micro-batches, --no-overlap, "
         "--ring-steps) and --timeline are options of cdmpp step. NETWORK may also be a table of measured layers."
     )
     inputs = "most examples a second that the input pipeline yields, for all devices"
     ways.add_argument("--input-samples-per-s", type=numbers(0, 10**12, above=True), metavar="N", help=inputs)
+    add_provision_arguments(verb)
     verb.set_defaults(optimize=True, runtime="torch")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Rank all ways to train; or, where one is given, search its settings."""
+    """Rank all ways to train; or, where one is given, search its settings; or choose machines and servers."""
+    if is_asked(options):
+        provision(options, _source)
+        return
     given = [name for name in _ALL_WAYS if getattr(options, name)]
     if options.runtime == "torch" and not any(getattr(options, name) for name in _ONE_WAY):
         _ask(options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 _OPTIONS = ("cluster", "link", "strategy", "backend", "no_overlap", "ring_steps", "straggler", "global_batch")
 
 
-def add_rank_arguments(verb: argparse.ArgumentParser) -> None:
-    """Declare the ranks and how they train; each strategy declares those of its own settings."""
+def add_rank_arguments(verb: argparse.ArgumentParser, left_out: Collection[str] = ()) -> None:
+    """Declare the ranks and how they train; each strategy declares those of its own settings.
+
+    ``left_out`` are options of strategies that the verb declares itself.
+    """
     ranks = verb.add_argument_group("several ranks")
     ranks.add_argument("--ranks", "--gpus", type=RANKS, help="how many devices train")
     all_examples = "examples of all devices in one step, in place of --batch: the batch of a replica follows"
@@ -34,7 +37,8 @@ def add_rank_arguments(verb: argparse.ArgumentParser) -> None:
     known = ", ".join(f"{kind.name} ({kind.title})" for kind in STRATEGIES)
     ranks.add_argument("--strategy", type=text, help=f"parallel strategy: {known} (default {DEFAULT_STRATEGY})")
     for _, _, flag in _flags():
-        ranks.add_argument(flag.option, type=flag.type, help=flag.help)
+        if flag.option not in left_out:
+            ranks.add_argument(flag.option, type=flag.type, help=flag.help)
     ranks.add_argument("--backend", type=text, help="nccl, rccl, oneccl or gloo (default: what fits the device)")
     ranks.add_argument("--no-overlap", action="store_true", help="exchange only when nothing computes")
     slow = "a rank whose device takes that many times as long as the others, such as 2=1.3; may be given again"

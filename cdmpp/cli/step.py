@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Collection
 from typing import Any
 
 from cdmpp.cli.network import add_graph_arguments, runtime_options, workload_of
@@ -27,8 +28,8 @@ LOSSES = ("cross_entropy", "mse", "model")
 """Names as in ``programs.training``, which would import torch for a help text."""
 
 
-def add_arguments(verb: argparse.ArgumentParser) -> None:
-    """Declare the options of this verb."""
+def add_arguments(verb: argparse.ArgumentParser, left_out: Collection[str] = ()) -> None:
+    """Declare the options of this verb, without those ``left_out``, which another verb declares its own way."""
     add_device(verb)
     replica = "examples of one replica (one device, or all that divide a model) in each gradient accumulation step"
     add_graph_arguments(verb, f"{replica}; of one device where `cdmpp plan` ranks all ways")
@@ -46,7 +47,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
         "refuse a network whose backward pass cannot be made a graph; else it counts as a ratio of the forward pass"
     )
     verb.add_argument("--no-fallback", action="store_true", help=no_fallback)
-    add_rank_arguments(verb)
+    add_rank_arguments(verb, left_out)
     add_plan_arguments(verb)
     verb.set_defaults(optimize=False)
     add_output_arguments(verb, "csv", "html", "timeline", rows=20)

@@ -20,6 +20,7 @@ from cdmpp.cli import command, old_names, verbs
 from cdmpp.cli.data import measure
 from cdmpp.cli.data.import_data import ImportSettings
 from cdmpp.cli.model import train
+from cdmpp.cli.provision import counts
 from cdmpp.errors import CdmppError
 from cdmpp.evaluation import network_session
 from cdmpp.evaluation.network_session import NetworkSettings
@@ -48,7 +49,7 @@ VERBS = {
     "plan": ["torchvision:resnet18", "--device", "a100", "--runtime", "torch", "--ranks", "4", "--link", "nvlink3"],
 }
 NO_NUMBERS = ("nan", "inf", "-inf", "1e18", "-1e18", "9" * 19, "1" * 5000, "", " ", "many", "0x10", "1,5")
-MAY_BE_ZERO = {"trials", "rows", "replays"}
+MAY_BE_ZERO = {"trials", "rows", "replays", "spread"}
 
 
 def options_of(verb: str) -> list[argparse.Action]:
@@ -113,7 +114,7 @@ def test_every_number_of_a_command_line_has_limits(verb, refused):
     for action in options_of(verb):
         if action.choices or action.type in (path, text):
             continue
-        assert isinstance(action.type, Limits) or action.dest == "bucket_mb", (
+        assert isinstance(action.type, Limits) or action.type is counts or action.dest == "bucket_mb", (
             f"{verb} {action.dest}: declare it with cdmpp.platform.limits"
         )
         for value in NO_NUMBERS:

@@ -30,8 +30,9 @@ DOCS = REPOSITORY / "docs"
 GUIDES = [
     f"docs/{name}.md"
     for name in (
-        "predicting", "networks", "framework-operators", "training-steps", "layers", "plans", "synchrony", "traces",
-        "collectives", "tuning", "training", "data", "measuring", "new-device", "security",
+        "predicting", "networks", "framework-operators", "training-steps", "layers", "plans", "synchrony",
+        "parameter-servers", "traces", "collectives", "tuning", "training", "data", "measuring", "new-device",
+        "security",
     )
 ]  # fmt: skip
 METHODS = sorted(f"docs/method/{path.name}" for path in (DOCS / "method").glob("*.md"))
