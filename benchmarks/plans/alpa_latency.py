@@ -106,14 +106,15 @@ def calibrated(rows: tuple[Row, ...]) -> Calibration:
     own = {(one.gpus, one.latency_s): one for one in rows if one.latency_s and one.gpus <= _MOST_FITTED}
     chosen = [one for one in own.values() if one.gpus == 1 or one.method in ("data_parallel", "zero_2", "zero_3")]
     runs = [Run(plan_on(one.gpus), batch_of(one), one.latency_s) for one in chosen]
-    return calibrate(runs, lambda run, found: say(own[run.plan.ranks, run.iteration_s], found).step_s)
+    found = calibrate(runs, lambda run, found: say(own[run.plan.ranks, run.iteration_s], found).step_s)
+    return replace(found, holds_between_nodes=False)
 
 
 def say(row: Row, found: Calibration) -> Said:
     """Find the best plan that the row's method allows."""
     judge = Judge(found.source(source(row.gpus)), is_gpu=True)
     limit = MEMORY_BYTES if row.method in _SPACES else math.inf
-    best, topology = Said(math.nan, "none"), links_found(row.gpus, found)
+    best, topology = Said(math.nan, "none"), found.topology(links(row.gpus))
     least = (math.inf, math.inf)
     for plans in _plans(row):
         costs = judge.closed_form(plans, topology)
@@ -135,12 +136,6 @@ def one_after_the_other_s(row: Row, found: Calibration) -> float:
 def precedence(step_s: float, held_bytes: float, limit_bytes: float) -> tuple[float, float]:
     """Return what is least for the plan to choose: the fastest that fits, or the one that holds least."""
     return max(held_bytes, limit_bytes), step_s
-
-
-def links_found(gpus: int, found: Calibration) -> Topology:
-    """Return the links as runs on one node found them, which say nothing about those between nodes."""
-    nominal = links(gpus)
-    return replace(found.topology(nominal), far=nominal.far, far_rate=nominal.far_rate)
 
 
 def batch_of(row: Row) -> int:

@@ -159,11 +159,13 @@ def _calibrated(
     """Scale what a rank computes and the links as measured runs found them; also return a sentence that says so."""
     if options.calibrate is None:
         return _source(options, device), topology, ()
-    from cdmpp.plans.calibration import by_replay, calibrate, read_runs
+    from cdmpp.plans.calibration import calibrate_by_replay, read_runs
 
     runs, source = read_runs(Path(options.calibrate)), _source(options, device)
-    found = calibrate(runs, by_replay(source, topology))
+    found = calibrate_by_replay(runs, source, topology)
     told = f"calibrated on {len(runs)} runs: computing x {found.compute:.3g}, {found.bandwidth:.3g} of the bandwidth"
+    if not found.holds_between_nodes and topology(options.ranks).nodes > 1:
+        told += " inside a node; no run was on several nodes: links between them are taken as described"
     return found.source(source), lambda ranks: found.topology(topology(ranks)), (told,)
 
 

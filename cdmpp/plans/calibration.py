@@ -56,13 +56,15 @@ class Calibration:
     """Measured seconds of computing by predicted ones."""
     bandwidth: float = 1.0
     """The share of the links' bandwidth that exchanges reach; start-ups stay as they are."""
+    holds_between_nodes: bool = True
+    """False: all runs were on one node, and links between nodes stay as they are described."""
 
     def __post_init__(self) -> None:
         check_fields(self, "calibration.")
 
     def topology(self, nominal: Topology) -> Topology:
         """Return the links as the runs found them."""
-        return at_bandwidth(nominal, self.bandwidth)
+        return at_bandwidth(nominal, self.bandwidth, self.holds_between_nodes)
 
     def source(self, nominal: StepSource) -> StepSource:
         """Return what a rank computes as the runs found it."""
@@ -149,6 +151,21 @@ def calibrate(runs: Sequence[Run], predicted_s: Predicted) -> Calibration:
     return replace(found, bandwidth=math.exp(share))
 
 
+def calibrate_by_replay(runs: Sequence[Run], source: StepSource, topology: Callable[[int], Topology]) -> Calibration:
+    """Fit the two numbers by replay; runs on one node say nothing about the links between nodes.
+
+    Args:
+        runs: measured plans.
+        source: what a rank computes.
+        topology: number of ranks -> the links between them.
+
+    Raises:
+        CdmppError: as ``calibrate``.
+    """
+    found = calibrate(runs, by_replay(source, topology))
+    return replace(found, holds_between_nodes=any(topology(run.plan.ranks).nodes > 1 for run in runs))
+
+
 def read_runs(path: Path) -> tuple[Run, ...]:
     """Read a CSV file with the columns ``plan``, ``global_batch`` and ``seconds`` of a whole step.
 
@@ -171,10 +188,11 @@ def read_runs(path: Path) -> tuple[Run, ...]:
     return tuple(runs)
 
 
-def at_bandwidth(topology: Topology, share: float) -> Topology:
+def at_bandwidth(topology: Topology, share: float, between_nodes: bool = True) -> Topology:
     """Return a topology whose links carry ``share`` of its bandwidth, with the same start-ups.
 
-    What a collective of one byte takes is its start-up; the rest of its time follows its bytes.
+    What a collective of one byte takes is its start-up; the rest of its time follows its bytes. Without
+    ``between_nodes``, links between nodes stay as they are.
     """
 
     def slower(cost: Callable[..., CollectiveEstimate]) -> Callable[..., CollectiveEstimate]:
@@ -196,14 +214,10 @@ def at_bandwidth(topology: Topology, share: float) -> Topology:
 
     if share == 1.0:
         return topology
-    far = None if topology.far is None else slower(topology.far)
-    return replace(
-        topology,
-        near=slower(topology.near),
-        far=far,
-        near_rate=share * topology.near_rate,
-        far_rate=share * topology.far_rate,
-    )
+    found = replace(topology, near=slower(topology.near), near_rate=share * topology.near_rate)
+    if topology.far is None or not between_nodes:
+        return found
+    return replace(found, far=slower(topology.far), far_rate=share * topology.far_rate)
 
 
 def _log_ratio(runs: Sequence[Run], predicted_s: Predicted, calibration: Calibration) -> float:

@@ -10,7 +10,7 @@ from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.collectives.topology import fitted, topology_of
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.plans import plan_on, save_plan
-from cdmpp.plans.calibration import Calibration, Run, at_bandwidth, by_replay, calibrate, read_runs
+from cdmpp.plans.calibration import Calibration, Run, at_bandwidth, by_replay, calibrate, calibrate_by_replay, read_runs
 from cdmpp.plans.sources.table import TableSource
 from cdmpp.steps.from_layers import Layer
 
@@ -52,6 +52,25 @@ def test_links_between_nodes_slow_down_too():
     least = nominal.far(Collective("send_recv", 1, 2)).latency_s
     assert slow.far(message).latency_s - least == pytest.approx(4 * (nominal.far(message).latency_s - least))
     assert slow.rates["node 0 adapter 0 out"] == pytest.approx(nominal.rates["node 0 adapter 0 out"] / 4)
+
+
+@pytest.mark.parametrize("gpus", [8, 16])
+def test_runs_on_one_node_say_nothing_of_links_between_nodes(gpus):
+    source = TableSource([Layer("dense", 0.01, 0.02, GRADIENTS, 4 * GRADIENTS)])
+
+    def links(ranks):
+        return topology_of(ranks, "v100", "dgx1-v100")
+
+    truth = Calibration(bandwidth=0.5)
+    measured_s = by_replay(source, links)(Run(plan_on(gpus), gpus, 1.0), truth)
+    runs = [Run(plan_on(gpus), gpus, measured_s)]
+    found, nominal = calibrate_by_replay(runs, source, links), links(16)
+    assert found.bandwidth == pytest.approx(0.5, rel=0.01)
+    slow, message = found.topology(nominal), Collective("send_recv", 10**8, 2)
+    assert slow.near_rate == pytest.approx(0.5 * nominal.near_rate, rel=0.01)
+    far = slow.far(message).latency_s / nominal.far(message).latency_s
+    assert far == pytest.approx(1.0 if gpus == 8 else 2.0, rel=0.02)
+    assert slow.far_rate / nominal.far_rate == pytest.approx(1.0 if gpus == 8 else 0.5, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,13 @@
-"""Alpa's Wide-ResNets: what a fit to runs on one node says of links between nodes, and which plan is taken."""
+"""Alpa's Wide-ResNets: which plan is taken, and what the fits find."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.plans.alpa_latency import calibrated, links, links_found, one_after_the_other_s, precedence, source
+from benchmarks.plans.alpa_latency import calibrated, one_after_the_other_s, precedence, source
 from benchmarks.plans.alpa_rows import Row
 from cdmpp.plans.calibration import Calibration
 from cdmpp.plans.degrees import ParallelDegrees
-
-
-def test_links_between_nodes_stay_as_they_are_on_paper():
-    nominal, found = links(16), links_found(16, Calibration(bandwidth=2.0))
-    inside, between = tuple(range(8)), (0, 8)
-    for group, faster in ((inside, 2.0), (between, 1.0)):
-        before, after = (one.latency_s("all_reduce", 2**34, group) for one in (nominal, found))
-        assert before / after == pytest.approx(faster, rel=1e-2)
 
 
 def test_the_fastest_plan_that_fits_or_the_one_that_holds_least():
@@ -40,4 +32,6 @@ def test_a_fit_finds_the_factor_of_one_gpu():
     ops = source(1).work(32, ParallelDegrees()).rank.ops
     alone_s = sum(op.duration_s for op in ops)
     row = Row("intra-op-ablation", 1, "data_parallel", 0.0, 3.0 * alone_s, 8.3, False)
-    assert calibrated((row,)).compute == pytest.approx(3.0, rel=0.02)
+    found = calibrated((row,))
+    assert found.compute == pytest.approx(3.0, rel=0.02)
+    assert not found.holds_between_nodes
