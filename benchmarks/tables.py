@@ -105,18 +105,6 @@ def simulate(rows: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def judging(rows: list[dict[str, float]]) -> list[str]:
-    """Plans a CPU second, a row a number of devices."""
-    return table(
-        ["devices", "plans", "that fit", "CPU seconds", "plans a CPU second"],
-        [
-            [f"{row['ranks']:,}", f"{row['plans']:,}", f"{row['fit']:,}", f"{row['cpu_s']:.2f}",
-             f"{row['plans'] / row['cpu_s']:,.0f}"]
-            for row in rows
-        ],
-    )  # fmt: skip
-
-
 def folded(rows: list[dict[str, float]]) -> list[str]:
     """Seconds of each way to replay a job, a row a job."""
     headings = [
