@@ -186,6 +186,14 @@ SECTIONS = {
         lambda folder: _run("simulate.py", folder / "result.json"),
         tables.simulate,
     ),
+    "jobs": Section(
+        "Replay of jobs with servers",
+        "Asynchronous workers, 1,000 commits of each to one server: a drawn batch, a push, the adding and a pull for "
+        "each commit. The workers want twice what the server's link carries, so that nearly all share it. One process "
+        "for each row.",
+        _sizes("job_replay.py", "10", "100", "1000"),
+        tables.jobs,
+    ),
     "folded": Section(
         "Replay of large jobs",
         "A pipeline of eight stages with 30 layers each, 1F1B, on DGX H100 nodes, one core: seconds to lower the plan "

@@ -105,6 +105,18 @@ def simulate(rows: list[dict[str, Any]]) -> list[str]:
     ]
 
 
+def jobs(rows: list[dict[str, Any]]) -> list[str]:
+    """Seconds and memory of a replayed job, a row a number of workers."""
+    return table(
+        ["workers", "commits", "seconds", "microseconds a commit", "peak memory (MB)", "limit"],
+        [
+            [f"{row['workers']:,}", f"{row['commits']:,}", f"{row['seconds']:.1f}",
+             f"{1e6 * row['seconds'] / row['commits']:.1f}", f"{row['memory_mb']:,.0f}", row["limit"]]
+            for row in rows
+        ],
+    )  # fmt: skip
+
+
 def folded(rows: list[dict[str, float]]) -> list[str]:
     """Seconds of each way to replay a job, a row a job."""
     headings = [

@@ -88,6 +88,14 @@ class _Engine:
             heapq.heappush(self.queues.setdefault(resource, []), (task.priority, self.now_s, run.number, run))
         self.fresh[run.number] = run
 
+    def start_fresh(self) -> None:
+        if len(self.fresh) == 1:
+            self.start(self.fresh.popitem()[1])
+            return
+        waiting, self.fresh = self.fresh, {}
+        for number in sorted(waiting):
+            self.start(waiting[number])
+
     def start(self, run: _Run) -> None:
         """Start a task where it is first in all its queues and nothing is held."""
         task = run.task
@@ -135,19 +143,19 @@ class _Engine:
     def run(self) -> None:
         events, links = self.events, self.links
         while True:
-            if len(self.fresh) == 1:
-                self.start(self.fresh.popitem()[1])
-            elif self.fresh:
-                waiting, self.fresh = self.fresh, {}
-                for number in sorted(waiting):
-                    self.start(waiting[number])
+            if self.fresh:
+                self.start_fresh()
             sent_s = links.next_s(self.now_s)
             now_s = min(events[0][0], sent_s) if events else sent_s
             if now_s == math.inf:
                 break
             self.now_s = now_s
             if sent_s == now_s:
-                for run in links.ended(now_s):
+                arrived = links.ended(now_s)
+                if len(arrived) == 1 and not (events and events[0][0] == now_s):  # so it is mostly
+                    self.end(arrived[0])
+                    continue
+                for run in arrived:
                     heapq.heappush(events, (now_s, _ARRIVED, run.number, run))
             while events and events[0][0] == now_s:  # what ends together ends before anything starts
                 _, kind, _, run = heapq.heappop(events)

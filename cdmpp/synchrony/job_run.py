@@ -40,7 +40,7 @@ class JobRun:
 
     def start(self) -> list[Task]:
         """Return the first tasks: a batch of every worker, and the first look at the loss."""
-        return [*self._tasks.batches, *self._check(0.0)]
+        return [*self._tasks.starts(), *self._check(0.0)]
 
     def ended(self, span: Span, now_s: float) -> Iterable[Task]:
         """Return the tasks that follow the end of one; the policy of the engine."""
@@ -57,7 +57,9 @@ class JobRun:
         if key.kind == "add":
             self._servers[key.server].added(span.start_s, now_s)
             return self._added(key, span.start_s, now_s)
-        return self._check(now_s) if key.kind == "check" else self._pulled(key, now_s)
+        if key.kind == "pull":
+            return self._pulled(key, now_s)
+        return [self._tasks.batches[key.worker]] if key.kind == "start" else self._check(now_s)
 
     def outcome(self) -> JobOutcome:
         """Return what the job has done."""

@@ -21,7 +21,7 @@ class JobKey(NamedTuple):
     """A key names a task of a job; only one of a name is under way."""
 
     kind: str
-    """``batch``, ``push``, ``add``, ``pull`` or ``check``."""
+    """``start``, ``batch``, ``push``, ``add``, ``pull`` or ``check``."""
     worker: int
     server: int
 
@@ -45,6 +45,13 @@ class JobTasks:
         """Worker -> a batch of it, whose seconds are drawn as it starts where they vary."""
         return [
             Task(JobKey("batch", number, -1), _seconds(worker, self._seed, number), label="batch")
+            for number, worker in enumerate(self._job.workers)
+        ]
+
+    def starts(self) -> list[Task]:
+        """Return the first task of each worker."""
+        return [
+            Task(JobKey("start", number, -1), worker.start_s, label="start") if worker.start_s else self.batches[number]
             for number, worker in enumerate(self._job.workers)
         ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from cdmpp.errors import UsageError
 from cdmpp.platform.limits import Limits, numbers
 from cdmpp.steps.decisions import Decisions
 from cdmpp.steps.synchrony import Synchrony
@@ -18,8 +19,8 @@ class AdaComm(Synchrony):
     """Workers average every so many batches: ``ceil(sqrt(loss / first loss) x every)``, or half as many as before.
 
     The half is taken where the first is not below what there was. It is decided anew at each check.
-    Source: Wang and Joshi, "Adaptive communication strategies to achieve the best error-runtime trade-off in local-update
-    SGD", 2019.
+    Source: Wang and Joshi, "Adaptive communication strategies to achieve the best error-runtime trade-off in
+    local-update SGD", 2019.
     """
 
     LIMITS = {
@@ -46,10 +47,10 @@ class _Falling(Rounds):
         self._first_every, self._first_loss = every, math.nan
 
     def observe(self, loss: float, now_s: float) -> None:
+        if not 0 < loss < math.inf:
+            raise UsageError(f"the loss is {loss} at {now_s:g} s: adacomm takes its root, so it must be above 0")
         if not now_s:
             self._first_loss = loss
-            return
-        if not self._first_loss > 0 or not loss >= 0:  # no root of it is a number of batches
             return
         found = math.ceil(math.sqrt(loss / self._first_loss) * self._first_every)
         self.every = found if found < self.every else max(1, self.every // 2)
