@@ -51,10 +51,11 @@ def why_not() -> str | None:
 
 
 @contextmanager
-def links(mbits: Sequence[float | None]) -> Iterator[tuple[Place, ...]]:
+def links(mbits: Sequence[float | None], fair: int = 0) -> Iterator[tuple[Place, ...]]:
     """Make one place for each of ``mbits``: Mbit/s out of it and into it; None leaves a link unlimited.
 
-    The token bucket holds 32 KB, so that little goes free.
+    The token bucket holds 32 KB, so that little goes free. The links of the first ``fair`` places are shared equally by
+    the other places that use them at the same time; all others serve packets in the order in which they come.
 
     Raises:
         RuntimeError: what is missing, or what the kernel refused.
@@ -82,15 +83,31 @@ def links(mbits: Sequence[float | None]) -> Iterator[tuple[Place, ...]]:
             _run(*place.command, "ip", "link", "set", "lo", "up")
             _run(*place.command, "ip", "link", "set", "eth0", "up")
             if mbit is not None:
-                rate = ("root", "tbf", "rate", f"{round(1e6 * mbit)}bit", "burst", "32kb", "latency", "400ms")
-                _run("tc", "qdisc", "add", "dev", outer, *rate)
-                _run(*place.command, "tc", "qdisc", "add", "dev", "eth0", *rate)
+                peers = [other.address for other in places if other != place] if rank < fair else []
+                _limit([], outer, mbit, "src", peers)
+                _limit(place.command, "eth0", mbit, "dst", peers)
         yield places
     finally:
         for rank, place in enumerate(places):
             _run("ip", "netns", "del", place.namespace, fail=False)
             _run("ip", "link", "del", f"{tag}v{rank}", fail=False)
         _run("ip", "link", "del", bridge, fail=False)
+
+
+def _limit(inside: Sequence[str], device: str, mbit: float, end: str, peers: Sequence[str]) -> None:
+    """Hold what leaves by ``device`` to a rate; ``peers``: addresses (``end``: src or dst) that share it."""
+    rate, add = f"{round(1e6 * mbit)}bit", ("add", "dev", device)
+    if not peers:
+        _run(*inside, "tc", "qdisc", *add, "root", "tbf", "rate", rate, "burst", "32kb", "latency", "400ms")
+        return
+    limits = ("ceil", rate, "burst", "32kb", "cburst", "32kb")
+    _run(*inside, "tc", "qdisc", *add, "root", "handle", "1:", "htb", "default", "1")
+    _run(*inside, "tc", "class", *add, "parent", "1:", "classid", "1:ffff", "htb", "rate", rate, *limits)
+    for number, address in enumerate(peers, start=1):
+        part = f"{round(1e6 * mbit / len(peers))}bit"
+        _run(*inside, "tc", "class", *add, "parent", "1:ffff", "classid", f"1:{number:x}", "htb", "rate", part, *limits)
+        match = ("protocol", "ip", "u32", "match", "ip", end, f"{address}/32", "flowid", f"1:{number:x}")
+        _run(*inside, "tc", "filter", *add, "parent", "1:", *match)
 
 
 def sweep() -> None:
