@@ -242,7 +242,7 @@ def _fill(
         split = split + found[part][own]
     # A stage ends its last backward pass before those in front of it do; then come gradients and update.
     ahead_s = np.cumsum(backward_s, axis=1) - backward_s
-    exposed_s = replicas.exposed_s.copy()
+    exposed_s = _chained_s(replicas.exposed_s, piped and strategy.ends_backward)
     for holders, sum_s in replicas.tied:  # a stage waits for the last one that holds the same parameter
         ends_s = (exposed_s - ahead_s)[:, holders]
         ahead_s[:, holders] -= ends_s.max(axis=1, keepdims=True) - ends_s
@@ -275,6 +275,11 @@ def _fill(
         found[part][own] = each.max()
         if more is not None:
             found[part][own] = _of_batches(many, each.max(), *(one.part_s[part].max() for one in more))
+
+
+def _chained_s(exposed_s: Floats, is_chained: bool) -> Floats:
+    """Return the exposed seconds of each stage; a chained one waits for those of all stages behind it too."""
+    return np.cumsum(exposed_s[:, ::-1], axis=1)[:, ::-1].copy() if is_chained else exposed_s.copy()
 
 
 def _of_batches(many: NDArray[np.int64], one: Floats, two: Floats, three: Floats) -> Floats:

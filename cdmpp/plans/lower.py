@@ -66,8 +66,12 @@ class _Lowering(Placement):
         replicas = replica_exchanges(graph, replace(plan, strategy=strategy), self.mesh, self.places)
         if self.fold and any(one.kind == "push_pull" for one in replicas):
             return replace(self, fold=False).lowered()  # servers are on some ranks only
-        graph = graph.with_exchanges((*replicas, *self.tied(strategy.gradient_parts(sizes))))
-        graph = replace(graph, exchanges=(*self.messages(), *self.of_operators(), *graph.exchanges))
+        tied, messages = tuple(self.tied(strategy.gradient_parts(sizes))), tuple(self.messages())
+        late = tuple(one for one in messages if one.follows) if replicas and strategy.ends_backward else ()
+        early = tuple(replace(one, follows=False) for one in messages if not (late and one.follows))
+        own = graph.with_exchanges((*replicas, *tied)).exchanges
+        ends = len(replicas)  # what is late waits for these
+        graph = replace(graph, exchanges=(*early, *self.of_operators(), *own[:ends], *late, *own[ends:]))
         warnings = self.work.warnings
         if plan.degrees.size(*plan.replicating) > 1:
             warnings += strategy.memory_warnings()
@@ -79,7 +83,10 @@ class _Lowering(Placement):
         return Lowered(graph, self.mesh, self.places, self.stages, warnings)
 
     def messages(self) -> Iterator[Exchange]:
-        """Yield the messages between stages, those of each direction in the order in which they are sent."""
+        """Yield the messages between stages, those of each direction in the order in which they are sent.
+
+        The last one of each stage to the one before it follows the exchanges of its last backward pass.
+        """
         for chain in self.chains:
             for stage in range(len(chain) - 1):
                 sent, returned = self.stages[stage].sent_bytes, self.stages[stage + 1].returned_bytes
@@ -96,6 +103,7 @@ class _Lowering(Placement):
         members = chain[source], chain[target]
         sender, receiver = (self.places[rank] for rank in members)
         taken = {one.number: at for at, one in enumerate(self.steps[target].passes) if one.kind == kind}
+        last = max(at for at, one in enumerate(self.steps[source].passes) if one.kind == kind)
         for at, one in enumerate(self.steps[source].passes):
             if one.kind != kind:
                 continue
@@ -108,7 +116,7 @@ class _Lowering(Placement):
                 yield Exchange(
                     "send_recv", size, {sender: one.end, receiver: posted}, before,
                     f"{kind} to stage {target}, micro-batch {one.number}", group=f"{sender}->{receiver}",
-                    members=members,
+                    follows=kind == BACKWARD and at == last, members=members,
                 )  # fmt: skip
 
     def tied(self, parts: int) -> Iterator[Exchange]:

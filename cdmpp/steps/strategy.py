@@ -175,6 +175,15 @@ class Strategy(ABC):
         """True if every one of several accumulated batches exchanges something; else only the last one does."""
         return False
 
+    @property
+    def ends_backward(self) -> bool:
+        """True if a backward pass ends only once its gradients are exchanged.
+
+        In a pipeline a stage then sends its last gradient to the stage before it after that, so that the exchanges of
+        stages come one after the other.
+        """
+        return False
+
     def on_backend(self, backend: str) -> Self:
         """Return the strategy as it runs over this communication back end."""
         return self

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cdmpp.collectives.interconnect import AlphaBeta
+from cdmpp.collectives.topology import fitted
 from cdmpp.errors import CdmppError
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.lower import lower, lower_work
@@ -118,6 +119,22 @@ def test_replicas_exchange_gradients_of_their_stage_after_the_last_micro_batch()
         assert made.graph.ranks[rank].ops[place].name == f"layer.{2 * rank} gradient, micro-batch 2"
 
 
+@pytest.mark.parametrize(("overlap", "waits"), [(True, True), (False, False)])
+@pytest.mark.parametrize("fold", [False, True])
+def test_the_last_gradient_of_a_stage_waits_for_the_buckets_of_ddp(overlap, waits, fold):
+    """DistributedDataParallel ends a backward pass when its gradients are there: those of stages come in turns.
+
+    Two stages, forward 1 ms and backward 2, two micro-batches, GPipe: forward passes end at 3 ms, backward passes of
+    stage 1 at 7, those of stage 0 at 9. An all-reduce of 4 kB takes 4 ms.
+    """
+    under = plan(2, 2, "gpipe", dp=2)
+    under = replace(under, strategy=replace(under.strategy, overlap=overlap))
+    topology = fitted(AlphaBeta(0.0, 1e-6), 4, "nccl")
+    lowered = lower_work(work((1e-3, 1e-3), sent=1), under, topology, fold=fold)
+    expected = 9e-3 + (2 * 4e-3 if waits else 4e-3)
+    assert replay(lowered.graph, topology).step_s == pytest.approx(expected, abs=2e-5)
+
+
 def test_accumulated_batches_follow_each_other():
     under = replace(plan(2, 2), gradient_accumulation_steps=3)
     of = work((1e-3, 1e-3))
@@ -207,5 +224,5 @@ def test_a_trace_is_lowered_without_being_cut():
     assert replay(lower(of, plan_on(1), links(1), 8).graph, links(1)).step_s == pytest.approx(expected)
     lowered = lower(of, plan_on(2), links(2), 16)
     assert sum(one.bytes for one in lowered.graph.exchanges) == traced.gradient_bytes
-    with pytest.raises(CdmppError, match="nothing says which op of the backward pass belongs to which"):
+    with pytest.raises(CdmppError, match="a trace does not tell where its model can be cut into 2 stages"):
         lower(of, plan(2, 2), links(2), 16)

@@ -61,6 +61,11 @@ class DDP(Strategy):
         if not self.bucket_bytes:
             raise CdmppError("ddp.bucket_bytes is empty: expected the bytes of one bucket or more")
 
+    @property
+    def ends_backward(self) -> bool:
+        """True: DistributedDataParallel waits for its buckets in the last hook of the backward pass."""
+        return self.overlap
+
     def buckets(self, rank: RankGraph) -> list[list[Gradient]]:
         """Return the gradients of each bucket, in the order in which buckets leave.
 

@@ -74,6 +74,11 @@ class ZeRO(Strategy):
         return self
 
     @property
+    def ends_backward(self) -> bool:
+        """True of torch's, whose gradients are those of DistributedDataParallel."""
+        return self.overlap and not self.is_deepspeed
+
+    @property
     def exchanges_each_batch(self) -> bool:
         """Return True for stage 2, which keeps no whole gradients."""
         return self.stage > 1
