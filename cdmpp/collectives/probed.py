@@ -13,35 +13,43 @@ from cdmpp.collectives.curve import Curve
 from cdmpp.collectives.topology import Topology, certain
 from cdmpp.errors import CdmppError
 
+Table = Mapping[str, Sequence[tuple[float, float]]]
+"""Kind of collective -> (bytes, seconds)."""
+NO_GROUPS: Mapping[int, Table] = {}
+
 
 def probed(
-    table: Mapping[str, Sequence[tuple[float, float]]], ranks: int, bytes_per_s: float, backend: str = "gloo"
+    table: Table, ranks: int, bytes_per_s: float, backend: str = "gloo", groups: Mapping[int, Table] = NO_GROUPS
 ) -> Topology:
     """Join ranks whose collectives were timed.
 
     Args:
-        table: kind of collective -> (bytes, seconds), two or more sizes of each.
+        table: collectives of all ranks, two or more sizes of each.
         ranks: that took part.
         bytes_per_s: of each rank's link; it matters where flows share one.
         backend: that carried them out.
+        groups: ranks of a group -> collectives of groups of so many, all groups at once. Those of groups that were not
+            timed follow from those of all ranks, as a ring grows.
 
     Raises:
         CdmppError: a table that is no curve, and later a kind that was not timed.
     """
     curves = {}
-    for kind, rows in table.items():
-        sizes, seconds = np.array(sorted(rows), np.float64).reshape(-1, 2).T
-        curves[kind] = Curve("probed", None, backend, kind, ranks, 1, sizes, seconds).monotone()
+    for size, own in {**groups, ranks: table}.items():
+        for kind, rows in own.items():
+            sizes, seconds = np.array(sorted(rows), np.float64).reshape(-1, 2).T
+            curves[kind, size] = Curve("probed", None, backend, kind, size, 1, sizes, seconds).monotone()
 
     def cost(collective: Collective) -> CollectiveEstimate:
         runs_as = collective.runs_as
         if runs_as.ranks == 1:
             return certain(0.0, "one rank")
-        if runs_as.kind not in curves:
-            raise CdmppError(f"no {runs_as.kind} was timed here, only {', '.join(curves)}: time it too")
-        curve = curves[runs_as.kind]
+        own = (runs_as.kind, runs_as.ranks) in curves
+        if not own and runs_as.kind not in table:
+            raise CdmppError(f"no {runs_as.kind} was timed here, only {', '.join(table)}: time it too")
+        curve = curves[runs_as.kind, runs_as.ranks if own else ranks]
         timed_s = float(curve.at(runs_as.bytes))
-        if runs_as.ranks == ranks or runs_as.kind == "send_recv":
+        if own or runs_as.kind == "send_recv":
             return certain(timed_s, "timed")
         timed, latency_s = replace(runs_as, ranks=ranks), min(float(curve.latency_s[0]), timed_s)
         found_s = latency_s * runs_as.steps / timed.steps

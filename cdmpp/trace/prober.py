@@ -18,31 +18,41 @@ from cdmpp.trace.folder import PROBE
 
 SIZES = tuple(4**power for power in range(6, 13))
 """4 KiB to 16 MiB."""
+_APART_S = 1e-3
+"""Seconds from the arrival of one rank to that of the next: ranks of a job never arrive together, and gloo's gathers
+move up to twice as many bytes one after the other where one rank waits for the next."""
+_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter")
+"""Kinds that no rank leaves before all are there."""
 _ROUNDS, _ROUND_S = 3, 0.3
 """Rounds in which operators are timed by themselves and next to an exchange, and the seconds of each."""
 
 
-def probe(folder: Path | str, kinds: Sequence[str] = ("all_reduce",), budget_s: float = 4.0) -> None:
-    """Time collectives of all ranks and write ``folder/probe.json``; every rank calls it, between steps.
+def probe(
+    folder: Path | str, kinds: Sequence[str] = ("all_reduce",), budget_s: float = 4.0,
+    group: dist.ProcessGroup | None = None,
+) -> None:  # fmt: skip
+    """Time collectives and write ``folder/probe.json``; every rank calls it, between steps.
 
-    Sizes grow from 4 KiB to 16 MiB until ``budget_s`` seconds a kind are spent; of each, the median over repeats of
-    the slowest rank. On CPUs a product of matrices runs by itself and next to the first kind: what it loses is the
-    share of a processor that exchanges take.
+    They are those of all ranks, or of ``group``, one of equal groups that act at once. Sizes grow from 4 KiB to 16 MiB
+    until ``budget_s`` seconds a kind are spent; of each, the median over repeats of the slowest rank. On CPUs a product
+    of matrices runs by itself and next to the first kind: what it loses is the share of a processor that exchanges
+    take.
     """
-    rows = [row for kind in kinds for row in _curve(kind, budget_s)]
-    share = _lost_beside(rows) if rows and dist.get_backend() != "nccl" else 0.0
+    rows = [row for kind in kinds for row in _curve(kind, budget_s, group)]
+    share = _lost_beside(rows, group) if rows and dist.get_backend() != "nccl" else 0.0
     if dist.get_rank() == 0:
-        table = {"ranks": dist.get_world_size(), "backend": dist.get_backend(), "rows": rows, "processor_share": share}
+        ranks = dist.get_world_size(group)
+        table = {"ranks": ranks, "backend": dist.get_backend(), "rows": rows, "processor_share": share}
         write_text(Path(folder) / PROBE, json.dumps(table))
 
 
-def _curve(kind: str, budget_s: float) -> list[dict]:
+def _curve(kind: str, budget_s: float, group: dist.ProcessGroup | None) -> list[dict]:
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     spent_s, rows = 0.0, []
     for size in SIZES:
         times: list[float] = []
         while len(times) < 3 or (len(times) < 15 and sum(times) < budget_s / 20):
-            times.append(_slowest(_once(kind, size, device), device))
+            times.append(_slowest(_once(kind, size, device, group, len(times)), device))
         times = times[1:]  # the first opens connections
         rows.append({"kind": kind, "bytes": size, "latency_s": statistics.median(times)})
         spent_s += sum(times)
@@ -51,7 +61,7 @@ def _curve(kind: str, budget_s: float) -> list[dict]:
     return rows
 
 
-def _lost_beside(rows: Sequence[dict]) -> float:
+def _lost_beside(rows: Sequence[dict], group: dist.ProcessGroup | None) -> float:
     """Share of its speed that an operator loses next to an exchange, mean over ranks, median over rounds.
 
     Where only messages were timed, whose bytes go one way, an exchange whose bytes go both ways takes twice theirs.
@@ -64,7 +74,7 @@ def _lost_beside(rows: Sequence[dict]) -> float:
         dist.barrier()
         alone = _calls_a_second(x, lambda begin_s: time.perf_counter() - begin_s < _ROUND_S)
         dist.barrier()
-        work = _started(kind, size, "cpu")
+        work = _started(kind, size, "cpu", group)
         waiting = threading.Thread(target=work.wait if work is not None else None)  # gloo's messages say no other way
         waiting.start()
         shared = _calls_a_second(x, lambda _: waiting.is_alive())  # noqa: B023 (called in this round only)
@@ -81,34 +91,41 @@ def _calls_a_second(x: torch.Tensor, goes_on: Callable[[float], bool]) -> float:
     return calls / (time.perf_counter() - begin_s)
 
 
-def _once(kind: str, size: int, device: str) -> float:
-    """Seconds."""
+def _once(kind: str, size: int, device: str, group: dist.ProcessGroup | None, turn: int) -> float:
+    """Seconds from the arrival of the last rank, which is another one at each ``turn``."""
+    ranks = dist.get_world_size(group)
+    late, last = (turn + dist.get_rank(group)) % ranks, ranks - 1
     dist.barrier()
     begin_s = time.perf_counter()
-    if (work := _started(kind, size, device)) is not None:
+    if kind in _TOGETHER:
+        time.sleep(_APART_S * late)
+        begin_s += _APART_S * last
+    if (work := _started(kind, size, device, group)) is not None:
         work.wait()
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - begin_s
 
 
-def _started(kind: str, size: int, device: str) -> dist.Work | None:
+def _started(kind: str, size: int, device: str, group: dist.ProcessGroup | None) -> dist.Work | None:
     """None on the rank that is left over where an odd number of ranks send messages."""
-    world, rank = dist.get_world_size(), dist.get_rank()
+    world, rank = dist.get_world_size(group), dist.get_rank(group)
     count = size // 4
     whole, part = torch.zeros(count, device=device), torch.zeros(count // world, device=device)
     if kind == "all_reduce":
-        return dist.all_reduce(whole, async_op=True)
+        return dist.all_reduce(whole, group=group, async_op=True)
     if kind == "all_gather":
-        return dist.all_gather_into_tensor(whole[: len(part) * world], part, async_op=True)
+        return dist.all_gather_into_tensor(whole[: len(part) * world], part, group=group, async_op=True)
     if kind == "reduce_scatter":
-        return dist.reduce_scatter_tensor(part, whole[: len(part) * world], async_op=True)
+        return dist.reduce_scatter_tensor(part, whole[: len(part) * world], group=group, async_op=True)
     if kind == "broadcast":
-        return dist.broadcast(whole, 0, async_op=True)
+        return dist.broadcast(whole, group=group, group_src=0, async_op=True)
     if kind == "send_recv":  # each even rank to the one after it, all at once
         if rank ^ 1 >= world:
             return None
-        return dist.irecv(whole, rank ^ 1) if rank % 2 else dist.isend(whole, rank ^ 1)
+        if rank % 2:
+            return dist.irecv(whole, group=group, group_src=rank ^ 1)
+        return dist.isend(whole, group=group, group_dst=rank ^ 1)
     raise ValueError(f"cannot probe {kind}: expected all_reduce, all_gather, reduce_scatter, broadcast or send_recv")
 
 

@@ -134,6 +134,17 @@ def test_two_fitted_numbers_and_timed_sizes_know_groups():
     assert timed.whole(Collective("all_reduce", MIB, 4, "gloo")).flags == ()
 
 
+def test_groups_that_were_timed_take_what_they_took():
+    pairs = {"all_reduce": [(MIB, 3e-3), (16 * MIB, 48e-3)]}
+    timed = probed({"all_reduce": [(MIB, 1e-3), (16 * MIB, 16e-3)]}, 4, 1e9, groups={2: pairs})
+    two, four = (timed.cost(Collective("all_reduce", MIB, n, "gloo"), range(n)) for n in (2, 4))
+    assert (two.latency_s, two.flags) == (pytest.approx(3e-3), ()) and four.latency_s == pytest.approx(1e-3)
+    three = timed.cost(Collective("all_reduce", MIB, 3, "gloo"), (0, 1, 2))
+    assert three.flags and three.latency_s < four.latency_s
+    with pytest.raises(CdmppError, match="no all_gather was timed here, only all_reduce"):
+        timed.cost(Collective("all_gather", MIB, 2, "gloo"), (0, 1))
+
+
 def test_groups_that_cannot_be_are_refused():
     job = boxes()
     with pytest.raises(CdmppError, match="a group of ranks 30, 32: expected one or more of 0 to 31, each once"):
