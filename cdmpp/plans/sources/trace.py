@@ -60,8 +60,13 @@ class TraceSource(StepSource):
         self._ends = (busy[0] / middle, busy[-1] / middle) if middle else (1.0, 1.0)
 
     def work(self, batch: int, degrees: ParallelDegrees) -> RankWork:
-        """Return the ops of one rank; ``CdmppError``: operators that are divided."""
+        """Return the ops of one rank; ``CdmppError``: operators that are divided, or stages."""
         SIZES.fitting("the batch of a rank", batch)
+        if degrees.pp > 1:
+            raise CdmppError(
+                f"a trace does not tell where its model can be cut into {degrees.pp} stages, nor what they would send: "
+                "name its blocks, and take the table that sources.traced_layers makes of them and the trace"
+            )
         degree, _ = split_of(degrees)
         if degree:
             raise CdmppError(f"a trace does not tell what {TITLES[degree]} makes of its operators: leave it out")
