@@ -37,15 +37,17 @@ def flat(model: nn.Sequential, prefix: str = "") -> Iterator[tuple[str, nn.Modul
 def timed_layers(network: str, batch: int) -> dict[str, Any]:
     """Medians of the seconds of each layer, and of what a step takes once.
 
-    ``accumulate_s`` is that of a backward pass which finds gradients of an earlier batch.
+    ``accumulate_s`` is that of a backward pass which finds gradients of an earlier batch. ``step_s`` is the mean of
+    whole steps, of two batches each.
     """
     model, x = make(network, batch)
     layers = list(flat(model))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     sizes: list[int] = []
+    steps_s = list[float]()
     for number in range(SETTLE + STEPS):
-        begin_s = time.perf_counter()
+        begin_s = begun_s = time.perf_counter()
         optimizer.zero_grad()
         once = {"zero_s": time.perf_counter() - begin_s}
         for phase in ("backward_s", "accumulate_s"):
@@ -59,6 +61,7 @@ def timed_layers(network: str, batch: int) -> dict[str, Any]:
         optimizer.step()
         once["update_s"] = time.perf_counter() - begin_s
         if number >= SETTLE:
+            steps_s.append(time.perf_counter() - begun_s)
             for name, seconds in once.items():
                 found["", name].append(seconds)
     names = [*(name for name, _ in layers), "loss"]
@@ -72,7 +75,14 @@ def timed_layers(network: str, batch: int) -> dict[str, Any]:
         for place, name in enumerate(names)
     ]
     once = {what: statistics.median(found["", what]) for what in ("zero_s", "update_s")}
-    return {"network": network, "batch": batch, "torch": torch.__version__, "layers": rows, **once}
+    return {
+        "network": network,
+        "batch": batch,
+        "torch": torch.__version__,
+        "layers": rows,
+        "step_s": statistics.mean(steps_s),
+        **once,
+    }
 
 
 def _parameters(layers: Sequence[tuple[str, nn.Module]], place: int) -> list[nn.Parameter]:

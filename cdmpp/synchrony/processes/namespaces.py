@@ -23,6 +23,8 @@ class Place:
 
     namespace: str
     address: str
+    outer: str = ""
+    """The other end of its link, on the bridge."""
 
     @property
     def command(self) -> list[str]:
@@ -51,11 +53,10 @@ def why_not() -> str | None:
 
 
 @contextmanager
-def links(mbits: Sequence[float | None], fair: int = 0) -> Iterator[tuple[Place, ...]]:
+def links(mbits: Sequence[float | None]) -> Iterator[tuple[Place, ...]]:
     """Make one place for each of ``mbits``: Mbit/s out of it and into it; None leaves a link unlimited.
 
-    The token bucket holds 32 KB, so that little goes free. The links of the first ``fair`` places are shared equally by
-    the other places that use them at the same time; all others serve packets in the order in which they come.
+    The token bucket holds 32 KB, so that little goes free.
 
     Raises:
         RuntimeError: what is missing, or what the kernel refused.
@@ -67,14 +68,14 @@ def links(mbits: Sequence[float | None], fair: int = 0) -> Iterator[tuple[Place,
     sweep()
     tag = f"cj{os.getpid()}"
     bridge = f"{tag}br"
-    places = tuple(Place(f"{tag}n{rank}", f"10.77.0.{rank + 1}") for rank in range(len(mbits)))
+    places = tuple(Place(f"{tag}n{rank}", f"10.77.0.{rank + 1}", f"{tag}v{rank}") for rank in range(len(mbits)))
     if len(places) > _MOST:
         raise RuntimeError(f"{len(places)} links: one bridge has addresses for {_MOST}")
     try:
         _run("ip", "link", "add", bridge, "type", "bridge")
         _run("ip", "link", "set", bridge, "up")
         for rank, (place, mbit) in enumerate(zip(places, mbits, strict=True)):
-            outer, inner = f"{tag}v{rank}", f"{tag}w{rank}"
+            outer, inner = place.outer, f"{tag}w{rank}"
             _run("ip", "netns", "add", place.namespace)
             _run("ip", "link", "add", outer, "type", "veth", "peer", "name", inner)
             _run("ip", "link", "set", outer, "master", bridge, "up")
@@ -83,31 +84,20 @@ def links(mbits: Sequence[float | None], fair: int = 0) -> Iterator[tuple[Place,
             _run(*place.command, "ip", "link", "set", "lo", "up")
             _run(*place.command, "ip", "link", "set", "eth0", "up")
             if mbit is not None:
-                peers = [other.address for other in places if other != place] if rank < fair else []
-                _limit([], outer, mbit, "src", peers)
-                _limit(place.command, "eth0", mbit, "dst", peers)
+                limit(place, mbit)
         yield places
     finally:
-        for rank, place in enumerate(places):
+        for place in places:
             _run("ip", "netns", "del", place.namespace, fail=False)
-            _run("ip", "link", "del", f"{tag}v{rank}", fail=False)
+            _run("ip", "link", "del", place.outer, fail=False)
         _run("ip", "link", "del", bridge, fail=False)
 
 
-def _limit(inside: Sequence[str], device: str, mbit: float, end: str, peers: Sequence[str]) -> None:
-    """Hold what leaves by ``device`` to a rate; ``peers``: addresses (``end``: src or dst) that share it."""
-    rate, add = f"{round(1e6 * mbit)}bit", ("add", "dev", device)
-    if not peers:
-        _run(*inside, "tc", "qdisc", *add, "root", "tbf", "rate", rate, "burst", "32kb", "latency", "400ms")
-        return
-    limits = ("ceil", rate, "burst", "32kb", "cburst", "32kb")
-    _run(*inside, "tc", "qdisc", *add, "root", "handle", "1:", "htb", "default", "1")
-    _run(*inside, "tc", "class", *add, "parent", "1:", "classid", "1:ffff", "htb", "rate", rate, *limits)
-    for number, address in enumerate(peers, start=1):
-        part = f"{round(1e6 * mbit / len(peers))}bit"
-        _run(*inside, "tc", "class", *add, "parent", "1:ffff", "classid", f"1:{number:x}", "htb", "rate", part, *limits)
-        match = ("protocol", "ip", "u32", "match", "ip", end, f"{address}/32", "flowid", f"1:{number:x}")
-        _run(*inside, "tc", "filter", *add, "parent", "1:", *match)
+def limit(place: Place, mbit: float) -> None:
+    """Hold the link of a place to ``mbit`` Mbit/s each way, also while something runs there."""
+    words = ("root", "tbf", "rate", f"{round(1e6 * mbit)}bit", "burst", "32kb", "latency", "400ms")
+    _run("tc", "qdisc", "replace", "dev", place.outer, *words)
+    _run(*place.command, "tc", "qdisc", "replace", "dev", "eth0", *words)
 
 
 def sweep() -> None:

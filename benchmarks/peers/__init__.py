@@ -1,1 +1,0 @@
-"""Plans judged by closed form beside those of other projects, in one process: ``docs/results/peers.md``."""
