@@ -55,7 +55,7 @@ def main(wanted: Sequence[str] = ()) -> None:
         with tempfile.TemporaryDirectory() as folder:
             result = SECTIONS[name].measure(Path(folder))
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
-        results[name] = {"result": result, "machine": _machine(), "date": today}
+        results[name] = {"result": result, "machine": machine(), "date": today}
         write_json(path, results)
         write_page(DOCS / "results" / "benchmarks.md", [document(results)])
     print(document(results))
@@ -93,7 +93,8 @@ def _run(script: str, output: Path, *arguments: str) -> Any:
     return json.loads(output.read_text()) if output.suffix == ".json" else None
 
 
-def _machine() -> str:
+def machine() -> str:
+    """This machine's processor, cores and Python."""
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.is_file():
@@ -185,6 +186,14 @@ SECTIONS = {
         lambda folder: _run("simulate.py", folder / "result.json"),
         tables.simulate,
     ),
+    "jobs": Section(
+        "Replay of jobs with servers",
+        "Asynchronous workers, 1,000 commits of each to one server: a drawn batch, a push, the adding and a pull for "
+        "each commit. The workers want twice what the server's link carries, so that nearly all share it. One process "
+        "for each row.",
+        _sizes("job_replay.py", "10", "100", "1000"),
+        tables.jobs,
+    ),
     "folded": Section(
         "Replay of large jobs",
         "A pipeline of eight stages with 30 layers each, 1F1B, on DGX H100 nodes, one core: seconds to lower the plan "
@@ -192,15 +201,6 @@ SECTIONS = {
         "one op in place of those between which nothing happens. The predicted step is the same to nine digits.",
         lambda folder: _run("folded.py", folder / "result.json"),
         tables.folded,
-    ),
-    "judging": Section(
-        "Plans judged by closed form",
-        "All ways to train 96 blocks as large as those of GPT-3 175B on DGX H100 nodes, 2,048 examples a step: "
-        "degrees, micro-batches, schedules, recomputing, time and memory of each plan, in one process, nothing kept "
-        "from another question. Calculon (not run here) judged 182 plans a CPU second of such a network "
-        "on a machine like this.",
-        lambda folder: _run("judging.py", folder / "result.json"),
-        tables.judging,
     ),
 }
 

@@ -26,9 +26,9 @@ def layers() -> list[Task]:
 
 def longest(tasks: list[Task]) -> float:
     graph = nx.DiGraph()
-    graph.add_nodes_from(task.name for task in tasks)
+    graph.add_nodes_from(task.key for task in tasks)
     for task in tasks:
-        graph.add_edges_from((name, task.name, {"weight": task.duration}) for name in task.after)
+        graph.add_edges_from((name, task.key, {"weight": task.duration}) for name in task.after)
     return float(nx.dag_longest_path_length(graph))
 
 

@@ -105,13 +105,13 @@ def simulate(rows: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def judging(rows: list[dict[str, float]]) -> list[str]:
-    """Plans a CPU second, a row a number of devices."""
+def jobs(rows: list[dict[str, Any]]) -> list[str]:
+    """Seconds and memory of a replayed job, a row a number of workers."""
     return table(
-        ["devices", "plans", "that fit", "CPU seconds", "plans a CPU second"],
+        ["workers", "commits", "seconds", "microseconds a commit", "peak memory (MB)", "limit"],
         [
-            [f"{row['ranks']:,}", f"{row['plans']:,}", f"{row['fit']:,}", f"{row['cpu_s']:.2f}",
-             f"{row['plans'] / row['cpu_s']:,.0f}"]
+            [f"{row['workers']:,}", f"{row['commits']:,}", f"{row['seconds']:.1f}",
+             f"{1e6 * row['seconds'] / row['commits']:.1f}", f"{row['memory_mb']:,.0f}", row["limit"]]
             for row in rows
         ],
     )  # fmt: skip

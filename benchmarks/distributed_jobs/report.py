@@ -21,7 +21,7 @@ _SAID = {
 }
 MARK = "jobs"
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "training-jobs.md"
-TABLE = PAGE.with_name("training-jobs.csv")
+TABLE = PAGE.parents[1] / "training-jobs.csv"
 
 
 def write_table(found: Sequence[Figure], path: Path) -> None:

@@ -11,13 +11,14 @@ import numpy as np
 
 from benchmarks.synchrony.cells import NETWORKS, RATES, Cell, is_for_fit
 from benchmarks.synchrony.predict_runs import (
+    STEADY_ROUNDS,
     Constants,
     Runs,
     errors,
     linear_rate,
     measured_cells,
     predicted_rate,
-)  # fmt: skip
+)
 
 Rates = Mapping[Cell, float]
 """Samples a second of each cell."""
@@ -40,7 +41,7 @@ def judged(runs: Runs, constants: Constants) -> Judged:
     cells = measured_cells(runs)
     measured = {cell: float(run["samples_per_s"]) for cell, run in cells}
     single = {cell: measured[replace(cell, workers=1)] for cell in measured}
-    ours = {cell: predicted_rate(runs, cell, run["seconds_s"], constants) for cell, run in cells}
+    ours = {cell: predicted_rate(runs, cell, constants) for cell in measured}
     linear = {cell: linear_rate(runs, cell) for cell in measured}
     linear_measured = {cell: linear_rate(runs, cell, single[cell]) for cell in measured}
     return Judged(measured, {OURS: ours, LINEAR: linear, LINEAR_MEASURED: linear_measured})
@@ -137,7 +138,7 @@ def tables(runs: Runs, constants: Constants, commands: Sequence[str]) -> list[di
         f"without servers, and what each link carries. Fitted on {fitted} jobs (100 Mbit/s, 1 and 2 workers), the same "
         f"for both networks: {1e3 * constants.commit_cpu_s:.1f} ms of CPU time for a commit and pull, a batch "
         f"{constants.slow_down:.1%} slower for each further worker on the core, {constants.add_bytes_per_s / 1e9:.1f} "
-        "GB/s added by a server. Replays last as long as the jobs did and start together, as the workers did. "
+        f"GB/s added by a server. Replayed for {STEADY_ROUNDS} commits of a worker, of which the second half counts. "
         "Baselines: workers times the rate of one, at most what the servers' links carry; the rate of one from its "
         "batch and its link, or as it was measured in that very setting, which is more than the replay is given."
     )

@@ -59,7 +59,7 @@ def predicted(runs: Runs, constants: Constants) -> dict[str, list[Replayed]]:
         if name in measured:
             loss = loss_by_steps(measured["one"], job.workers[0].samples)
             loss_or_none = loss if synchrony.decisions(len(UNEVEN)).check_s is not None else None
-            found[name] = replays(job, synchrony, measured[name][0]["seconds_s"], loss_or_none)
+            found[name] = replays(job, synchrony, measured[name][0]["seconds_s"], loss=loss_or_none)
     return found
 
 
@@ -100,10 +100,10 @@ def tables(runs: Runs, constants: Constants, commands: Sequence[str]) -> list[di
     first = next(iter(measured.values()))
     note = (
         "Four workers with 0.28, 0.28, 0.14 and 0.07 of one core (100, 100, 50 and 25 %), links of 200 Mbit/s, one "
-        f"server, the CNN; {len(first)} seeds of {first[0]['seconds_s']:g} s. ADSP checks every 6 s and commits at "
-        "least 1 s apart, in place of 60 s and 10 s. Predicted from a batch of each share alone and the constants of "
-        "the grid. Errors: of the mean over seeds, mean and worst over the four workers. Waiting: per cent of the time "
-        "of each worker."
+        f"server, the CNN; {len(first)} seeds of {first[0]['seconds_s']:g} s. ADSP: four commits of a worker in 6 s, "
+        "at least 1 s apart, in place of periods of 60 s and 10 s. Predicted from a batch of each share alone and the "
+        "constants of the grid. Errors: of the mean over seeds, mean and worst over the four workers. Waiting: per "
+        "cent of the time of each worker."
     )
     loss_note = (
         f"Seconds to a held-out loss of {TARGET_LOSS:g}. Here the replay ends and an assumption begins: that the "

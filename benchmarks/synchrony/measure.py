@@ -50,7 +50,7 @@ from cdmpp.synchrony.processes.record import RunRecord
 RUNS = Path(__file__).parents[2] / "docs" / "measured" / "runs" / "synchrony.json"
 _NEVER = "local:1000000000"
 _ALONE_S = 4.0
-_LEAST_S, _MOST_S, _CYCLES = 3.0, 7.0, 10
+_LEAST_S, _MOST_S, _ROUNDS = 5.0, 12.0, 16
 
 
 def runs(path: Path = RUNS) -> dict[str, dict[str, Any]]:
@@ -117,20 +117,21 @@ def _grid(alone: dict[str, dict[str, Any]]) -> Measured:
 
 def _cell(cell: Cell, alone: dict[str, dict[str, Any]]) -> dict[str, Any]:
     known = alone[f"alone/{cell.network}/{cell.share:g}"]
-    cycle_s = cell.every * known["batch_s"] + 16e-6 * known["parameter_bytes"] / cell.mbit * max(1, cell.workers / 2)
-    seconds = float(np.clip(_CYCLES * cycle_s, _LEAST_S, _MOST_S))
+    round_s = cell.every * known["batch_s"] + 16e-6 * known["parameter_bytes"] / cell.mbit * max(1, cell.workers / 2)
+    seconds = float(np.clip(_ROUNDS * round_s, _LEAST_S, _MOST_S))
     synchrony = synchrony_of(f"async:{cell.every}")
     record = run(TRAININGS[cell.network], synchrony, cell.worker_places, cell.server_places, seconds, point_s=seconds)
     return {"cell": cell.to_dict(), **_rates(record)}
 
 
 def _rates(record: RunRecord) -> dict[str, Any]:
-    """Samples a second of each worker between its first commit and its last, which are whole rounds of it."""
+    """Samples a second of each worker between two of its commits: that after a quarter of them, and the last."""
     rates = []
     for worker in record.workers:
-        first, *_, last = worker.commits
-        batches = sum(one.batches for one in worker.commits[1:])
-        rates.append(batches * worker.share.samples / worker.share.batches / (last.at_s - first.at_s))
+        counted = worker.commits[len(worker.commits) // 4 :]
+        batches = sum(one.batches for one in counted[1:])
+        seconds = counted[-1].at_s - counted[0].at_s
+        rates.append(batches * worker.share.samples / worker.share.batches / seconds)
     return {
         "seconds_s": record.seconds,
         "samples_per_s": sum(rates),

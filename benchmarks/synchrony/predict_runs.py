@@ -23,6 +23,9 @@ from cdmpp.synchrony.worker import Server, Worker
 Runs = Mapping[str, Mapping[str, Any]]
 REPLAYS = 8
 """Seeds of a replay, whose batches vary as measured ones do; their mean is the prediction."""
+STEADY_ROUNDS = 400
+"""Commits of a worker in the replay of a job of equal workers, which takes tens of them to forget that all begin at
+once; real links share so unevenly that real jobs forget it within a few."""
 
 
 @dataclass(frozen=True)
@@ -128,10 +131,9 @@ class Replayed:
 
     @property
     def rate(self) -> float:
-        """Batches a second between the first commit and the last of each worker, all workers together."""
-        return sum(
-            sum(batches for _, batches, _ in own[1:]) / (own[-1][0] - own[0][0]) for own in self.commits if len(own) > 1
-        )
+        """Batches a second of all workers together, in the second half of the commits of each."""
+        halves = [own[len(own) // 2 :] for own in self.commits]
+        return sum(sum(batches for _, batches, _ in own[1:]) / (own[-1][0] - own[0][0]) for own in halves)
 
     def seconds_of(self, steps: float) -> float:
         """Seconds until the parameters have moved by so many batches' updates; infinite where they never do."""
@@ -144,22 +146,25 @@ class Replayed:
 
 
 def replays(
-    job: Job, synchrony: Synchrony, seconds: float, loss: Callable[[Progress], float] | None = None
-) -> list[Replayed]:
+    job: Job, synchrony: Synchrony, seconds: float, seeds: int = REPLAYS,
+    loss: Callable[[Progress], float] | None = None,
+) -> list[Replayed]:  # fmt: skip
     """Replay a job with several seeds."""
     found = []
-    for seed in range(REPLAYS):
+    for seed in range(seeds):
         watched = Watched(synchrony)
         outcome = replay_job(job, watched, seconds=seconds, seed=seed, loss=loss)
         found.append(Replayed(outcome, [list(own) for own in watched.commits]))  # type: ignore[attr-defined]
     return found
 
 
-def predicted_rate(runs: Runs, cell: Cell, seconds: float, constants: Constants) -> float:
-    """Samples a second of a job of equal workers."""
+def predicted_rate(runs: Runs, cell: Cell, constants: Constants) -> float:
+    """Samples a second of a job of equal workers, once it has forgotten its start."""
     job = job_of(runs, cell.network, cell.worker_places, cell.servers, constants)
-    rates = [one.rate for one in replays(job, synchrony_of(f"async:{cell.every}"), seconds)]
-    return float(np.mean(rates)) * job.workers[0].samples
+    worker = job.workers[0]
+    round_s = cell.every * worker.batch_s + 2 * (worker.link.alpha_s + cell.workers * job.bytes * worker.link.beta_s)
+    (replayed,) = replays(job, synchrony_of(f"async:{cell.every}"), STEADY_ROUNDS * round_s, seeds=1)
+    return replayed.rate * worker.samples
 
 
 def linear_rate(runs: Runs, cell: Cell, single_per_s: float | None = None) -> float:

@@ -261,7 +261,7 @@ class EagerOperator:
         return " ".join([self.name, sizes, *more])
 
     def __hash__(self) -> int:
-        return hash(self.to_json())
+        return hash((self.name, self.dtype, frozenset(self.sizes.items())))
 
 
 def is_size(text: str) -> bool:

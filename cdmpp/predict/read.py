@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,12 @@ def _of_operators(operators: Sequence[EagerOperator], options: ReadOptions) -> P
             f"(trained with model=library features={EAGER_FEATURES})"
         )
     kind = "cpu" if options.device.kind == "cpu" else "gpu"
-    asts = AstTable.from_asts(operator_program(operator, kind) for operator in operators)
-    return ProgramBatch(asts, tuple(map(str, operators)))
+    return ProgramBatch(_asts(tuple(operators), kind), tuple(map(str, operators)))
+
+
+@lru_cache(maxsize=1)  # one after the other asks for latencies and the device's share of the same calls
+def _asts(operators: tuple[EagerOperator, ...], kind: str) -> AstTable:
+    return AstTable.from_asts(operator_program(operator, kind) for operator in operators)
 
 
 def _numbers(n: int) -> tuple[str, ...]:

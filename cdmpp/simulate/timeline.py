@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from cdmpp.simulate.key import Key
 from cdmpp.simulate.task import Task
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """A span is a task that ran."""
 
     task: Task

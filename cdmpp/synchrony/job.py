@@ -10,7 +10,7 @@ from typing import ClassVar
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.errors import UsageError
 from cdmpp.platform.limits import check_all, check_fields, numbers
-from cdmpp.synchrony.worker import Server, Worker
+from cdmpp.synchrony.worker import Server, Worker, check_link
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,13 @@ class Job:
     overlap: bool = False
     """A worker trains on while it pushes and pulls, and uses what it pulled from its next batch on. It has at most one
     commit under way."""
+    medium: AlphaBeta | None = None
+    """A medium that all transfers share in both directions next to the links, such as a radio channel."""
 
     def __post_init__(self) -> None:
         check_fields(self, "job.")
+        if self.medium is not None:
+            check_link(self.medium, "job.medium")
         check_all("job.workers", self.workers, Worker)
         check_all("job.servers", self.servers, Server)
         for what in ("workers", "servers"):
@@ -51,10 +55,11 @@ class Job:
         return one.link if one.on is None else self.workers[one.on].link
 
     def latency_s(self, worker: int, server: int) -> float:
-        """Compute the seconds until the first byte of a transfer arrives: those of both links."""
+        """Compute the seconds until the first byte of a transfer arrives: those of all links that it crosses."""
         if self.servers[server].on == worker:
             return 0.0
-        return self.workers[worker].link.alpha_s + self.server_link(server).alpha_s
+        medium_s = self.medium.alpha_s if self.medium is not None else 0.0
+        return self.workers[worker].link.alpha_s + self.server_link(server).alpha_s + medium_s
 
     def way(self, worker: int, server: int, is_pull: bool) -> tuple[str, ...]:
         """List the links that a push crosses, or a pull; without those that limit nothing."""
@@ -62,16 +67,17 @@ class Job:
         if on == worker:
             return ()
         links = f"worker {worker} {out}", f"server {server} {into}" if on is None else f"worker {on} {into}"
-        return tuple(link for link in links if link in self.rates)
+        return tuple(link for link in (*links, "medium") if link in self.rates)
 
     @cached_property
     def rates(self) -> dict[str, float]:
         """Each link carries so many bytes a second; those that limit nothing are left out."""
         links = {f"worker {i}": one.link for i, one in enumerate(self.workers)}
         links |= {f"server {i}": one.link for i, one in enumerate(self.servers) if one.on is None}
-        return {
-            f"{name} {way}": 1 / link.beta_s for name, link in links.items() if link.beta_s for way in ("out", "in")
-        }
+        rates = {f"{name} {way}": link.beta_s for name, link in links.items() for way in ("out", "in")}
+        if self.medium is not None:
+            rates["medium"] = self.medium.beta_s
+        return {name: 1 / beta_s for name, beta_s in rates.items() if beta_s}
 
     def on_workers(self, servers: int) -> Job:
         """Return the job with so many servers, each on the machine of a worker, with equal parts of the parameters.

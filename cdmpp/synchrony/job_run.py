@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from cdmpp.errors import CdmppError
-from cdmpp.simulate.flow import Flow
 from cdmpp.simulate.task import Task
 from cdmpp.simulate.timeline import Span
 from cdmpp.steps.decisions import Decisions, Next
 from cdmpp.synchrony.job import Job
+from cdmpp.synchrony.job_tasks import JobKey, JobTasks
 from cdmpp.synchrony.limit import limit_of
 from cdmpp.synchrony.outcome import JobOutcome
 from cdmpp.synchrony.progress import Progress, ProgressLog
 from cdmpp.synchrony.server_state import ServerState
 from cdmpp.synchrony.worker_state import WorkerState
-
-
-class JobKey(NamedTuple):
-    """A key names a task of a job."""
-
-    kind: str
-    """``batch``, ``push``, ``add``, ``pull`` or ``check``."""
-    worker: int
-    server: int
-    number: int
-    """Tasks of the job are numbered."""
-
-
-class Adder(NamedTuple):
-    """The resource that adds updates, one for each server."""
-
-    server: int
 
 
 class JobRun:
@@ -45,24 +27,20 @@ class JobRun:
         self.job, self.decisions = job, decisions
         self._seconds, self._most = seconds, commits
         self._loss = loss
-        self._workers = [WorkerState(worker, seed, number) for number, worker in enumerate(job.workers)]
-        self._servers = [
-            ServerState(job.bytes_of(number), job.bytes_of(number) / server.add_bytes_per_s)
-            for number, server in enumerate(job.servers)
-        ]
+        self._workers = [WorkerState(worker) for worker in job.workers]
+        self._servers = [ServerState(job.bytes_of(number)) for number in range(len(job.servers))]
+        self._tasks = JobTasks(job, seed)
         self._gathered: list[int] = []
         """Workers whose commits are added and have not moved the parameters."""
         self._moved = self._samples = self._stale = self._commits = 0
         """Commits that have moved the parameters, their samples, the sum of their staleness; all added commits."""
         self._weighted_samples = 0.0
         self._log = ProgressLog()
-        self._number = 0
         self._is_over = False
 
     def start(self) -> list[Task]:
         """Return the first tasks: a batch of every worker, and the first look at the loss."""
-        tasks = [self._batch(worker) for worker in range(len(self._workers))]
-        return [*tasks, *self._check(0.0)]
+        return [*self._tasks.starts(), *self._check(0.0)]
 
     def ended(self, span: Span, now_s: float) -> Iterable[Task]:
         """Return the tasks that follow the end of one; the policy of the engine."""
@@ -79,7 +57,9 @@ class JobRun:
         if key.kind == "add":
             self._servers[key.server].added(span.start_s, now_s)
             return self._added(key, span.start_s, now_s)
-        return self._check(now_s) if key.kind == "check" else self._pulled(key, now_s)
+        if key.kind == "pull":
+            return self._pulled(key, now_s)
+        return [self._tasks.batches[key.worker]] if key.kind == "start" else self._check(now_s)
 
     def outcome(self) -> JobOutcome:
         """Return what the job has done."""
@@ -99,28 +79,21 @@ class JobRun:
             for state in self._workers:
                 state.unblock(now_s)
 
-    def _key(self, kind: str, worker: int, server: int) -> JobKey:
-        self._number += 1
-        return JobKey(kind, worker, server, self._number)
-
     def _check(self, now_s: float) -> list[Task]:
         if self._loss is None or self.decisions.check_s is None:
             return []
         self.decisions.observe(self._loss(self._progress(now_s)), now_s)
-        return [Task(self._key("check", -1, -1), self.decisions.check_s, label="check")]
+        return [Task(JobKey("check", -1, -1), self.decisions.check_s, label="check")]
 
     def _progress(self, now_s: float) -> Progress:
         return Progress(now_s, self._samples, self._weighted_samples, self._moved, self._stale / max(1, self._moved))
-
-    def _batch(self, worker: int) -> Task:
-        return Task(self._key("batch", worker, -1), next(self._workers[worker].batch_seconds), label="batch")
 
     def _batch_ended(self, worker: int, now_s: float) -> list[Task]:
         state = self._workers[worker]
         state.batches += 1
         state.trained += 1
         if self.decisions.after_batch(worker, now_s) is Next.TRAIN:
-            return [self._batch(worker)]
+            return [self._tasks.batches[worker]]
         if state.is_committing:
             state.blocked_s = now_s
             return []
@@ -131,7 +104,7 @@ class JobRun:
         state.begin_commit()
         tasks = self._push(self.decisions.ready(worker, now_s), now_s)
         if self.job.overlap:
-            return [*tasks, self._batch(worker)]
+            return [*tasks, self._tasks.batches[worker]]
         state.blocked_s = now_s
         return tasks
 
@@ -140,16 +113,7 @@ class JobRun:
         for worker in workers:
             state = self._workers[worker]
             state.push_s, state.left = now_s, len(self._servers)
-            tasks += self._transfers(worker, is_pull=False)
-        return tasks
-
-    def _transfers(self, worker: int, is_pull: bool) -> list[Task]:
-        tasks = list[Task]()
-        for number, server in enumerate(self._servers):
-            links = self.job.way(worker, number, is_pull)
-            key = self._key("pull" if is_pull else "push", worker, number)
-            flow = Flow(server.bytes, links) if links else None
-            tasks.append(Task(key, self.job.latency_s(worker, number), flow=flow, label=key.kind))
+            tasks += self._tasks.pushes[worker]
         return tasks
 
     def _pushed(self, key: JobKey, now_s: float) -> list[Task]:
@@ -160,10 +124,11 @@ class JobRun:
             server.received_bytes += server.bytes
         if state.weight is None:
             state.weight = self.decisions.weight(key.worker, now_s)
-        if not state.weight or not server.adding_s:
+        adding = self._tasks.adds[key.worker][key.server]
+        if not state.weight or not adding.duration:
             return self._added(key, now_s, now_s)
         server.arrived(now_s)
-        return [Task(self._key("add", key.worker, key.server), server.adding_s, (Adder(key.server),), label="add")]
+        return [adding]
 
     def _added(self, key: JobKey, start_s: float, now_s: float) -> list[Task]:
         """A server has added its part of a commit, or dropped it; the last one tells the synchrony."""
@@ -189,7 +154,7 @@ class JobRun:
             pulling = self._workers[worker]
             pulling.pull_s, pulling.left = now_s, len(self._servers)
             pulling.pulled_base = self._moved - pulling.own
-            tasks += self._transfers(worker, is_pull=True)
+            tasks += self._tasks.pulls[worker]
         return tasks
 
     def _move(self, now_s: float) -> None:
@@ -205,7 +170,8 @@ class JobRun:
         for worker in self._gathered:
             self._moved += 1
             self._workers[worker].own += 1
-            self._log.add(self._progress(now_s))
+            if self._log.wants(self._moved):
+                self._log.add(self._progress(now_s))
         self._gathered.clear()
 
     def _pulled(self, key: JobKey, now_s: float) -> list[Task]:
@@ -221,5 +187,5 @@ class JobRun:
         tasks = self._push(self.decisions.pulled(key.worker, now_s), now_s)
         if not self.job.overlap:
             state.base = state.pulled_base
-            return [*tasks, self._batch(key.worker)]
+            return [*tasks, self._tasks.batches[key.worker]]
         return [*tasks, *self._commit(key.worker, now_s)] if was_blocked else tasks

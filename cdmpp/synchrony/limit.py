@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from cdmpp.synchrony.job import Job
 from cdmpp.synchrony.outcome import ServerShare, WorkerShare
 
-LIMITS = ("server link", "server's adding", "slowest worker", "worker link", "compute")
+LIMITS = ("medium", "server link", "server's adding", "slowest worker", "worker link", "compute")
 """Names of the limits."""
 _BUSY = 0.9
 """A resource that is busy for this part of the time holds the job back."""
@@ -26,11 +27,13 @@ def limit_of(job: Job, seconds: float, workers: Sequence[WorkerShare], servers: 
         workers: what each of its workers did.
         servers: what each of its servers did.
     """
-    links = [job.server_link(number) for number in range(len(servers))]
-    carried_s = [
-        max(one.sent_bytes, one.received_bytes) * link.beta_s for one, link in zip(servers, links, strict=True)
-    ]
-    if max(carried_s) >= _BUSY * seconds:
+    server_s = max(_busy_s(job, number, workers, servers) for number in range(len(servers)))
+    medium_s = 0.0
+    if job.medium is not None:
+        medium_s = job.medium.beta_s * math.fsum(one.sent_bytes + one.received_bytes for one in servers)
+        if medium_s >= _BUSY * seconds:
+            return "medium"
+    if server_s >= _BUSY * seconds:
         return "server link"
     if max(one.busy_s for one in servers) >= _BUSY * seconds:
         return "server's adding"
@@ -38,5 +41,20 @@ def limit_of(job: Job, seconds: float, workers: Sequence[WorkerShare], servers: 
     if first.communication_s <= seconds - first.waiting_s - first.communication_s:
         waiting_s = sum(one.waiting_s for one in workers) / len(workers)
         return "slowest worker" if waiting_s >= _WAITING * seconds else "compute"
-    server_s = max(job.bytes_of(number) * link.beta_s for number, link in enumerate(links))
-    return "server link" if server_s > max(one.link.beta_s for one in job.workers) * job.bytes else "worker link"
+    busy_s = {
+        "worker link": max(
+            max(one.sent_bytes, one.received_bytes) * worker.link.beta_s
+            for one, worker in zip(workers, job.workers, strict=True)
+        ),
+        "server link": server_s,
+        "medium": medium_s,
+    }
+    return max(busy_s, key=lambda name: busy_s[name])
+
+
+def _busy_s(job: Job, server: int, workers: Sequence[WorkerShare], servers: Sequence[ServerShare]) -> float:
+    """Seconds that the busier way of a server's link would take for its bytes, and its worker's on the same machine."""
+    own, on = servers[server], job.servers[server].on
+    shares: list[WorkerShare | ServerShare] = [own] if on is None else [own, workers[on]]
+    most = max(math.fsum(one.sent_bytes for one in shares), math.fsum(one.received_bytes for one in shares))
+    return most * job.server_link(server).beta_s

@@ -13,7 +13,7 @@ from cdmpp.synchrony.progress import Progress
 
 @dataclass(frozen=True)
 class WorkerShare:
-    """What one worker did. Seconds in which it trained, waited and communicated are all its time."""
+    """What one worker did. The time in which it neither waited nor communicated it trained, from its start on."""
 
     batches: int
     """Batches that it ended."""

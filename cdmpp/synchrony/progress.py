@@ -26,10 +26,12 @@ class ProgressLog:
         self._most, self._stride = most, 1
         self._points = [Progress(0.0, 0, 0.0, 0, 0.0)]
 
+    def wants(self, commits: int) -> bool:
+        """Return True for a number of commits at which it takes the progress."""
+        return not commits % self._stride
+
     def add(self, now: Progress) -> None:
         """Take the progress at a commit."""
-        if now.commits % self._stride:
-            return
         self._points.append(now)
         if len(self._points) > self._most:
             self._stride *= 2

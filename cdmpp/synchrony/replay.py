@@ -49,5 +49,5 @@ def replay_job(
     )
     if run.decisions.check_s is not None and loss is None:
         raise UsageError(f"synchrony {synchrony.name} decides by the loss: give a loss curve")
-    simulate(run.start(), run.ended, job.rates)
+    simulate(run.start(), run.ended, job.rates, keep=False)
     return run.outcome()

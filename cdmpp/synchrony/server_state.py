@@ -8,11 +8,9 @@ from cdmpp.synchrony.outcome import ServerShare
 class ServerState:
     """It changes with every transfer and every commit that is added."""
 
-    def __init__(self, n_bytes: float, adding_s: float) -> None:
+    def __init__(self, n_bytes: float) -> None:
         self.bytes = n_bytes
         """Bytes of its part of the parameters."""
-        self.adding_s = adding_s
-        """Seconds in which it adds one commit."""
         self.busy_s = self.queued_s = 0.0
         """Seconds in which it added, and of all commits from their arrival until they were added."""
         self.waiting = 0

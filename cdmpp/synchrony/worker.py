@@ -22,6 +22,7 @@ class Worker:
         "batch_s": numbers(0, 1e9, "seconds", above=True),
         "samples": Limits(1, 2**31, "samples"),
         "spread": numbers(0, 10),
+        "start_s": numbers(0, 1e9, "seconds"),
     }
 
     batch_s: float
@@ -34,6 +35,8 @@ class Worker:
     """It sends over this link, and receives as fast at the same time. No seconds a byte: the link is no limit."""
     interval_s: tuple[float, float] | None = None
     """Interval of ``batch_s``, as a prediction gives it; None: it is known."""
+    start_s: float = 0.0
+    """It begins its first batch so late. Equal workers without a spread that begin together commit together always."""
 
     def __post_init__(self) -> None:
         check_fields(self, "worker.")

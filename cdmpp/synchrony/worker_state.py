@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator
-
-import numpy as np
 
 from cdmpp.synchrony.outcome import WorkerShare
 from cdmpp.synchrony.worker import Worker
-
-_DRAWN = 512
-"""Seconds of batches that are drawn at once."""
 
 
 class WorkerState:
     """It changes with every event of its worker."""
 
-    def __init__(self, worker: Worker, seed: int, number: int) -> None:
+    def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        self.batch_seconds = _batch_seconds(worker, seed, number)
         self.batches = self.commits = self.dropped = 0
         self.waiting_s = self.communication_s = 0.0
         self.staleness: Counter[int] = Counter()
@@ -41,14 +35,14 @@ class WorkerState:
         """Commits of it that have moved the parameters."""
         self.left = 0
         """Servers that it waits for, in the present phase."""
-        self.push_s = self.pushed_s = self.add_s = self.added_s = self.pull_s = np.inf
+        self.push_s = self.pushed_s = self.add_s = self.added_s = self.pull_s = math.inf
         """Times of the commit under way: the push begins and ends, the last server begins and ends to add, the pull
         begins."""
 
     def begin_commit(self) -> None:
         """Its update is complete."""
         self.is_committing, self.weight = True, None
-        self.push_s = self.pushed_s = self.add_s = self.added_s = self.pull_s = np.inf
+        self.push_s = self.pushed_s = self.add_s = self.added_s = self.pull_s = math.inf
         self.update_batches, self.trained = self.trained, 0
         self.update_base, self.base = self.base, self.pulled_base
 
@@ -72,14 +66,3 @@ class WorkerState:
             self.batches, self.batches * self.worker.samples, self.commits, self.dropped, self.waiting_s,
             self.communication_s, dict(sorted(self.staleness.items())), self.sent_bytes, self.received_bytes,
         )  # fmt: skip
-
-
-def _batch_seconds(worker: Worker, seed: int, number: int) -> Iterator[float]:
-    """Seconds of each batch: of a log-normal distribution, since a batch never takes less than no time."""
-    if not worker.spread:
-        while True:
-            yield worker.batch_s
-    generator = np.random.default_rng([seed, number])
-    variance = np.log1p(worker.spread**2)
-    while True:
-        yield from generator.lognormal(np.log(worker.batch_s) - variance / 2, np.sqrt(variance), _DRAWN).tolist()

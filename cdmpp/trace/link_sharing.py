@@ -27,7 +27,7 @@ def begun_s(step: Sequence[MatchedCollective]) -> list[float]:
 def unshared_s(step: Sequence[MatchedCollective]) -> list[float]:
     """Return seconds of the link that each took: with n on its tightest link at a time, an n-th of that time counts.
 
-    The inverse of ``simulate.flow.SharedLinks``, which gives each of n flows an n-th of the rate.
+    The inverse of ``simulate.shared_links.SharedLinks``, which gives each of n flows an n-th of the rate.
     """
     links = [links_of(sorted(one.spans), one.peers) for one in step]
     starts, ends = begun_s(step), [one.end_s for one in step]

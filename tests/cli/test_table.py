@@ -138,5 +138,11 @@ def test_plans_are_calibrated_on_measured_runs(folder, capsys):
     assert 1.5 < float(told.split(", ")[-1].split()[0]) < 2.5
     nominal_s, calibrated_s = (min(plan["step_s"] for plan in one["plans"]) for one in found.values())
     assert 24e-3 < calibrated_s <= 41e-3 and calibrated_s != pytest.approx(nominal_s, rel=0.01)
+    assert "several nodes" not in told
+    (folder / "alone.csv").write_text("plan,global_batch,seconds\none.yaml,2,24e-3\n")
+    nodes = ["plan", "layers.csv", "--device", "v100", "--cluster", "dgx1-v100", "--global-batch", "16"]
+    assert cli.main([*nodes, "--gpus", "16", "--strategies", "data", "--calibrate", "alone.csv", "--json"]) == 0
+    warnings = json.loads(capsys.readouterr().out)["warnings"]
+    assert any("inside a node; no run was on several nodes: links between them are taken" in one for one in warnings)
     assert cli.main([*asked, "--calibrate", "none.csv"]) == 2
     assert "none.csv cannot be read" in capsys.readouterr().err

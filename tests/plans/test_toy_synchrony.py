@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from cdmpp.errors import UsageError
 from cdmpp.plans import plan_on, read_plan, save_plan
 from cdmpp.platform.limits import Limits
 from cdmpp.steps.synchrony import Synchrony
-from cdmpp.synchrony.policies import SYNCHRONIES
+from cdmpp.synchrony.policies import SYNCHRONIES, synchrony_of
 from tests.plans.toy_job import MIB, evaluator, layers
 
 
@@ -43,6 +44,19 @@ def test_exchanges_hide_behind_the_next_step(strategy):
     assert waiting_s > 7e-3 + 4 * MIB * 1e-9
     assert asked.evaluate(stale).iteration_s == pytest.approx(7e-3)
     assert stale.changes(asked.default) == ("updates use gradients of earlier steps",)
+
+
+@pytest.mark.parametrize("name", ["ssp:1", "async"])
+def test_a_plan_takes_a_synchrony_of_steps(name):
+    asked = evaluator(layers((4 * MIB,), (2e-3,)), beta_s=1e-9, default=plan_on(2, "ps"))
+    assert asked.evaluate(replace(asked.default, synchrony=synchrony_of(name))).iteration_s == pytest.approx(7e-3)
+
+
+@pytest.mark.parametrize("name", ["local", "diloco", "backup", "adacomm", "adsp", "r2sp"])
+def test_a_plan_refuses_a_synchrony_that_leaves_out_exchanges(name):
+    asked = evaluator(layers((4 * MIB,), (2e-3,)), beta_s=1e-9, default=plan_on(2, "ps"))
+    with pytest.raises(UsageError, match=f"synchrony {name} decides while a job runs when to exchange"):
+        asked.evaluate(replace(asked.default, synchrony=synchrony_of(name)))
 
 
 def test_it_goes_to_a_file_and_back(tmp_path):

@@ -99,7 +99,7 @@ def test_time_goes_with_bytes_by_rate(seed):
 
 
 def test_what_cannot_flow_is_said():
-    with pytest.raises(DataError, match="'a' sends over link 'wire', whose rate is not given"):
+    with pytest.raises(DataError, match="task 'a': a flow goes over link 'wire', whose rate is not given"):
         simulate([sends("a", 1.0, "wire")])
     with pytest.raises(DataError, match="rate of 0.0 bytes a second"):
         simulate([sends("a", 1.0, "wire")], rates={"wire": 0.0})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from cdmpp.network.eager.divided import CallExchange
@@ -40,21 +40,30 @@ def sized(read: EagerNetwork) -> SizedStep:
     return SizedStep(read.batch, operators, step.calls, step.memory, read.exchanges, step)
 
 
-def at_batch(low: EagerNetwork, high: EagerNetwork, batch: int) -> SizedStep | None:
-    """Return the step at another batch, of the kind that both readings are; None where these do not say it.
+@dataclass(frozen=True, eq=False)
+class TwoReadings:
+    """These are a step at a batch of 2 or more, since one example may have other layouts, and at one example more.
 
     A size of an operator does not depend on the batch, or is in proportion to it; bytes and elements in a row may also
     have a part that is constant. A step whose two readings have other calls, or sizes of another kind (a score for each
     pair of examples), has to be read at each batch.
-
-    Args:
-        low: the step at a batch of 2 or more, since one example may have other layouts.
-        high: the step at one example more.
-        batch: examples, from 2 up.
     """
+
+    low: EagerNetwork
+    high: EagerNetwork
+
+    @cached_property
+    def say_others(self) -> bool:
+        """Whether they have the same calls, but for sizes."""
+        return 2 <= self.low.batch == self.high.batch - 1 and _is_alike(self.low, self.high)
+
+    def at(self, batch: int) -> SizedStep | None:
+        """Return the step at ``batch`` examples, from 2 up; None where the readings do not say it."""
+        return _at_batch(self.low, self.high, batch) if batch > 1 and self.say_others else None
+
+
+def _at_batch(low: EagerNetwork, high: EagerNetwork, batch: int) -> SizedStep | None:
     step, other = _step(low), _step(high)
-    if batch < 2 or low.batch < 2 or high.batch != low.batch + 1 or not _is_alike(low, high):
-        return None
     more = batch - low.batch
     made: dict[tuple[str, str, float, float], EagerOperator | None] = {}
     operators: list[EagerOperator] = []

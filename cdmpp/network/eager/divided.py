@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cdmpp.errors import CdmppError
+from cdmpp.network.eager.without_values import runs
 from cdmpp.network.training_step import StepCall
 from cdmpp.operators.aten import name_of, place_of_node
 from cdmpp.operators.aten_convolution import CONVOLUTIONS, Convolution, geometry_of
@@ -65,11 +66,10 @@ class LocalGraph:
     def __init__(self, exported: Any) -> None:
         """Begin with an ``ExportedProgram``, which is left as it is."""
         import torch
-        from torch._subclasses.fake_tensor import FakeTensorMode
 
         self.exported, self.graph = exported, torch.fx.Graph()
         self.parameters = exported.graph_signature.inputs_to_parameters
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.runs = runs()
         self.nodes: dict[Any, Any] = {}
         """Node of the whole graph -> that of one rank."""
         self.learns = set[Any]()
@@ -84,8 +84,8 @@ class LocalGraph:
 
         new = self.graph.create_node("placeholder", old.target, name=old.name)
         value, parameter = old.meta.get("val"), self.parameters.get(old.name)
-        if isinstance(value, torch.Tensor):
-            with self.mode:
+        if isinstance(value, torch.Tensor) and not (shape is None and self.runs.made(value)):
+            with self.runs.mode:
                 value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
                 value = value if shape is None else torch.empty(tuple(shape), dtype=value.dtype)
         if parameter is not None and shape is not None:
@@ -103,7 +103,7 @@ class LocalGraph:
             return self._done(old, self.graph.output(torch.fx.map_arg(old.args[0], self.nodes.__getitem__)), old.meta)
         if old.op == "get_attr":
             value = operator.attrgetter(old.target)(self.exported.graph_module)
-            value = self.mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
+            value = self.runs.mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
             new = self.graph.create_node("get_attr", old.target, name=old.name)
             return self._done(old, new, {**old.meta, "val": value})
         own = self.arguments(old)
@@ -121,16 +121,11 @@ class LocalGraph:
 
         ``CdmppError``: it cannot run on what one rank has.
         """
-        import torch
         from torch.fx import map_arg
-        from torch.utils._pytree import tree_map_only
 
         new = self.graph.create_node("call_function", target, tuple(args), dict(kwargs), name=name or None)
-        given = map_arg((new.args, new.kwargs), lambda node: node.meta["val"])
-        given = tree_map_only(torch.device, lambda _: torch.device("cpu"), given)
         try:
-            with self.mode, torch.no_grad():
-                value = target(*given[0], **given[1])
+            value = self.runs.run(target, *map_arg((new.args, new.kwargs), lambda node: node.meta["val"]))
         except Exception as error:
             self.graph.erase_node(new)
             raise CdmppError(

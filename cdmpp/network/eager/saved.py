@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from cdmpp.errors import UnsupportedProgramError
+from cdmpp.network.eager.saved_form import Form, form_of, forms
+from cdmpp.network.eager.without_values import key_of, on_cpu, told
 from cdmpp.operators.aten_layout import arguments_of, tensors_in
 from cdmpp.programs.refusal import first_line
 from cdmpp.programs.regions import gradients_on
@@ -43,6 +46,10 @@ class Autograd:
         self.values = dict[Any, Any]()
         self.storages = dict[int, Any]()
         """Number -> storage, which lives here: its number is that of no other."""
+        self.unseen = 0
+        """Buffers below 0 are of nodes whose like ran before, so that they have no storage here."""
+        self.new = set[int]()
+        """Numbers of those that the last node made."""
         self.given = set[int]()
         """Numbers of parameters, buffers, constants and inputs."""
 
@@ -69,16 +76,41 @@ class Autograd:
 
     def run(self, node: Any) -> Saved:
         """Run a call of the graph. ``UnsupportedProgramError`` names the operator that needs values."""
-        import torch
         from torch.fx import map_arg
-        from torch.utils._pytree import tree_map_only
 
-        args, kwargs = tree_map_only(
-            torch.device, lambda _: torch.device("cpu"), map_arg((node.args, node.kwargs), self.values.__getitem__)
+        args, kwargs = on_cpu(map_arg((node.args, node.kwargs), self.values.__getitem__))
+        mutates = getattr(getattr(node.target, "_schema", None), "is_mutable", False)
+        key, labels = None, dict[int, int]()
+        if not mutates:
+
+            def described(tensor: Any) -> Any:
+                label = labels.setdefault(self._number(tensor), len(labels))
+                return told(tensor), tensor.requires_grad, label
+
+            key = node.target, self.kind, gradients_on(node), key_of((args, kwargs), described)
+        self.new.clear()
+        known = forms().get(key)
+        if known is None:
+            found, packed, last = self._run(node, args, kwargs)
+            if key is not None and (form := form_of(found, self._number, self.new, packed, last, labels)):
+                forms().put(key, form)
+        else:
+            found, packed = self._again(known, [*labels])
+            last = known.last
+        self.values[node] = found
+        written = {self._number(one): one.untyped_storage().nbytes() for one in tensors_in(found)}
+        made_now = {number: size for number, size in written.items() if mutates or number in self.new}
+        results, kept = (
+            {key: size for key, size in one.items() if key not in self.given} for one in (made_now, packed)
         )
+        return Saved(results, kept, last)
+
+    def _run(self, node: Any, args: Any, kwargs: Any) -> tuple[Any, dict[int, int], str]:
+        """What a node gives, the bytes of the buffers that its backward pass reads, and ``Saved.last``."""
+        import torch
+
         function = _on_gpus(node) if self.kind == "gpu" else None
-        known, packed, kernels = set(self.storages), dict[int, int](), _kernels()
-        at = list[int]()
+        packed, kernels, at = dict[int, int](), _kernel_mode()(), list[int]()
 
         def pack(tensor: Any) -> Any:
             packed[self._number(tensor)] = tensor.untyped_storage().nbytes()
@@ -87,19 +119,23 @@ class Autograd:
         hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed)
         try:
             with self.mode, kernels, torch.set_grad_enabled(gradients_on(node)), hooks:
-                result = (function or node.target)(*args, **kwargs)
+                found = (function or node.target)(*args, **kwargs)
         except Exception as error:
             raise UnsupportedProgramError(
                 f"what autograd keeps of {node.target} ({node.name}) cannot be known without values: "
                 f"{first_line(error)}"
             ) from error
-        self.values[node] = result
-        mutates = getattr(getattr(node.target, "_schema", None), "is_mutable", False)
-        written = {self._number(one): one.untyped_storage().nbytes() for one in tensors_in(result)}
-        made = {number: size for number, size in written.items() if mutates or number not in known}
         last = "" if not at else BEFORE if not at[-1] else AFTER if at[-1] == kernels.count else WITHIN
-        made, kept = ({key: size for key, size in one.items() if key not in self.given} for one in (made, packed))
-        return Saved(made, kept, last)
+        return found, packed, last
+
+    def _again(self, form: Form, given: list[int]) -> tuple[Any, dict[int, int]]:
+        """What a run of the same form gives, and what is kept of it; ``given``: the storages of its arguments."""
+        values = form.values(self.mode)
+        numbers = [self._number(one) for one in values if one is not None]
+        self.unseen -= len(form.kept)
+        of = {"argument": given.__getitem__, "result": numbers.__getitem__, "own": self.unseen.__add__}
+        kept = {of[where](place): size for where, place, size in form.kept}
+        return values[0] if form.many is None else form.many(values), kept
 
     def storages_of(self, node: Any) -> list[tuple[int, bool]]:
         """Storages that tensors of a node lie in, by number, and whether a tensor is all of its storage."""
@@ -112,8 +148,11 @@ class Autograd:
 
     def _number(self, tensor: Any) -> int:
         storage = tensor.untyped_storage()
-        self.storages[storage._cdata] = storage
-        return int(storage._cdata)
+        number = int(storage._cdata)
+        if number not in self.storages:
+            self.storages[number] = storage
+            self.new.add(number)
+        return number
 
 
 def overwritten_by(node: Any) -> list[Any]:
@@ -126,8 +165,9 @@ def overwritten_by(node: Any) -> list[Any]:
     return [one for value in found for one in (value if isinstance(value, list | tuple) else [value]) if one]
 
 
-def _kernels() -> Any:
-    """A mode that counts the kernels that run under it."""
+@cache
+def _kernel_mode() -> Any:
+    """A class of modes, each of which counts the kernels that run under it."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Kernels(TorchDispatchMode):
@@ -137,7 +177,7 @@ def _kernels() -> Any:
             self.count += func.namespace == "aten" and not func.is_view
             return func(*args, **(kwargs or {}))
 
-    return Kernels()
+    return Kernels
 
 
 def _on_gpus(node: Any) -> Callable[..., Any] | None:

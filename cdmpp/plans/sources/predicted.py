@@ -11,7 +11,7 @@ from typing import Any
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, UsageError
 from cdmpp.network.compose import flag_warnings
-from cdmpp.network.eager.batches import SizedStep, at_batch, sized
+from cdmpp.network.eager.batches import SizedStep, TwoReadings, sized
 from cdmpp.network.eager.launch import host_warnings, started_s
 from cdmpp.network.eager.price import Price, priced_by, prices_of
 from cdmpp.network.eager.read import EagerNetwork
@@ -60,6 +60,7 @@ class PredictedSource(StepSource):
         self.predictor, self.model = (runtime or EagerRuntime()).predictor(device)
         self._exported = dict[int, ExportedStep]()
         self._read = dict[tuple[int, _Split], EagerNetwork]()
+        self._pairs = dict[_Split, TwoReadings]()
         self._steps = dict[tuple[int, _Split], SizedStep]()
         self._prices = dict[EagerOperator, Price]()
         self._reasons = dict[_Split, str]()
@@ -114,10 +115,14 @@ class PredictedSource(StepSource):
         if (batch, split) not in self._steps:
             found = None
             if batch > 1:
-                low, high = self._at(self._low, split), self._at(self._low + 1, split)
-                found = sized(low) if batch == self._low else at_batch(low, high, batch)
+                found = sized(self._at(batch, split)) if batch == self._low else self._readings(split).at(batch)
             self._steps[batch, split] = found or sized(self._at(batch, split))
         return self._steps[batch, split]
+
+    def _readings(self, split: _Split) -> TwoReadings:
+        if split not in self._pairs:
+            self._pairs[split] = TwoReadings(self._at(self._low, split), self._at(self._low + 1, split))
+        return self._pairs[split]
 
     def _at(self, batch: int, split: _Split) -> EagerNetwork:
         if (batch, split) not in self._read:

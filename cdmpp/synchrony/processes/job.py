@@ -74,7 +74,7 @@ def run(
     with ExitStack() as stack:
         try:
             shares = stack.enter_context(quota.quotas([one.cpu_share for one in workers]))
-            spots = _spots(stack, [*servers, *workers])
+            spots = _spots(stack, servers, workers)
         except RuntimeError as error:
             raise UsageError(
                 f"the limits of the job cannot be set here: {error}. Leave out cpu_share and mbit to run without limits"
@@ -106,12 +106,14 @@ def run(
     )
 
 
-def _spots(stack: ExitStack, places: Sequence[WorkerPlace | ServerPlace]) -> Sequence[namespaces.Place | None]:
-    """Make a namespace for every process where any link has a rate."""
-    rates = [one.mbit for one in places]
+def _spots(
+    stack: ExitStack, servers: Sequence[ServerPlace], workers: Sequence[WorkerPlace]
+) -> Sequence[namespaces.Place | None]:
+    """Make a namespace for every process where any link has a rate: those of the servers, then those of the workers."""
+    rates = [*(one.mbit for one in servers), *(one.mbit for one in workers)]
     if all(rate is None for rate in rates):
-        return [None for _ in places]
-    return stack.enter_context(namespaces.links(rates))
+        return [None for _ in rates]
+    return stack.enter_context(namespaces.links(rates, fair=len(servers)))
 
 
 @dataclass

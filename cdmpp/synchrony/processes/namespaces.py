@@ -53,10 +53,11 @@ def why_not() -> str | None:
 
 
 @contextmanager
-def links(mbits: Sequence[float | None]) -> Iterator[tuple[Place, ...]]:
+def links(mbits: Sequence[float | None], fair: int = 0) -> Iterator[tuple[Place, ...]]:
     """Make one place for each of ``mbits``: Mbit/s out of it and into it; None leaves a link unlimited.
 
-    The token bucket holds 32 KB, so that little goes free.
+    The token bucket holds 32 KB, so that little goes free. The links of the first ``fair`` places are shared equally by
+    the other places that use them at the same time; all others serve packets in the order in which they come.
 
     Raises:
         RuntimeError: what is missing, or what the kernel refused.
@@ -84,7 +85,7 @@ def links(mbits: Sequence[float | None]) -> Iterator[tuple[Place, ...]]:
             _run(*place.command, "ip", "link", "set", "lo", "up")
             _run(*place.command, "ip", "link", "set", "eth0", "up")
             if mbit is not None:
-                limit(place, mbit)
+                limit(place, mbit, [one.address for one in places if one != place] if rank < fair else [])
         yield places
     finally:
         for place in places:
@@ -93,11 +94,29 @@ def links(mbits: Sequence[float | None]) -> Iterator[tuple[Place, ...]]:
         _run("ip", "link", "del", bridge, fail=False)
 
 
-def limit(place: Place, mbit: float) -> None:
-    """Hold the link of a place to ``mbit`` Mbit/s each way, also while something runs there."""
-    words = ("root", "tbf", "rate", f"{round(1e6 * mbit)}bit", "burst", "32kb", "latency", "400ms")
-    _run("tc", "qdisc", "replace", "dev", place.outer, *words)
-    _run(*place.command, "tc", "qdisc", "replace", "dev", "eth0", *words)
+def limit(place: Place, mbit: float, peers: Sequence[str] = ()) -> None:
+    """Hold the link of a place to ``mbit`` Mbit/s each way, also while something runs there.
+
+    ``peers``: addresses that share it equally; without them packets are served in the order in which they come.
+    """
+    for inside, device, end in (((), place.outer, "src"), (place.command, "eth0", "dst")):
+        _limit(inside, device, mbit, end, peers)
+
+
+def _limit(inside: Sequence[str], device: str, mbit: float, end: str, peers: Sequence[str]) -> None:
+    """Hold what leaves by ``device`` to a rate; ``peers``: addresses (``end``: src or dst) that share it."""
+    rate, root = f"{round(1e6 * mbit)}bit", ("replace", "dev", device, "root")
+    if not peers:
+        _run(*inside, "tc", "qdisc", *root, "tbf", "rate", rate, "burst", "32kb", "latency", "400ms")
+        return
+    limits, add = ("ceil", rate, "burst", "32kb", "cburst", "32kb"), ("add", "dev", device)
+    _run(*inside, "tc", "qdisc", *root, "handle", "1:", "htb", "default", "1")
+    _run(*inside, "tc", "class", *add, "parent", "1:", "classid", "1:ffff", "htb", "rate", rate, *limits)
+    for number, address in enumerate(peers, start=1):
+        part = f"{round(1e6 * mbit / len(peers))}bit"
+        _run(*inside, "tc", "class", *add, "parent", "1:ffff", "classid", f"1:{number:x}", "htb", "rate", part, *limits)
+        match = ("protocol", "ip", "u32", "match", "ip", end, f"{address}/32", "flowid", f"1:{number:x}")
+        _run(*inside, "tc", "filter", *add, "parent", "1:", *match)
 
 
 def sweep() -> None:

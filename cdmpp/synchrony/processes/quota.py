@@ -1,4 +1,4 @@
-"""CPU quotas: a control group for each process, in which the kernel lets it run for a share of every period."""
+"""CPU quotas: a control group for each process, which has a share of every period, before others, and no more."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from pathlib import Path
 PERIOD_US = 5000
 """Length of a period, so short that a batch sees many of them; longer where the quota would be less than a ms."""
 _LEAST_QUOTA_US = 1000  # the kernel's own limit
+_MOST_WEIGHT = {True: "10000", False: "262144"}
+"""The largest weight of a group, of version 2 or 1: a process has its share before others have the rest."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,9 @@ def _make(name: str, share: float) -> Quota:
         quota_us, period_us = quota.times_us
         if is_v2:
             (quota.folder / "cpu.max").write_text(f"{quota_us} {period_us}")
+            (quota.folder / "cpu.weight").write_text(_MOST_WEIGHT[is_v2])
         else:
+            (quota.folder / "cpu.shares").write_text(_MOST_WEIGHT[is_v2])
             (quota.folder / "cpu.cfs_period_us").write_text(str(period_us))
             (quota.folder / "cpu.cfs_quota_us").write_text(str(quota_us))
     except OSError as error:

@@ -34,6 +34,21 @@ def test_links_are_limited_and_deleted():
     assert not {one.namespace, other.namespace} & _namespaces()
 
 
+@pytest.mark.netns
+def test_a_shared_link_has_a_part_for_each_peer():
+    if reason := namespaces.why_not():
+        pytest.skip(reason)
+    with namespaces.links([60, 100, 100], fair=1) as (shared, *others):
+        listed = subprocess.run([*shared.command, "tc", "class", "show", "dev", "eth0"], capture_output=True, text=True)
+        parts = [line for line in listed.stdout.splitlines() if "rate 30Mbit ceil 60Mbit" in line]
+        assert len(parts) == 2
+        filters = [*shared.command, "tc", "filter", "show", "dev", "eth0"]
+        listed = subprocess.run(filters, capture_output=True, text=True)
+        for other in others:
+            address = bytes(map(int, other.address.split("."))).hex()
+            assert f"match {address}/ffffffff at 16" in listed.stdout  # where a packet goes to
+
+
 def _namespaces() -> set[str]:
     return {path.name for path in Path("/run/netns").glob("*")}
 

@@ -1,23 +1,25 @@
-"""Plans judged by closed form a CPU second: all ways to train a network as large as GPT-3 175B."""
+"""GPT-3 175B as a source of steps: blocks whose seconds are given, and the network itself with predicted kernels."""
 
 from __future__ import annotations
 
-import time
+import json
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
-from timing import finish
-
-from cdmpp.collectives.topology import topology_of
+from cdmpp import devices
+from cdmpp.collectives.topology import Topology, topology_of
 from cdmpp.network.training_step import StepMemory
+from cdmpp.network.workload import Workload
 from cdmpp.plans.degrees import ParallelDegrees
-from cdmpp.plans.question import Question
+from cdmpp.plans.sources.predicted import PredictedSource
 from cdmpp.plans.sources.source import RankWork, StepSource
 from cdmpp.steps.from_layers import Layer, graph_of_layers
 
-BLOCKS, WIDTH, TOKENS, BATCH = 96, 12288, 2048, 2048
+BLOCKS, WIDTH, HEADS, TOKENS, WORDS = 96, 12288, 96, 2048, 51200
+DEVICE, CLUSTER = "h100", "dgx-h100"
 FLOPS_PER_S = 3e13
-"""What a device reaches in float32."""
+"""What a device reaches in float32, where seconds are given."""
 
 
 class Blocks(StepSource):
@@ -37,20 +39,16 @@ class Blocks(StepSource):
         return {"pp": BLOCKS}
 
 
-def main() -> None:
-    rows = []
-    for ranks in (512, 1024, 4096):
-        question = Question(
-            Blocks(), lambda count: topology_of(count, "h100", cluster="dgx-h100", can_grow=True), ranks, BATCH,
-            memory_limit_bytes=80e9, is_gpu=True,
-        )  # fmt: skip
-        start_s = time.process_time()
-        judged = question.judged()
-        seconds = time.process_time() - start_s
-        plans = len(judged.plans)
-        rows.append({"ranks": ranks, "plans": plans, "fit": int(judged.fits.sum()), "cpu_s": seconds})
-    finish(rows)
+def predicted(folder: Path) -> PredictedSource:
+    """The whole language model, without values for its weights; its config is written into ``folder``."""
+    config = {
+        "model_type": "gpt2", "n_embd": WIDTH, "n_layer": BLOCKS, "n_head": HEADS, "n_positions": TOKENS,
+        "vocab_size": WORDS,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    workload = Workload(f"hf:{folder}", loss="model", sequence=TOKENS, optimizer="adam")
+    return PredictedSource(workload, devices.get(DEVICE))
 
 
-if __name__ == "__main__":
-    main()
+def links(ranks: int) -> Topology:
+    return topology_of(ranks, devices.get(DEVICE), cluster=CLUSTER, can_grow=True)

@@ -1,0 +1,1 @@
+"""Plans judged by closed form beside those of other projects, in one process: ``docs/results/peers.md``."""
