@@ -71,6 +71,15 @@ class CollectiveModel:
 
     def systems(self, backend: str, kind: str, link: str, ranks: int) -> tuple[str, ...]:
         """List measured systems with such a link: first those with as many ranks, then those with most curves."""
+        if (key := (backend, kind, link, ranks)) not in self._systems:
+            self._systems[key] = self._measured(*key)
+        return self._systems[key]
+
+    @cached_property
+    def _systems(self) -> dict[tuple[str, str, str, int], tuple[str, ...]]:
+        return {}
+
+    def _measured(self, backend: str, kind: str, link: str, ranks: int) -> tuple[str, ...]:
         own = [curve for curve in self.curves if (curve.backend, curve.link, curve.nodes) == (backend, link, 1)]
         fit = [curve for curve in own if curve.kind == kind]
         count = {curve.system: sum(other.system == curve.system for other in own) for curve in fit}
@@ -80,8 +89,15 @@ class CollectiveModel:
     def check(self, link: Interconnect, ranks: int, backend: str) -> None:
         """Raise ``CdmppError`` where ``backend`` does not send over ``link``, or so many are not joined nor timed."""
         if ranks > 1:
-            counts = [curve.ranks for curve in self.curves if curve.link == link.name and curve.backend == backend]
-            link.check(ranks, backend, max(counts, default=0))
+            link.check(ranks, backend, self._most_ranks.get((link.name, backend), 0))
+
+    @cached_property
+    def _most_ranks(self) -> dict[tuple[str | None, str], int]:
+        """Link and back end -> most ranks that were timed there."""
+        found = dict[tuple[str | None, str], int]()
+        for one in self.curves:
+            found[one.link, one.backend] = max(one.ranks, found.get((one.link, one.backend), 0))
+        return found
 
     def predict(
         self, collective: Collective, link: str | Interconnect, system: str | None = None, shared_by: float = 1.0

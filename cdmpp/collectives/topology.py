@@ -20,7 +20,7 @@ from cdmpp.collectives.algorithms import ring
 from cdmpp.collectives.cluster import Cluster
 from cdmpp.collectives.collective import RANKS, Collective, check_backend
 from cdmpp.collectives.collective_model import CollectiveEstimate, shipped
-from cdmpp.collectives.cost_curve import cost_curve
+from cdmpp.collectives.cost_curve import CostCurve
 from cdmpp.collectives.curve import Curve
 from cdmpp.collectives.group_shape import GroupShape, alike, check_members
 from cdmpp.collectives.interconnect import AlphaBeta, Interconnect
@@ -158,19 +158,22 @@ class Topology:
             sizes: bytes as ``KINDS`` counts them, of any shape; 0 takes no time.
             members: as of ``cost``.
         """
+        return self._curve(kind, members).at(sizes)
+
+    def start_up_s(self, kind: str, members: Sequence[int]) -> float:
+        """Return the seconds of a collective of one byte."""
+        return self._curve(kind, members).least_s
+
+    def _curve(self, kind: str, members: Sequence[int]) -> CostCurve:
         shape = self.shape(members)
         if (kind, shape) not in self._curves:
-            self._curves[kind, shape] = cost_curve(
+            self._curves[kind, shape] = CostCurve(
                 lambda size: self._of_shape(Collective(kind, size, shape.ranks, self.backend), shape).latency_s
             )
-        knots, seconds = self._curves[kind, shape]
-        asked = np.asarray(sizes, np.float64)
-        slope = (seconds[-1] - seconds[-2]) / (knots[-1] - knots[-2])
-        found = np.interp(asked, knots, seconds) + np.maximum(asked - knots[-1], 0.0) * slope
-        return np.where(asked > 0, found, 0.0)
+        return self._curves[kind, shape]
 
     @cached_property
-    def _curves(self) -> dict[tuple[str, GroupShape], tuple[np.ndarray, np.ndarray]]:
+    def _curves(self) -> dict[tuple[str, GroupShape], CostCurve]:
         return {}
 
     @cached_property
