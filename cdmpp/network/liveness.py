@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cdmpp.network.graph import NetworkGraph
 
@@ -26,53 +29,84 @@ class Written(Protocol):
         """The backward pass reads so many of them; None: all, if it reads any."""
 
 
-def alive_of(
-    calls: Sequence[Written],
-    runs: Sequence[tuple[int, bool]],
-    to_end: Collection[int] = (),
-    held: Mapping[int, int] = MappingProxyType({}),
-) -> list[tuple[int, int]]:
-    """Return the bytes alive while each run writes its result, and after it: a result lives until its last reader ran.
+@dataclass(frozen=True)
+class Lifetimes:
+    """Which runs read what the calls of one order wrote, for the last time: a result lives until its last reader ran.
 
     A call that writes no bytes works in place: whoever reads it reads the first result that it reads itself.
-
-    Args:
-        calls: all calls.
-        runs: place of each call as they run, and whether it reads only what autograd saved. A call that runs twice
-            writes twice, and the second result is read from then on.
-        to_end: places of calls whose results live to the end.
-        held: place of a call -> so many bytes of what its first run writes live to the end.
     """
-    latest = dict[int, int]()
-    """Place -> the run whose bytes are read."""
-    ends = {False: list(range(len(runs))), True: list(range(len(runs)))}
-    for run, (place, reads_saved) in enumerate(runs):
-        for source in calls[place].inputs:
-            if source in latest:
-                ends[reads_saved][latest[source]] = run
-        first = calls[place].inputs[0] if calls[place].inputs else place
-        latest[place] = run if calls[place].output_bytes else latest.get(first, run)
-    for place in to_end:
-        if place in latest:
-            ends[False][latest[place]] = len(runs)
-    freed, left = Counter[int](), dict(held)
-    for run, (place, _) in enumerate(runs):
-        size, saved = calls[place].output_bytes, calls[place].saved_bytes
-        saved = size if saved is None else saved
-        stays = left.pop(place, 0)
-        freed[ends[False][run]] += max(size - saved - stays, 0)
-        freed[max(ends[False][run], ends[True][run])] += saved - min(max(stays - (size - saved), 0), saved)
-    alive, found = 0, list[tuple[int, int]]()
-    for run, (place, _) in enumerate(runs):
-        alive += calls[place].output_bytes
-        found.append((alive, alive - freed[run]))
-        alive -= freed[run]
-    return found
+
+    places: NDArray[np.int64]
+    """Place of each run among the calls."""
+    ends: NDArray[np.int64]
+    """The last run that reads all of what each run wrote; the run itself if none does."""
+    saved_ends: NDArray[np.int64]
+    """The same of runs that read what autograd saved."""
+    latest: Mapping[int, int]
+    """Place of a call -> the run whose bytes are read from then on."""
+
+    @classmethod
+    def of(cls, calls: Sequence[Written], runs: Sequence[tuple[int, bool]]) -> Lifetimes:
+        """Follow the calls.
+
+        Args:
+            calls: all calls.
+            runs: place of each call as they run, and whether it reads only what autograd saved. A call that runs twice
+                writes twice, and the second result is read from then on.
+        """
+        latest = dict[int, int]()
+        ends = {False: list(range(len(runs))), True: list(range(len(runs)))}
+        for run, (place, reads_saved) in enumerate(runs):
+            call, own = calls[place], ends[reads_saved]
+            for source in call.inputs:
+                if source in latest:
+                    own[latest[source]] = run
+            first = call.inputs[0] if call.inputs else place
+            latest[place] = run if call.output_bytes else latest.get(first, run)
+        places = np.array([place for place, _ in runs], np.int64)
+        return cls(places, np.array(ends[False], np.int64), np.array(ends[True], np.int64), latest)
+
+    def alive(
+        self,
+        sizes: NDArray[np.int64],
+        saved: NDArray[np.int64],
+        to_end: Collection[int] = (),
+        held: Mapping[int, int] = MappingProxyType({}),
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the bytes alive while each run writes its result, and after it.
+
+        Args:
+            sizes: bytes that each call writes.
+            saved: bytes of them that the backward pass reads, if it reads any.
+            to_end: places of calls whose results live to the end.
+            held: place of a call -> so many bytes of what its first run writes live to the end.
+        """
+        if not len(self.places):
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        ends, stays = self.ends.copy(), np.zeros(len(self.places), np.int64)
+        ends[[self.latest[place] for place in to_end if place in self.latest]] = len(ends)
+        for place, size in held.items():
+            stays[np.flatnonzero(self.places == place)[:1]] = size
+        all_of, kept = sizes[self.places], saved[self.places]
+        freed = np.zeros(len(ends) + 1, np.int64)
+        np.add.at(freed, ends, np.maximum(all_of - kept - stays, 0))
+        over = np.minimum(np.maximum(stays - (all_of - kept), 0), kept)
+        np.add.at(freed, np.maximum(ends, self.saved_ends), kept - over)
+        written, gone = np.cumsum(all_of), np.cumsum(freed[:-1])
+        return written - gone + freed[:-1], written - gone
+
+
+def bytes_of(calls: Sequence[Written]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the bytes that each call writes, and those of them that the backward pass reads, if it reads any."""
+    sizes = np.array([one.output_bytes for one in calls], np.int64)
+    saved = [one.output_bytes if one.saved_bytes is None else one.saved_bytes for one in calls]
+    return sizes, np.array(saved, np.int64)
 
 
 def peak_of(calls: Sequence[Written], runs: Sequence[tuple[int, bool]], to_end: Collection[int] = ()) -> int:
-    """Return the most bytes alive at a time, of what ``alive_of`` returns."""
-    return max((during for during, _ in alive_of(calls, runs, to_end)), default=0)
+    """Return the most bytes alive at a time; arguments as of ``Lifetimes``."""
+    during, _ = Lifetimes.of(calls, runs).alive(*bytes_of(calls), to_end)
+    return int(during.max(initial=0))
 
 
 def peak_activation_bytes(graph: NetworkGraph, order: Sequence[int]) -> int:

@@ -6,6 +6,9 @@ in blocks of 2 MiB, those below 10 MiB in blocks of 20 MiB, larger ones in block
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cdmpp.plans.sizes import MIB
 
 _SMALLEST, _LARGE, _LARGE_STEP = 512, 10 * MIB, 2 * MIB
@@ -16,7 +19,8 @@ CONTEXT = 500 * MIB
 assumption, not measured by us; buffers of NCCL come on top and are unknown."""
 
 
-def taken_bytes(n_bytes: int) -> int:
-    """Return the bytes of the block for one tensor."""
-    step = _LARGE_STEP if n_bytes >= _LARGE else _SMALLEST
-    return -(-n_bytes // step) * step
+def taken_bytes(n_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the bytes of the block for each tensor."""
+    step = np.where(n_bytes >= _LARGE, _LARGE_STEP, _SMALLEST)
+    found: NDArray[np.int64] = -(-n_bytes // step) * step
+    return found

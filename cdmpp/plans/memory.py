@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from cdmpp.network.liveness import alive_of
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.allocator import CONTEXT, PARTLY_FILLED, taken_bytes
-from cdmpp.plans.cut_places import result_bytes
+from cdmpp.plans.live_bytes import Bytes, LiveBytes, RunOrder
 from cdmpp.plans.plan import Plan
-from cdmpp.steps.step_graph import Gradient, Op, RankGraph
+from cdmpp.steps.step_graph import Op, RankGraph
 from cdmpp.steps.strategy import RankBytes
-from cdmpp.steps.transforms.recompute import run_order
-
-Bytes = Any
-"""A number of bytes, or an array with one for each plan."""
-
-
-@dataclass(frozen=True)
-class LiveBytes:
-    """Results that live while one rank runs the forward and the backward pass of one micro-batch."""
-
-    saved: Bytes
-    """They live from the forward into the backward pass."""
-    passes: Bytes
-    """Most bytes alive at a time, where each gradient goes to a place of its own at once."""
-    with_gradients: Bytes
-    """The same where gradients live to the end of the backward pass."""
-    gradients: Bytes
-    """Bytes of gradients among ``with_gradients``."""
-    outputs: Bytes = 0
-    """Bytes of what a stage hands on; ``torch.distributed.pipelining`` keeps it to the end of the backward pass."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +134,10 @@ class Memory:
     """True if PyTorch's caching allocator and the context of a GPU count."""
     outputs: tuple[int, ...] = ()
     """Places of the ops whose results a stage of a pipeline hands on."""
+    ops: tuple[Op, ...] | None = None
+    """Ops of another micro-batch, which are the same but for their bytes; None: those of ``rank``."""
     _live: dict[tuple[tuple[str, ...], bool], LiveBytes] = field(default_factory=dict, compare=False, repr=False)
+    _orders: dict[tuple[str, ...], RunOrder] = field(default_factory=dict, compare=False, repr=False)
 
     def live(self, recomputed: tuple[str, ...] = (), is_taken: bool = False) -> LiveBytes:
         """Return the results alive in the passes, without those of the update, which writes in place.
@@ -168,7 +150,8 @@ class Memory:
             is_taken: whether bytes are those that the allocator takes.
         """
         if (key := (recomputed, is_taken)) not in self._live:
-            found, unmade = _live(self.rank, self.outputs, recomputed, is_taken), self._unmade_bytes
+            found = self._found(recomputed, self.outputs, is_taken)
+            unmade = self._unmade_bytes
             made = replace(found, with_gradients=found.with_gradients + unmade, gradients=found.gradients + unmade)
             self._live[key] = made
         return self._live[key]
@@ -191,7 +174,11 @@ class Memory:
         found = peak_parts(self.held, own, self.live(plan.recompute), *schedule)
         if self.is_gpu:
             taken = peak_parts(self.held, own, self.live(plan.recompute, is_taken=True), *schedule)
-            rounding = taken.peak_bytes - found.peak_bytes + rounded_bytes(self.held, self.rank.gradients, own)
+            rounding = (
+                taken.peak_bytes
+                - found.peak_bytes
+                + rounded_bytes(self.held, Counter(one.bytes for one in self.rank.gradients), own)
+            )
             found = replace(found, rounding=rounding, context=CONTEXT)
         return MemoryParts(*(int(getattr(found, one.name)) for one in fields(found)))
 
@@ -202,54 +189,29 @@ class Memory:
     @cached_property
     def _unmade_bytes(self) -> int:
         """Bytes of gradients that no call writes, where the backward pass is a ratio of the forward pass."""
-        return max(0, self.held.live_bytes - _live(self.rank, (), (), False).with_gradients)
+        if not self.held.live_bytes:
+            return 0
+        return max(0, self.held.live_bytes - self._found((), (), False).with_gradients)
+
+    def _found(self, recomputed: tuple[str, ...], outputs: tuple[int, ...], is_taken: bool) -> LiveBytes:
+        if recomputed not in self._orders:
+            self._orders[recomputed] = RunOrder.of(self.rank, recomputed)
+        return self._orders[recomputed].live(self.ops or self.rank.ops, outputs, is_taken)
+
+    def sized(self, held: StepMemory, ops: tuple[Op, ...]) -> Memory:
+        """Return the memory of another micro-batch: it runs ops that are the same but for their bytes."""
+        return replace(self, held=held, ops=ops, _live={})
 
 
-def rounded_bytes(held: StepMemory, gradients: Sequence[Gradient], own: RankBytes) -> int:
+def rounded_bytes(held: StepMemory, gradients: Mapping[int, int], own: RankBytes) -> int:
     """Count what the allocator of a GPU takes on top for parameters, states and gradients, and in its first blocks.
 
     Args:
         held: what a rank would hold if it were the only one of its stage.
-        gradients: those of the stage.
+        gradients: bytes of a gradient of the stage -> how many have as many.
         own: what the rank holds under its strategy.
     """
     share = own.parameter_bytes / (held.parameter_bytes or 1)
     copies = 1 + own.holds_gradients + round(held.state_bytes / (held.gradient_bytes or 1))
-    sizes = [round(one.bytes * share) for one in gradients]
-    return PARTLY_FILLED + copies * sum(taken_bytes(size) - size for size in sizes)
-
-
-def _live(rank: RankGraph, outputs: tuple[int, ...], recomputed: tuple[str, ...], is_taken: bool) -> LiveBytes:
-    ops = [_taken(op) for op in rank.ops] if is_taken else rank.ops
-    order = [(place, again) for place, again in run_order(rank, recomputed) if ops[place].phase != "update"]
-    runs = [
-        (place, ops[place].phase == "backward" and not (ops[place].is_recomputed or again)) for place, again in order
-    ]
-    handed_on = {place: result_bytes(ops[place]) for place in (_written(ops, one) for one in outputs)}
-    passes = alive_of(ops, runs, (), handed_on)
-    forward = [run for run, (place, again) in enumerate(order) if ops[place].phase == "forward" and not again]
-    made = {one.ready_after for one in rank.gradients if one.is_used}
-    kept = alive_of(ops, runs, made, handed_on)
-    peak = max(range(len(runs)), key=lambda run: kept[run][0], default=0)
-    return LiveBytes(
-        passes[forward[-1]][1] if forward else 0,
-        max((during for during, _ in passes), default=0),
-        kept[peak][0] if kept else 0,
-        sum(ops[place].output_bytes for place, _ in order[: peak + 1] if place in made),
-        sum(handed_on.values()),
-    )
-
-
-def _written(ops: Sequence[Op], place: int) -> int:
-    """Place of the op that wrote the bytes of a result: one that works in place hands on what it reads."""
-    while not ops[place].output_bytes and ops[place].inputs:
-        place = ops[place].inputs[0]
-    return place
-
-
-def _taken(op: Op) -> Op:
-    """The op with the bytes that the allocator takes for its results; what is saved and what is not lie apart."""
-    saved = op.saved_bytes if op.saved_bytes is None else taken_bytes(op.saved_bytes)
-    rest = taken_bytes(op.output_bytes - (op.saved_bytes or 0))
-    result = op.result_bytes and taken_bytes(op.result_bytes)
-    return replace(op, output_bytes=rest + (saved or 0), saved_bytes=saved, result_bytes=result)
+    sizes = np.array([round(size * share) for size in gradients], np.int64)
+    return PARTLY_FILLED + copies * int((taken_bytes(sizes) - sizes) @ np.array([*gradients.values()], np.int64))

@@ -7,10 +7,11 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from cdmpp.network.liveness import alive_of
+from cdmpp.network.liveness import Lifetimes, bytes_of
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.allocator import CONTEXT, PARTLY_FILLED, taken_bytes
-from cdmpp.plans.memory import LiveBytes, MemoryParts, peak_parts
+from cdmpp.plans.live_bytes import LiveBytes
+from cdmpp.plans.memory import MemoryParts, peak_parts
 from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.parameter_server import ParameterServer
@@ -51,7 +52,8 @@ def test_a_call_in_place_keeps_what_it_writes_into():
     """Such as the gradient of a loss that is scaled where it stands: 8 bytes of 0, read through 1 by 2."""
     made = [Op("loss", "backward", 0.0, output_bytes=8), Op("scaled", "backward", 0.0, inputs=(0,))]
     read = Op("scores", "backward", 0.0, output_bytes=4, inputs=(1,))
-    assert [during for during, _ in alive_of([*made, read], [(place, True) for place in range(3)])] == [8, 8, 12]
+    during, _ = Lifetimes.of([*made, read], [(place, True) for place in range(3)]).alive(*bytes_of([*made, read]))
+    assert during.tolist() == [8, 8, 12]
 
 
 def test_buckets_hold_parameters_without_a_gradient_too():
@@ -101,7 +103,8 @@ def _timeline_bytes(rank, order):
             if place in made and number == 0:
                 kept.append(places[number, place])
     runs = [(place, op.phase == "backward") for place, op in enumerate(ops)]
-    return max(during for during, _ in alive_of(ops, runs, kept))
+    during, _ = Lifetimes.of(ops, runs).alive(*bytes_of(ops), kept)
+    return int(during.max())
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 3, 4, 8])
@@ -138,8 +141,8 @@ def test_the_heaviest_stage_counts_and_arrays_say_the_same():
 
 
 def test_the_allocator_of_a_gpu_takes_blocks():
-    assert [taken_bytes(size) for size in (0, 1, 512, 513, 2**20 + 1)] == [0, 512, 512, 1024, 2**20 + 512]
-    assert [taken_bytes(size) for size in (10 * MIB - 1, 10 * MIB, 11 * MIB)] == [10 * MIB, 10 * MIB, 12 * MIB]
+    assert taken_bytes(np.array([0, 1, 512, 513, 2**20 + 1])).tolist() == [0, 512, 512, 1024, 2**20 + 512]
+    assert taken_bytes(np.array([10 * MIB - 1, 10 * MIB, 11 * MIB])).tolist() == [10 * MIB, 10 * MIB, 12 * MIB]
     held = memory(RANK, [8 * MIB + 1] * 3)
     gpu = replace(held, is_gpu=True).parts(Plan())
     assert gpu.rounding == 3 * 511 + PARTLY_FILLED and gpu.context == CONTEXT
