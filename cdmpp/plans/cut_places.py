@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.errors import CdmppError, some
-from cdmpp.steps.step_graph import Op, RankGraph
+from cdmpp.plans.op_columns import OpColumns
+from cdmpp.steps.step_graph import Gradient, Op, RankGraph
 
 WRAPPED = "inner."
 """Prefix of the names of a model that is kept inside a module of this package, as for its loss."""
@@ -68,6 +69,43 @@ class CutPlaces:
         return tuple(found)
 
     @cached_property
+    def owner_places(self) -> NDArray[np.int64]:
+        """Return ``owners`` as an array, -1 for an update."""
+        return np.array([-1 if one is None else one for one in self.owners], np.int64)
+
+    @cached_property
+    def backward_of(self) -> dict[int, list[int]]:
+        """Op of the forward pass -> the ops of the backward pass that belong to it."""
+        found = dict[int, list[int]]()
+        for place, owner in enumerate(self.owners):
+            if owner is not None and self.rank.ops[place].phase == "backward":
+                found.setdefault(owner, []).append(place)
+        return found
+
+    @cached_property
+    def made(self) -> frozenset[int]:
+        """Places of the ops after which gradients are there."""
+        return frozenset(one.ready_after for one in self.rank.gradients)
+
+    @cached_property
+    def columns(self) -> OpColumns:
+        """The ops as arrays."""
+        return OpColumns(self.rank)
+
+    @cached_property
+    def members(self) -> dict[str, list[Gradient]]:
+        """Module -> its trained parameters; those of no other one are the root's."""
+        kept = {one.name: one.is_kept for one in self.rank.modules}
+        found: dict[str, list[Gradient]] = {name: [] for name in kept}
+        for one in self.rank.gradients:
+            parts = one.name.split(".")
+            inside = {".".join(parts[:count]) for count in range(1, len(parts) + 1)} & kept.keys()
+            own = [name for name in inside if not kept[name]]
+            for name in own or [name for name, is_kept in kept.items() if is_kept]:
+                found[name].append(one)
+        return found
+
+    @cached_property
     def sums(self) -> frozenset[int]:
         """Places of ops that only sum up parts of one gradient: the first reads all parts, the others follow it."""
         ops, found = self.rank.ops, set[int]()
@@ -83,9 +121,34 @@ class CutPlaces:
         pairs = zip(self.rank.ops, self.owners, strict=True)
         return frozenset(owner for op, owner in pairs if op.phase == "backward" and owner is not None)
 
+    @cached_property
+    def _tensors(self) -> dict[int, tuple[int, ...]]:
+        return {}
+
     def tensors(self, cut: int) -> tuple[int, ...]:
         """List the ops before a cut whose results are read behind it: these are sent from stage to stage."""
-        return tuple(one for one, last in self.last_readers.items() if one < cut <= last)
+        if cut not in self._tensors:
+            sources, lasts = self._read
+            self._tensors[cut] = tuple(sources[(sources < cut) & (cut <= lasts)].tolist())
+        return self._tensors[cut]
+
+    @cached_property
+    def _read(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Ops whose results the forward pass reads, and the last that does."""
+        sources, lasts = np.array([*self.last_readers.items()], np.int64).reshape(-1, 2).T
+        return sources, lasts
+
+    @cached_property
+    def _crossing_at(self) -> dict[int, tuple[tuple[int, bool], ...]]:
+        return {}
+
+    def crossing(self, cut: int) -> tuple[tuple[int, bool], ...]:
+        """List the bytes of each tensor that is sent over a cut, and whether it has a gradient."""
+        if cut not in self._crossing_at:
+            own = [(result_bytes(self.rank.ops[one]), one in self.trained) for one in self.tensors(cut)]
+            sent = tuple(pair for pair in own if pair[0])
+            self._crossing_at[cut] = sent or ((1, any(trained for _, trained in own)),)
+        return self._crossing_at[cut]
 
     @cached_property
     def _crossing(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -98,15 +161,21 @@ class CutPlaces:
                 array[last + 1] -= value
         return np.cumsum(unknown), np.cumsum(sizes)
 
-    def bytes_at(self, cut: int) -> int:
-        """Return the bytes that cross a cut in the forward pass."""
-        return int(self._crossing[1][cut])
+    def bytes_at(self, cuts: Sequence[int]) -> NDArray[np.int64]:
+        """Return the bytes that cross each of several cuts in the forward pass."""
+        return self._crossing[1][list(cuts)]
 
     @cached_property
     def layers(self) -> tuple[int, ...]:
         """Places of the ops of the forward pass that read parameters, in order."""
         read = {place for one in self.rank.gradients for place in one.readers}
         return tuple(sorted(read or {one.forward[0] for one in self.rank.modules}))
+
+    @cached_property
+    def outputs(self) -> tuple[int, ...]:
+        """Place of the op that makes the output of the model: ``Cut.outputs`` says which."""
+        last = [place for place in self.forward if place >= self.layers[-1]] if self.layers else []
+        return tuple([max(last, key=lambda place: result_bytes(self.rank.ops[place]))] if last else [])
 
     def places(self, stages: int) -> tuple[int, ...]:
         """List where so many stages can begin: with a module, or, where modules are too few, with a layer.

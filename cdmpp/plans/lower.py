@@ -124,7 +124,7 @@ class _Lowering(Placement):
 
         As in Megatron's ``finalize_model_grads`` they come after all passes and after those of the replicas.
         """
-        groups = tied_groups([(one.rank, one.tied) for one in self.stages], parts)
+        groups = tied_groups(((one.rank.gradients, one.tied) for one in self.stages), parts)
         ends = [max(one.end for one in step.passes) for step in self.steps] if groups else []
         for chain in self.chains:
             for name, own, size in groups:

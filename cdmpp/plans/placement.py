@@ -6,17 +6,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-import numpy as np
-
 from cdmpp.collectives.topology import Topology
 from cdmpp.errors import CdmppError
 from cdmpp.plans.changed import one_batch
+from cdmpp.plans.cut import stages_of
 from cdmpp.plans.merged_stage import StageOps, merged_stage, operators_of
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.scheduled import Scheduled, scheduled
 from cdmpp.plans.sources.source import OpExchange, RankWork
-from cdmpp.plans.stages import Stage, stages_of
+from cdmpp.plans.stages import Stage
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.schedule import BACKWARD, FORWARD, Action
@@ -133,7 +132,7 @@ class Placement:
         return self.pipeline.stages(
             rank,
             self.plan.degrees.pp,
-            lambda n_bytes: float(self.topology.latency_s("send_recv", np.array(n_bytes), chain[:2])),
+            lambda sizes: self.topology.latency_s("send_recv", sizes, chain[:2]),
         )
 
     @cached_property

@@ -10,11 +10,11 @@ from torch import nn
 
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.errors import CdmppError
+from cdmpp.plans.cut import stages_of
 from cdmpp.plans.cut_places import CutPlaces
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.lower import lower, lower_work
 from cdmpp.plans.plan_file import plan_from_dict
-from cdmpp.plans.stages import stages_of
 from cdmpp.steps.replay import replay
 from cdmpp.steps.step_graph import Op, RankGraph
 from tests.plans.sources.toy_source import source_of

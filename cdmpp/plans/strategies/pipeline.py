@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cdmpp.errors import CdmppError
 from cdmpp.plans.balance import balanced
+from cdmpp.plans.cut import stages_of
 from cdmpp.plans.cut_places import CutPlaces
 from cdmpp.plans.schedules import SCHEDULES
-from cdmpp.plans.stages import Stage, stages_of
+from cdmpp.plans.stages import Stage
 from cdmpp.plans.strategies.registry import STRATEGIES
 from cdmpp.platform.limits import Limits, check_choice, check_once, fitting, text
 from cdmpp.steps.exchange import Exchange
@@ -19,6 +23,8 @@ from cdmpp.steps.schedule import Schedule
 from cdmpp.steps.step_graph import RankGraph, StepGraph
 from cdmpp.steps.strategy import Strategy, flag
 
+SendCost = Callable[[NDArray[np.int64]], NDArray[np.float64]]
+"""Bytes of messages -> seconds of each."""
 MICRO_BATCHES = Limits(1, 1024, "micro-batches")
 """A replay holds the operations of each."""
 
@@ -78,24 +84,22 @@ class Pipeline(Strategy):
         if self.cuts is not None and len(self.cuts) != ranks - 1:
             raise CdmppError(f"pipeline.cuts has {len(self.cuts)} names for {ranks} stages: expected {ranks - 1}")
 
-    def stages(self, rank: RankGraph, count: int, send_s: Callable[[int], float] | None = None) -> tuple[Stage, ...]:
+    def stages(self, rank: RankGraph, count: int, send_s: SendCost | None = None) -> tuple[Stage, ...]:
         """Cut a rank into so many stages.
 
         Args:
             rank: what one rank runs by itself for one micro-batch.
             count: number of stages.
-            send_s: seconds of a message of so many bytes, which cuts take into account without ``overlap``; None: 0.
+            send_s: seconds of messages of so many bytes each, which cuts take into account without ``overlap``; None:
+                no time.
 
         Raises:
             CdmppError: unknown names, cuts that are not in order, or more stages than there are layers.
         """
-        return stages_of(rank, self.cut_places(rank, count, send_s))
+        return stages_of(rank, self.cut_places(CutPlaces(rank), count, send_s) if count > 1 else ())
 
-    def cut_places(self, rank: RankGraph, count: int, send_s: Callable[[int], float] | None = None) -> tuple[int, ...]:
+    def cut_places(self, on: CutPlaces, count: int, send_s: SendCost | None = None) -> tuple[int, ...]:
         """Return the places of the ops with which the second and later stages begin; arguments as of ``stages``."""
-        if count == 1:
-            return ()
-        on = CutPlaces(rank)
         if self.cuts is not None:
             self.check(count)
             found = tuple(on.named(name) for name in self.cuts)
@@ -107,9 +111,10 @@ class Pipeline(Strategy):
                     )
             return found
         places = on.places(count)
-        each_s = [0.0 if send_s is None or self.overlap else 2 * send_s(on.bytes_at(place)) for place in places]
-        until_s = [0.0, *(float(on.until_s[place]) for place in places), float(on.until_s[-1])]
-        chosen = balanced(until_s, [0.0, *each_s, 0.0], count)
+        each_s = np.zeros(len(places))
+        if send_s is not None and not self.overlap:
+            each_s = 2 * send_s(on.bytes_at(places))
+        chosen = balanced([0.0, *on.until_s[[*places, -1]]], [0.0, *each_s, 0.0], count)
         return tuple(places[number - 1] for number in chosen)
 
     def exchanges(self, graph: StepGraph, sizes: Mapping[str, int] | None = None) -> tuple[Exchange, ...]:

@@ -17,10 +17,18 @@ def accumulate(graph: StepGraph, batches: int) -> StepGraph:
     return graph if batches == 1 else edited(graph, lambda rank: _edit(rank, batches))
 
 
+def accumulated_places(rank: RankGraph, batches: int) -> list[int]:
+    """Return the place among those of one batch that each op of ``batches`` has, where nothing is loaded in between."""
+    return [*_passes(rank) * (batches - 1), *range(len(rank.ops))]
+
+
+def _passes(rank: RankGraph) -> list[int]:
+    """Places of the ops that run for each batch."""
+    return [place for place, op in enumerate(rank.ops) if op.phase != "update" and op.kind not in (LAUNCH, COPY)]
+
+
 def _edit(rank: RankGraph, batches: int) -> Edit:
-    passes = [
-        place for place, op in enumerate(rank.ops) if op.phase != "update" and op.kind not in (LAUNCH, COPY)
-    ]  # fmt: skip
+    passes = _passes(rank)
     ops, earlier = list[Op](), list[ModuleSpan]()
     for _ in range(batches - 1 if passes else 0):
         places = {place: len(ops) + number for number, place in enumerate(passes)}

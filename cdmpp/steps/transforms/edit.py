@@ -54,8 +54,15 @@ def moved(exchange: Exchange, edits: Mapping[int, Edit]) -> Exchange:
 
 def moved_op(op: Op, places: Mapping[int, int]) -> Op:
     """Give the op new places of the ops that it waits for and reads; those that have none are left out."""
-    waits, inputs = (tuple(places[one] for one in old if one in places) for old in (op.waits, op.inputs))
-    return replace(op, waits=waits, inputs=inputs, forward=None if op.forward is None else places.get(op.forward))
+    if not op.inputs and not op.waits and op.forward is None:
+        return op
+    inputs = tuple([places[one] for one in op.inputs if one in places])
+    waits = tuple([places[one] for one in op.waits if one in places]) if op.waits else ()
+    found = object.__new__(Op)  # as ``replace``, and quick: graphs have many
+    found.__dict__.update(op.__dict__)
+    changed = {"waits": waits, "inputs": inputs, "forward": None if op.forward is None else places.get(op.forward)}
+    found.__dict__.update(changed)
+    return found
 
 
 def each_op(graph: StepGraph, change: Callable[[Op], Op]) -> StepGraph:

@@ -25,9 +25,14 @@ def can_recompute(rank: RankGraph) -> tuple[ModuleSpan, ...]:
         if not one.is_kept and one.in_backward
         and not any(one.backward[0] <= place <= one.backward[1] for place in again)
     ]  # fmt: skip
-    return tuple(
-        one for one in parts if not any(other is not one and _meet(one.forward, other.forward) for other in parts)
-    )
+    met, furthest = set[int](), None
+    for number in sorted(range(len(parts)), key=lambda one: parts[one].forward):
+        first, last = parts[number].forward
+        if furthest is not None and first <= parts[furthest].forward[1]:
+            met |= {furthest, number}
+        if furthest is None or last > parts[furthest].forward[1]:
+            furthest = number
+    return tuple(one for number, one in enumerate(parts) if number not in met)
 
 
 def recompute(graph: StepGraph, modules: Collection[str]) -> StepGraph:
@@ -92,7 +97,3 @@ def _last_readers(rank: RankGraph) -> dict[int, int] | None:
     if not any(op.inputs for op in rank.ops):
         return None
     return {source: place for place, op in enumerate(rank.ops) if op.phase == "backward" for source in op.inputs}
-
-
-def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    return one[0] <= other[1] and other[0] <= one[1]
