@@ -2,53 +2,67 @@
 
 from __future__ import annotations
 
-import heapq
-from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.launches import Launches
 
 Floats = NDArray[np.float64]
 
 
 def exposed_s(
-    starts_s: Floats, gaps_s: Floats, exchanges: Sequence[Exchange], costs_s: Floats, awaited: Sequence[int] = ()
+    starts_s: Floats, gaps_s: Floats, launches: Launches, costs_s: Floats, awaited: Sequence[int] = ()
 ) -> Floats:
     """Compute the seconds by which exchanges delay the end of a step, for several steps of the same ops at once.
 
-    Each group of ranks has one exchange at a time, in the order in which they are given; ops run in theirs.
+    Each group of ranks has one exchange at a time, in the order in which they are given; ops run in theirs. An exchange
+    delays ops, and ops delay exchanges: what follows from the delays known so far is worked out for all exchanges at
+    once, again and again until no delay grows any more.
 
     Args:
-        starts_s: start of each op without exchanges, and the end of the step; a row a step.
+        starts_s: start of each op without exchanges, and the end of the step; a column a step.
         gaps_s: pause after each op, in which an exchange that it launches is under way already.
-        exchanges: those of rank 0, with the ops that launch them and the ops that wait for them.
+        launches: exchanges with the ops that launch them and the ops that wait for them.
         costs_s: seconds of each exchange.
         awaited: places of ops that wait for all exchanges, next to those that each exchange names.
     """
-    delay_s, free_s = np.zeros(len(starts_s)), dict[tuple[str, ...], Floats]()
-    places, delays_s = [-1], [delay_s]
-    waiting: list[tuple[int, int, Floats]] = []
-
-    def wait_up_to(place: int) -> None:
-        nonlocal delay_s
-        while waiting and waiting[0][0] <= place:
-            at, _, finish_s = heapq.heappop(waiting)
-            delay_s = np.maximum(delay_s, finish_s - starts_s[:, at])
-            places.append(max(at, places[-1]))
-            delays_s.append(delay_s)
-
-    for number, one in enumerate(exchanges):
-        after = one.after[0]
-        wait_up_to(after)
-        launched_s = starts_s[:, after + 1] + delays_s[bisect_right(places, after) - 1]
-        if after >= 0:
-            launched_s = launched_s - gaps_s[:, after]
-        ended_s = np.maximum(free_s.get(one.along, 0.0), launched_s) + costs_s[number]
-        free_s[one.along] = ended_s
-        for before in (*one.before.get(0, ()), *awaited):
-            heapq.heappush(waiting, (before, number, ended_s))
-    wait_up_to(starts_s.shape[1])
-    return delay_s
+    after = launches.after
+    own, numbers = launches.waits
+    all_places = np.repeat(np.array(awaited, np.int64), len(after))
+    all_numbers = np.tile(np.arange(len(after)), len(awaited))
+    is_later = all_places > after[all_numbers]
+    places, waited = np.concatenate([own, all_places[is_later]]), np.concatenate([numbers, all_numbers[is_later]])
+    if not len(places):
+        return np.zeros(starts_s.shape[1])
+    order = np.lexsort((waited, places))
+    places, waited = places[order], waited[order]
+    due_s, known = starts_s[places], np.searchsorted(places, after, side="right")
+    early_s = np.where(after[:, np.newaxis] < 0, 0.0, gaps_s[after])
+    launched_s = starts_s[after + 1] - early_s
+    degrees = list(dict.fromkeys(along for _, along in launches.groups))
+    channel = np.array([degrees.index(along) for _, along in launches.groups], np.int64)[launches.group]
+    groups = [np.flatnonzero(channel == number) for number in range(len(degrees))]
+    queued_s = [np.cumsum(costs_s[own], axis=0) for own in groups]
+    follows = np.flatnonzero(launches.follows[1:]) + 1
+    found, open_steps, delays_s = np.zeros(starts_s.shape[1]), np.arange(starts_s.shape[1]), np.zeros_like(launched_s)
+    ends_s = np.zeros_like(launched_s)
+    for _ in range(len(after) + 1):
+        begins_s = launched_s + delays_s
+        begins_s[follows] = np.maximum(begins_s[follows], ends_s[follows - 1])
+        before_s, ends_s = ends_s, np.empty_like(begins_s)
+        for own, queue_s in zip(groups, queued_s, strict=True):
+            ends_s[own] = queue_s + np.maximum.accumulate(begins_s[own] - queue_s + costs_s[own], axis=0)
+        late_s = np.maximum(np.maximum.accumulate(ends_s[waited] - due_s, axis=0), 0.0)
+        found[open_steps] = late_s[-1]
+        later_s = np.where(known[:, np.newaxis] > 0, late_s[known - 1], 0.0)
+        is_open = (later_s > delays_s).any(axis=0)
+        if len(follows):
+            is_open |= (ends_s > before_s).any(axis=0)
+        open_steps, delays_s, ends_s = open_steps[is_open], later_s[:, is_open], ends_s[:, is_open]
+        launched_s, due_s, costs_s = launched_s[:, is_open], due_s[:, is_open], costs_s[:, is_open]
+        queued_s = [one[:, is_open] for one in queued_s]
+        if not len(open_steps):
+            break
+    return found

@@ -117,7 +117,7 @@ def graph_of_layers(layers: Sequence[Layer], ranks: int = 1, update_s: float = 0
     if update_s := update_s + sum(one.update_s for one in layers):
         ops.append(Op("update", "update", update_s))
     rank = RankGraph(0, tuple(ops), tuple(reversed(gradients)), tuple(reversed(modules)))
-    return scale_ranks(StepGraph((rank,)), ranks)
+    return StepGraph((rank,)) if ranks == 1 else scale_ranks(StepGraph((rank,)), ranks)
 
 
 def _layer(row: Any, where: str) -> Layer:

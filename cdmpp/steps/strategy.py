@@ -20,6 +20,7 @@ from cdmpp.network.eager.divided import DividedExport
 from cdmpp.network.training_step import StepMemory
 from cdmpp.platform.limits import Limits, check_fields
 from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.launches import Launches
 from cdmpp.steps.step_graph import ModuleSpan, StepGraph
 from cdmpp.steps.transforms.scale import shard_update
 
@@ -114,23 +115,17 @@ class Strategy(ABC):
             CdmppError: ranks whose gradients or modules differ, or a step that the strategy cannot share.
         """
 
-    def exchanges_of(
-        self, graph: StepGraph, many: Sequence[Mapping[str, int]]
-    ) -> tuple[tuple[Exchange, ...], IntArray] | None:
-        """List the exchanges of ``many`` numbers of ranks, where these change only their bytes.
+    def launches(self, graph: StepGraph, many: Sequence[Mapping[str, int]]) -> Launches | None:
+        """List the exchanges of rank 0 at ``many`` numbers of ranks, where these change only their bytes.
 
         Args:
-            graph: as of ``exchanges``.
+            graph: as of ``exchanges``; it has rank 0 alone.
             many: the ``sizes`` of each.
 
         Returns:
-            The exchanges with the first sizes, and the bytes of each with all of them, (exchanges, sizes). None where
-            each has a list of its own.
+            What ``exchanges`` lists, but for names. None where each number of ranks has a list of its own.
         """
-        if len(many) > 1:
-            return None
-        found = self.exchanges(graph, many[0])
-        return found, np.array([[one.bytes] for one in found], np.int64).reshape(-1, 1)
+        return Launches.of(self.exchanges(graph, many[0])) if len(many) == 1 else None
 
     @classmethod
     def ranks_of(cls, graph: StepGraph, sizes: Mapping[str, int] | None, *degrees: str) -> int:

@@ -12,6 +12,7 @@ from cdmpp.plans.overlap import exposed_s
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.steps.from_layers import Layer, graph_of_layers
+from cdmpp.steps.launches import Launches
 from cdmpp.steps.strategy_replay import replay_strategy
 
 SIZES = (1_000_000, 40_000_000, 3_000_000, 90_000_000, 10_000)
@@ -34,11 +35,12 @@ def test_the_step_is_that_of_the_replay(strategy, beta_s):
         [topology.whole(Collective(one.kind, one.bytes, 4, "nccl")).latency_s for one in applied.exchanges]
     )
     seconds = np.array([[op.duration_s for op in graph.ranks[0].ops] for graph in graphs])
-    starts_s = np.concatenate([np.zeros((3, 1)), np.cumsum(seconds, axis=1)], axis=1)
-    found_s = starts_s[:, -1] + exposed_s(starts_s, np.zeros_like(seconds), applied.exchanges, costs_s)
+    starts_s = np.concatenate([np.zeros((3, 1)), np.cumsum(seconds, axis=1)], axis=1).T
+    launches, costs_s = Launches.of(applied.exchanges), np.repeat(costs_s[:, np.newaxis], 3, axis=1)
+    found_s = starts_s[-1] + exposed_s(starts_s, np.zeros_like(seconds.T), launches, costs_s)
     replayed_s = [replay_strategy(graph, strategy, topology).iteration_s for graph in graphs]
     assert found_s == pytest.approx(replayed_s, rel=1e-6)
 
 
 def test_without_exchanges_nothing_is_exposed():
-    assert exposed_s(np.array([[0.0, 1.0]]), np.zeros((1, 1)), (), np.zeros(0)) == 0
+    assert exposed_s(np.array([[0.0], [1.0]]), np.zeros((1, 1)), Launches.of(()), np.zeros((0, 1))) == 0

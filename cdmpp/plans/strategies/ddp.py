@@ -14,6 +14,7 @@ from cdmpp.plans.strategies.registry import STRATEGIES
 from cdmpp.platform.limits import Limits, numbers
 from cdmpp.steps.buckets import USED_ITEM_BYTES, buckets_of, initial_buckets
 from cdmpp.steps.exchange import START, Exchange
+from cdmpp.steps.launches import Launches
 from cdmpp.steps.step_graph import COPY, Gradient, ModuleSpan, RankGraph, StepGraph
 from cdmpp.steps.strategy import RankBytes, Strategy, flag
 from cdmpp.steps.transforms.rebucket import gradient_exchanges, rebucket, used_map
@@ -97,6 +98,10 @@ class DDP(Strategy):
             size = USED_ITEM_BYTES * len(graph.ranks[0].gradients)
             found.append(Exchange("all_reduce", size, dict(enumerate(last)), name="used parameters"))
         return tuple(found)
+
+    def launches(self, graph: StepGraph, many: Sequence[Mapping[str, int]]) -> Launches | None:
+        """List them once: numbers of ranks change nothing."""
+        return Launches.of(self.exchanges(graph, many[0]), len(many))
 
     def _broadcasts(self, graph: StepGraph) -> list[Exchange]:
         """One a data type and 250 MiB."""

@@ -11,10 +11,12 @@ import numpy as np
 
 from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import StepMemory
+from cdmpp.plans.module_calls import GATHER, KINDS, SCATTER, ModuleCalls
 from cdmpp.plans.strategies.registry import STRATEGIES
-from cdmpp.steps.exchange import START, Exchange
+from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.launches import Launches
 from cdmpp.steps.step_graph import ModuleSpan, StepGraph
-from cdmpp.steps.strategy import IntArray, RankBytes, Strategy
+from cdmpp.steps.strategy import RankBytes, Strategy
 
 
 @STRATEGIES.register
@@ -75,39 +77,58 @@ class FSDP(Strategy):
         ``CdmppError`` where the modules of ranks differ, there are none although there are gradients, or a parameter
         has no dimension to divide.
         """
-        return tuple(one for _, one in self._launches(graph, sizes or {self.degrees[0]: len(graph.ranks)}))
+        sizes = sizes or {self.degrees[0]: len(graph.ranks)}
+        calls, modules, found = self._calls(graph, sizes), graph.ranks[0].modules, list[Exchange]()
+        places = {rank.rank: calls.places(rank) for rank in graph.ranks}
+        for number, (kind, module) in enumerate(zip(calls.kind.tolist(), calls.module.tolist(), strict=True)):
+            after = {rank: int(own[number]) for rank, (own, _) in places.items()}
+            before = {rank: (int(own[number]),) for rank, (_, own) in places.items() if own[number] >= 0}
+            size, name = self._bytes(kind, modules[module], sizes), calls.name(number, graph.ranks[0])
+            follows, along = bool(calls.follows[number]), self._along(kind, sizes)
+            found.append(Exchange(KINDS[kind], size, after, before, name, follows=follows, along=along))
+        return tuple(found)
 
-    def exchanges_of(
-        self, graph: StepGraph, many: Sequence[Mapping[str, int]]
-    ) -> tuple[tuple[Exchange, ...], IntArray] | None:
+    def launches(self, graph: StepGraph, many: Sequence[Mapping[str, int]]) -> Launches | None:
         """List exchanges once, and their bytes for each number of ranks: only these depend on it."""
-        launched, modules, sent = self._launches(graph, many[0]), graph.ranks[0].modules, list[list[int]]()
-        alike: dict[object, list[int]] = {}  # many modules have the same parameters
-        for number, one in launched:
-            key = (one.kind, modules[number].bytes, modules[number].rows, modules[number].trained_rows)
-            if key not in alike:
-                alike[key] = [self._bytes(one.kind, modules[number], sizes) for sizes in many]
-            sent.append(alike[key])
-        return tuple(one for _, one in launched), np.array(sent, np.int64).reshape(len(launched), len(many))
+        (rank,), calls = graph.ranks, self._calls(graph, many[0])
+        after, waits = calls.places(rank)
+        kinds, group = np.unique(calls.kind, return_inverse=True)
+        (waited,) = np.nonzero(waits >= 0)
+        like = dict[object, int]()  # many modules have the same parameters
+        number = [like.setdefault((one.bytes, one.rows, one.trained_rows), len(like)) for one in rank.modules]
+        first = {like: module for like, module in reversed([*zip(number, rank.modules, strict=True)])}
+        sent = [[[self._bytes(kind, first[one], sizes) for sizes in many] for one in like.values()] for kind in kinds]
+        all_sizes = np.array(sent, np.int64).reshape(len(kinds), len(like), len(many))
+        return Launches(
+            tuple((KINDS[kind], self._along(kind, many[0])) for kind in kinds),
+            group,
+            after,
+            (waits[waited], waited),
+            calls.follows,
+            all_sizes[group, np.array(number, np.int64)[calls.module]],
+        )
 
-    def _bytes(self, kind: str, module: ModuleSpan, sizes: Mapping[str, int]) -> int:
+    def _along(self, kind: int, sizes: Mapping[str, int]) -> tuple[str, ...]:
+        """Degrees along which ranks take part in an exchange of one kind; empty: all."""
+        return () if len(self.sharding(sizes)) == len(sizes) else self.sharding(sizes)
+
+    def _bytes(self, kind: int, module: ModuleSpan, sizes: Mapping[str, int]) -> int:
         """Bytes of one exchange of a module."""
         ranks = self.shards(sizes)
-        return module.padded_bytes(ranks) if kind == "all_gather" else module.scattered_bytes(ranks)
+        return module.padded_bytes(ranks) if kind == GATHER else module.scattered_bytes(ranks)
 
-    def _launches(self, graph: StepGraph, sizes: Mapping[str, int]) -> list[tuple[int, Exchange]]:
-        """The exchanges, each with the number of its module."""
+    def _calls(self, graph: StepGraph, sizes: Mapping[str, int]) -> ModuleCalls:
+        """The exchanges in the order in which rank 0 launches them."""
         graph.check_alike()
         modules, ranks = graph.ranks[0].modules, self.shards(sizes)
         if not modules and graph.ranks[0].gradients:
             raise CdmppError(f"{self.name} needs modules, and this step has none: take ddp or ps")
-        if odd := [one.name for one in modules if any(not rows and size for rows, size in one.rows)]:
+        if odd := [one.name for one in modules if any([not rows and size for rows, size in one.rows])]:
             raise CdmppError(
                 f"{self.name}: module {odd[0]!r} has a parameter without dimensions, and FSDP2 supports no scalar "
                 "parameters: give it the shape (1,), or take ddp or ps"
             )
-        along = () if len(self.sharding(sizes)) == len(sizes) else self.sharding(sizes)
-        batches, launched = graph.ranks[0].module_batches, list[tuple[int, Exchange]]()
+        batches, found = graph.ranks[0].module_batches, list[ModuleCalls]()
         for number, own in enumerate(batches):
             is_last = number == len(batches) - 1
             forward = sorted(own, key=lambda i: modules[i].forward)
@@ -119,13 +140,14 @@ class FSDP(Strategy):
                 if self.reshard_after_forward and not modules[i].is_kept and (modules[i].in_backward or i in ahead)
             ]  # fmt: skip
             if is_last or (self.scatter_each_batch and not self.is_pipelined):
-                launched += self._scatters(graph, [i for i in own if modules[i].scattered_bytes(ranks)], ranks, along)
+                found.append(self._scatters(modules, [i for i in own if modules[i].scattered_bytes(ranks)]))
             if number == 0 or not self.is_pipelined:
-                launched += self._gathers(graph, forward, "forward", ranks, along)
+                found.append(self._gathers(forward, is_backward=False))
             if not self.is_pipelined:
-                launched += self._gathers(graph, again, "backward", ranks, along)
-        launched.sort(key=lambda one: (one[1].after[0], one[1].kind == "all_gather"))  # scatters go first
-        return launched
+                found.append(self._gathers(again, is_backward=True))
+        calls = ModuleCalls.joined(found)
+        after, _ = calls.places(graph.ranks[0])
+        return calls.taken(np.lexsort((calls.kind == GATHER, after)))  # scatters go first
 
     def rank_bytes(
         self, held: StepMemory, modules: Sequence[ModuleSpan], sizes: Mapping[str, int], batches: int = 1
@@ -183,51 +205,25 @@ class FSDP(Strategy):
         return "" if self.scatter_each_batch else "model.set_requires_gradient_sync(is_last)"
 
     def torch_lines(self) -> tuple[str, ...]:
-        """Call ``fully_shard`` on each block and on the model."""
+        """ModuleCall ``fully_shard`` on each block and on the model."""
         again = "" if self.reshard_after_forward else ", reshard_after_forward=False"
         return (f"for block in blocks: fully_shard(block{again})", f"fully_shard(model{again})")
 
-    def _gathers(
-        self, graph: StepGraph, order: Sequence[int], phase: str, ranks: int, along: tuple[str, ...]
-    ) -> list[tuple[int, Exchange]]:
+    def _gathers(self, order: Sequence[int], is_backward: bool) -> ModuleCalls:
         """All-gathers of modules by number. With overlap one may leave where the module before begins.
 
         Without it the backward pass gathers one ahead too, and stands still for it there.
         """
-        found = []
-        for place, number in enumerate(order):
-            is_ahead, module = self.overlap or phase == "backward", graph.ranks[0].modules[number]
-            ahead = order[max(place - 1, 0)] if is_ahead else number
-            after = {rank: max(begin - 1, START) for rank, begin in _places(graph, ahead, phase, 0).items()}
-            needed = number if self.overlap else ahead
-            before = {rank: (begin,) for rank, begin in _places(graph, needed, phase, 0).items()}
-            size = module.padded_bytes(ranks)
-            name = f"{module.name} {phase}"
-            found.append((number, Exchange("all_gather", size, after, before, name, along=along)))
-        return found
+        ahead = [*order[:1], *order[:-1]] if self.overlap or is_backward else order
+        return ModuleCalls.made(GATHER, order, ahead, order if self.overlap else ahead, is_backward)
 
-    def _scatters(
-        self, graph: StepGraph, own: Sequence[int], ranks: int, along: tuple[str, ...]
-    ) -> list[tuple[int, Exchange]]:
+    def _scatters(self, modules: Sequence[ModuleSpan], own: Sequence[int]) -> ModuleCalls:
         """The exchanges that scatter gradients, one a module.
 
         With overlap, what follows the backward pass of the next module waits: one buffer holds what is scattered.
         """
-        modules, found = graph.ranks[0].modules, list[tuple[int, Exchange]]()
         order = sorted(own, key=lambda i: modules[i].backward[1])
-        last = order[-1:]
-        if self.is_pipelined:  # the root first, in the order of the model
-            order = sorted(own, key=lambda i: (not modules[i].is_kept, modules[i].forward))
-        for place, number in enumerate(order):
-            after = _places(graph, last[0] if self.is_pipelined else number, "backward", 1)
-            blocks = order[min(place + 1, len(order) - 1)] if self.overlap else number
-            before = {rank: (end + 1,) for rank, end in _places(graph, blocks, "backward", 1).items()}
-            size = modules[number].scattered_bytes(ranks)
-            name = f"{modules[number].name} gradients"
-            before = {} if self.is_pipelined else before
-            found.append((number, Exchange("reduce_scatter", size, after, before, name, along=along)))
-        return found
-
-
-def _places(graph: StepGraph, number: int, phase: str, end: int) -> dict[int, int]:
-    return {rank.rank: getattr(rank.modules[number], phase)[end] for rank in graph.ranks}
+        if self.is_pipelined:  # all after the last, the root first, in the order of the model
+            by_name = sorted(own, key=lambda i: (not modules[i].is_kept, modules[i].forward))
+            return ModuleCalls.made(SCATTER, by_name, order[-1:] * len(order), [-1] * len(order))
+        return ModuleCalls.made(SCATTER, order, order, [*order[1:], *order[-1:]] if self.overlap else order)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from cdmpp.plans.module_calls import REDUCE, SCATTER, ModuleCalls
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.registry import STRATEGIES
-from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.launches import Launches
 from cdmpp.steps.step_graph import ModuleSpan, StepGraph
-from cdmpp.steps.strategy import IntArray, Strategy
+from cdmpp.steps.strategy import Strategy
 
 
 @STRATEGIES.register
@@ -28,37 +31,39 @@ class HSDP(FSDP):
         """Return all degrees along which ranks have the same parameters, but ``dp_replicate``."""
         return tuple(name for name in sizes if name != "dp_replicate")
 
-    def exchanges_of(
-        self, graph: StepGraph, many: Sequence[Mapping[str, int]]
-    ) -> tuple[tuple[Exchange, ...], IntArray] | None:
+    def launches(self, graph: StepGraph, many: Sequence[Mapping[str, int]]) -> Launches | None:
         """List them once where all have several shards and several replicas."""
         if min(min(self.shards(sizes), sizes.get("dp_replicate", 1)) for sizes in many) > 1:
-            return super().exchanges_of(graph, many)
-        return Strategy.exchanges_of(self, graph, many)
+            return super().launches(graph, many)
+        return Strategy.launches(self, graph, many)
 
-    def _bytes(self, kind: str, module: ModuleSpan, sizes: Mapping[str, int]) -> int:
+    def _along(self, kind: int, sizes: Mapping[str, int]) -> tuple[str, ...]:
+        """Replicas sum along their own degree."""
+        return ("dp_replicate",) if kind == REDUCE else super()._along(kind, sizes)
+
+    def _bytes(self, kind: int, module: ModuleSpan, sizes: Mapping[str, int]) -> int:
         """Bytes of one exchange of a module; replicas sum what a scatter leaves."""
         found = super()._bytes(kind, module, sizes)
-        return found // self.shards(sizes) if kind == "all_reduce" else found
+        return found // self.shards(sizes) if kind == REDUCE else found
 
-    def _launches(self, graph: StepGraph, sizes: Mapping[str, int]) -> list[tuple[int, Exchange]]:
+    def _calls(self, graph: StepGraph, sizes: Mapping[str, int]) -> ModuleCalls:
         """Those of FSDP, and an all-reduce of what each reduce-scatter leaves; on a GPU only the update awaits it.
 
         Without overlap each exchange waits for the one before, whichever group that is of.
 
         A group of one rank gathers and scatters nothing.
         """
-        found, shards = list[tuple[int, Exchange]](), self.shards(sizes)
-        for number, one in super()._launches(graph, sizes):
-            if shards > 1:
-                found.append((number, one if self.overlap else replace(one, follows=True)))
-            if one.kind == "reduce_scatter" and sizes.get("dp_replicate", 1) > 1:
-                before, name = {} if self.overlap else one.before, f"{one.name} of replicas"
-                part = Exchange(
-                    "all_reduce", one.bytes // shards, one.after, before, name, follows=True, along=("dp_replicate",)
-                )
-                found.append((number, part))
-        return found
+        found = super()._calls(graph, sizes)
+        sums = replace(found, kind=np.full_like(found.kind, REDUCE), follows=np.ones_like(found.follows))
+        if self.overlap:
+            sums = replace(sums, before=np.full_like(found.before, -1))
+        else:
+            found = replace(found, follows=np.ones_like(found.follows))
+        is_summed = (found.kind == SCATTER) & (sizes.get("dp_replicate", 1) > 1)
+        both, count = ModuleCalls.joined([found, sums]), len(found.kind)
+        order = np.arange(2 * count).reshape(2, count).T.ravel()  # each sum behind what it sums
+        kept = np.concatenate([np.full(count, self.shards(sizes) > 1), is_summed])
+        return both.taken(order[kept[order]])
 
     def torch_lines(self) -> tuple[str, ...]:
         """Call ``fully_shard`` with a mesh of two axes."""

@@ -6,9 +6,12 @@ Two frameworks do it in two ways. ``torch`` is ``ZeroRedundancyOptimizer`` under
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import StepMemory
@@ -16,6 +19,7 @@ from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.registry import STRATEGIES
 from cdmpp.platform.limits import Limits, check_choice
 from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.launches import Launches
 from cdmpp.steps.step_graph import Gradient, ModuleSpan, RankGraph, StepGraph
 from cdmpp.steps.strategy import RankBytes, Strategy
 from cdmpp.units import quantity
@@ -90,25 +94,33 @@ class ZeRO(Strategy):
         trained = graph.ranks[0].gradients
         after = {rank.rank: len(rank.ops) - 1 for rank in graph.ranks}
         if not self.is_deepspeed:
-            parts = _parts([one.bytes for one in trained], ranks)
             sent = [
                 Exchange("broadcast", trained[place].bytes, after, name=f"{trained[place].name} updated")
-                for part in parts
-                for place in part
+                for place in _sent([one.bytes for one in trained], ranks)
             ]
             return (*DDP(overlap=self.overlap).exchanges(graph, sizes), *sent)
-        found, batches = list[Exchange](), graph.ranks[0].module_batches
+        found, batches, buckets = list[Exchange](), graph.ranks[0].module_batches, self.buckets(graph.ranks[0])
+        ready = {rank.rank: {one.name: one.ready_after for one in rank.gradients} for rank in graph.ranks}
         for number in range(len(batches) if self.stage > 1 else 1):
-            earlier = [_ops_before_last(rank, number) if self.stage > 1 else 0 for rank in graph.ranks]
-            for place, bucket in enumerate(self.buckets(graph.ranks[0])):
-                names = {one.name for one in (bucket if self.overlap else trained)}
-                ready = [max(one.ready_after for one in rank.gradients if one.name in names) for rank in graph.ranks]
-                at = {rank.rank: ready[i] - earlier[i] for i, rank in enumerate(graph.ranks)}
+            earlier = {rank.rank: _ops_before_last(rank, number) if self.stage > 1 else 0 for rank in graph.ranks}
+            for place, bucket in enumerate(buckets):
+                names = [one.name for one in (bucket if self.overlap else trained)]
+                at = {rank: max(own[name] for name in names) - earlier[rank] for rank, own in ready.items()}
                 size = sum(one.bytes for one in bucket)
                 found.append(Exchange("all_reduce", size, at, name=f"bucket {place}"))
-        elements = sum(one.bytes // 4 for one in trained)
-        padded = 4 * math.ceil(elements / (2 * ranks)) * 2 * ranks
-        return (*found, Exchange("all_gather", padded, after, name="updated parameters"))
+        return (*found, Exchange("all_gather", _padded_bytes(trained, ranks), after, name="updated parameters"))
+
+    def launches(self, graph: StepGraph, many: Sequence[Mapping[str, int]]) -> Launches | None:
+        """List them once: of torch ranks change the order of the broadcasts, of DeepSpeed what is gathered."""
+        found, trained = self.exchanges(graph, many[0]), graph.ranks[0].gradients
+        sent = np.repeat(np.array([[one.bytes] for one in found], np.int64).reshape(-1, 1), len(many), axis=1)
+        sizes = np.array([one.bytes for one in trained], np.int64)
+        for number, ranks in enumerate(math.prod(one.values()) for one in many):
+            if self.is_deepspeed:
+                sent[-1, number] = _padded_bytes(trained, ranks)
+            else:
+                sent[len(found) - len(trained) :, number] = sizes[_sent(sizes.tolist(), ranks)]
+        return Launches.of(found, sent)
 
     def buckets(self, rank: RankGraph) -> list[list[Gradient]]:
         """Return buckets of DeepSpeed: as gradients become ready, one closes before it would be too large."""
@@ -190,12 +202,24 @@ def _ops_before_last(rank: RankGraph, number: int) -> int:
     return rank.modules[last[0]].forward[0] - rank.modules[own[0]].forward[0]
 
 
+def _padded_bytes(trained: Sequence[Gradient], ranks: int) -> int:
+    """Bytes of all parameters as DeepSpeed pads them."""
+    elements = sum(one.bytes // 4 for one in trained)
+    return 4 * math.ceil(elements / (2 * ranks)) * 2 * ranks
+
+
+def _sent(sizes: Sequence[int], ranks: int) -> list[int]:
+    """Places of parameters in the order in which the ranks that updated them send them."""
+    return [place for part in _parts(sizes, ranks) for place in part]
+
+
 def _parts(sizes: Sequence[int], ranks: int) -> list[list[int]]:
-    """Places of what each rank updates: the largest first, each to the rank that has least."""
-    found: list[list[int]] = [[] for _ in range(ranks)]
-    loads = [0] * ranks
+    """Places of what each rank that updates any does: the largest first, each to the rank that has least."""
+    count = min(ranks, len(sizes))  # others have nothing
+    found: list[list[int]] = [[] for _ in range(count)]
+    loads = [(0, rank) for rank in range(count)]
     for place in sorted(range(len(sizes)), key=lambda one: -sizes[one]):
-        least = loads.index(min(loads))
+        load, least = loads[0]
         found[least].append(place)
-        loads[least] += sizes[place]
+        heapq.heapreplace(loads, (load + sizes[place], least))
     return found
