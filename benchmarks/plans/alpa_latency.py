@@ -22,9 +22,9 @@ from cdmpp.collectives.cluster import Cluster
 from cdmpp.collectives.topology import Topology, on_cluster
 from cdmpp.plans.calibration import Calibration, Run, calibrate
 from cdmpp.plans.candidates import VALID, Candidates, candidates
-from cdmpp.plans.closed_form import Judge
 from cdmpp.plans.combinations import Combination, combination
 from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.judge import Judge
 from cdmpp.plans.plan import plan_on
 from cdmpp.plans.sources.predicted import PredictedSource
 from cdmpp.plans.strategies import STRATEGIES

@@ -13,9 +13,9 @@ from functools import cache
 
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.candidates import Candidates, candidates
-from cdmpp.plans.closed_form import Judge
 from cdmpp.plans.combinations import Combination
 from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.judge import Judge
 from cdmpp.plans.sources.source import OpExchange, RankWork, StepSource, split_of
 from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.steps.step_graph import Gradient, Op, RankGraph

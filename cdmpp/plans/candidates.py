@@ -56,6 +56,18 @@ class Candidates:
         """Return the product of some degrees of each plan."""
         return np.prod(self.degrees[:, [DEGREES.index(name) for name in names]], axis=1, dtype=np.int64)
 
+    @property
+    def replicas(self) -> IntArray:
+        """Return the degrees along which each rank has a batch of its own; a row a plan."""
+        return self.degrees[:, [DEGREES.index(name) for name in REPLICAS]]
+
+    @property
+    def dividing(self) -> IntArray:
+        """Return the degrees that divide the model, as ``degrees``: those of replicas are 1."""
+        found = self.degrees.copy()
+        found[:, [DEGREES.index(name) for name in REPLICAS]] = 1
+        return found
+
     def taken(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Candidates:
         """Keep some plans, in the order of ``rows``."""
         arrays = {one.name: getattr(self, one.name)[rows] for one in fields(self) if one.type == "IntArray"}
@@ -63,7 +75,13 @@ class Candidates:
 
     def degrees_of(self, row: int) -> ParallelDegrees:
         """Return the degrees of one plan."""
-        return ParallelDegrees(**dict(zip(DEGREES, map(int, self.degrees[row]), strict=True)))
+        return _degrees_of(tuple(self.degrees[row].tolist()))
+
+    def division_of(self, row: int) -> ParallelDegrees:
+        """Return the degrees of one plan that divide the model; those of replicas are 1."""
+        return _degrees_of(
+            tuple(1 if name in REPLICAS else int(self.degrees[row, i]) for i, name in enumerate(DEGREES))
+        )
 
     def why_not(self, row: int) -> str:
         """Say why a plan cannot be, with its numbers; empty where it can."""
@@ -111,6 +129,11 @@ def candidates(
         tuple(combinations), ranks, global_batch, dict(limits), tuple(schedules), combination, columns[:, 6:],
         micro_batch, micro_batches, schedule, recompute, reason,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _degrees_of(values: tuple[int, ...]) -> ParallelDegrees:
+    return ParallelDegrees(*values)
 
 
 def divisors(number: int) -> list[int]:

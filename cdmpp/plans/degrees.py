@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 
 from cdmpp.collectives.collective import MOST_RANKS
 from cdmpp.errors import CdmppError
@@ -60,7 +60,7 @@ class ParallelDegrees:
     @property
     def ranks(self) -> int:
         """The job has so many ranks."""
-        return math.prod(astuple(self))
+        return self.size(*TITLES)
 
     def size(self, *names: str) -> int:
         """Return the product of some degrees."""

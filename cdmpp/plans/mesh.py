@@ -44,6 +44,11 @@ class Mesh:
 
     def group_of(self, rank: int, degrees: Sequence[str]) -> tuple[int, ...]:
         """Return the group of ``groups`` that has a rank."""
-        place = np.unravel_index(rank, self._numbers.shape)
-        chosen = tuple(slice(None) if name in degrees else place[axis] for axis, name in enumerate(ORDER))
-        return tuple(map(int, self._numbers[chosen].reshape(-1)))
+        found, stride = [rank], 1
+        for name in reversed(ORDER):
+            count = getattr(self.degrees, name)
+            if name in degrees and count > 1:
+                first = rank // stride % count
+                found = [one + stride * (number - first) for number in range(count) for one in found]
+            stride *= count
+        return tuple(found)

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from cdmpp.collectives.topology import Topology
 from cdmpp.plans.candidates import Candidates, candidates
-from cdmpp.plans.closed_form import ClosedForm, Judge
+from cdmpp.plans.closed_form import ClosedForm
 from cdmpp.plans.combinations import Combination, combinations, usual
 from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.judge import Judge
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.sources.source import StepSource
 from cdmpp.plans.strategies.pipeline import Pipeline

@@ -2,122 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.network.training_step import StepMemory
+from cdmpp.plans.cut import Cut, bare, stages_of
 from cdmpp.plans.degrees import ParallelDegrees
-from cdmpp.plans.memory import LiveBytes, Memory
+from cdmpp.plans.live_bytes import LiveBytes
+from cdmpp.plans.memory import Memory
 from cdmpp.plans.overlap import Floats
-from cdmpp.plans.sources.source import RankWork
-from cdmpp.plans.stages import Stage, stages_of
-from cdmpp.steps.step_graph import RankGraph, StepGraph
-from cdmpp.steps.strategy import RankBytes
-from cdmpp.steps.transforms.accumulate import accumulate
-from cdmpp.steps.transforms.recompute import can_recompute, recompute
-
-AnyBytes = TypeVar("AnyBytes", StepMemory, LiveBytes, RankBytes)
+from cdmpp.plans.stage_bytes import stacked
+from cdmpp.plans.stages import Stage
+from cdmpp.plans.work_columns import WorkColumns
+from cdmpp.steps.step_graph import Gradient, ModuleSpan, RankGraph, StepGraph
+from cdmpp.steps.transforms.accumulate import accumulate, accumulated_places
+from cdmpp.steps.transforms.recompute import can_recompute
 
 
 @dataclass(frozen=True)
-class WorkColumns:
-    """The work of one rank for one micro-batch, as arrays over its ops."""
-
-    batch: int
-    work: RankWork
-
-    @cached_property
-    def seconds(self) -> Floats:
-        """Seconds of each op with its pauses."""
-        return np.array([op.delay_s + op.duration_s + op.gap_s for op in self.work.rank.ops])
-
-    @cached_property
-    def ops(self) -> tuple[object, ...]:
-        """Return what is the same for micro-batches that run the same ops, whatever their sizes."""
-        exchanges = tuple((one.kind, one.degree, one.after) for one in self.work.exchanges)
-        return tuple((op.phase, op.inputs) for op in self.work.rank.ops), exchanges
-
-    @cached_property
-    def gaps_s(self) -> Floats:
-        """Pause after each op."""
-        return np.array([op.gap_s for op in self.work.rank.ops])
-
-    @cached_property
-    def _stages(self) -> dict[tuple[int, ...], tuple[Stage, ...]]:
-        return {}
-
-    def stages(self, cuts: tuple[int, ...]) -> tuple[Stage, ...]:
-        """Return the stages that begin with the ops at ``cuts``, where nothing is recomputed."""
-        if cuts not in self._stages:
-            self._stages[cuts] = stages_of(self.work.rank, cuts)
-        return self._stages[cuts]
-
-    def changed(self, recomputes: bool) -> tuple[RankGraph, NDArray[np.int64]]:
-        """Return the rank as it runs where all modules are recomputed, or as it is, and the places its ops had."""
-        return self._recomputed if recomputes else (self.work.rank, np.arange(len(self.work.rank.ops)))
-
-    @cached_property
-    def _recomputed(self) -> tuple[RankGraph, NDArray[np.int64]]:
-        rank = self.work.rank
-        names = [one.name for one in can_recompute(rank)]
-        numbered = replace(rank, ops=tuple(replace(op, duration_s=float(i)) for i, op in enumerate(rank.ops)))
-        found, places = (recompute(StepGraph((one,)), names).ranks[0] for one in (rank, numbered))
-        return found, np.array([op.duration_s for op in places.ops], np.int64)
-
-
-@dataclass(frozen=True)
-class StagePart:
-    """One stage, with what it recomputes."""
+class StageKind:
+    """Stages whose replicas exchange alike: they differ in names, and in how long their ops take."""
 
     graph: RankGraph
-    places: NDArray[np.int64]
-    """Places of its ops among those of the whole rank; an op that runs twice has two."""
-    share: float
-    """Its share of the seconds of an update."""
-    sent: tuple[tuple[int, ...], ...]
-    """Bytes of each tensor that goes to the next stage, of the smallest and the largest micro-batch."""
-    returned: tuple[tuple[int, ...], ...]
-    """The same of gradients that go to the stage before."""
-    live: tuple[tuple[int, StepMemory, LiveBytes], ...]
-    """Batch, what it would hold by itself, and results alive in its passes: of the smallest and the largest
-    micro-batch. Empty: unknown."""
-    tied: tuple[str, ...]
-    """Names of parameters that other stages hold too."""
-
-    def is_in(self, phase: str) -> NDArray[np.bool_]:
-        """Return which of its ops are of a phase."""
-        return self._phases == phase
+    """Gradients, modules and phases of ops, with what is recomputed."""
 
     @cached_property
-    def _accumulated(self) -> dict[int, StagePart]:
-        return {1: self}
+    def _accumulated(self) -> dict[int, tuple[RankGraph, NDArray[np.int64]]]:
+        return {}
 
-    def accumulated(self, batches: int) -> StagePart:
-        """Return the stage as it runs where the gradients of several batches are added up."""
+    def accumulated(self, batches: int) -> tuple[RankGraph, NDArray[np.int64]]:
+        """Return the stage as it runs where the gradients of several batches are added up, and the places of its ops.
+
+        These are the ones among the ops of one batch.
+        """
         if batches not in self._accumulated:
-            numbered = (replace(op, duration_s=float(place)) for place, op in enumerate(self.graph.ops))
-            rank = replace(self.graph, ops=tuple(numbered), start_s=0.0)
-            graph = accumulate(StepGraph((rank,)), batches).ranks[0]
-            places = self.places[np.array([op.duration_s for op in graph.ops], np.int64)]
-            self._accumulated[batches] = replace(self, graph=graph, places=places)
+            graph = accumulate(StepGraph((self.graph,)), batches).ranks[0]
+            self._accumulated[batches] = graph, np.array(accumulated_places(self.graph, batches), np.int64)
         return self._accumulated[batches]
 
-    @cached_property
-    def key(self) -> tuple[object, ...]:
-        """Return what its exchanges depend on, next to the seconds of its ops; equal for stages that are alike."""
-        graph = self.graph
-        gradients = tuple((one.bytes, one.ready_after, one.dtype, one.is_used) for one in graph.gradients)
-        modules = tuple(replace(one, name="") for one in graph.modules)
-        return len(graph.ops), self._phases.tobytes(), gradients, modules, graph.buffers, self.share
 
-    @cached_property
-    def _phases(self) -> NDArray[np.str_]:
-        return np.array([op.phase for op in self.graph.ops])
+@dataclass(frozen=True)
+class HeldKind:
+    """Stages that hold as much."""
+
+    modules: tuple[ModuleSpan, ...]
+    gradients: Counter[int]
+    """Bytes of a gradient -> how many have as many."""
+    ends: tuple[tuple[StepMemory, LiveBytes], ...]
+    """What a stage would hold by itself, and results alive in its passes: of the smallest and the largest
+    micro-batch."""
 
 
 @dataclass(frozen=True)
@@ -139,49 +78,136 @@ class StageStructure:
         """Return True if bytes at these sizes of a micro-batch follow: two sizes tell all others, one tells its own."""
         return self.low.batch < self.high.batch or all(one == self.low.batch for one in sizes)
 
+    @property
+    def count(self) -> int:
+        """Return the number of stages."""
+        return len(self.cuts) + 1
+
+    @cached_property
+    def _ends(self) -> tuple[Cut, Cut]:
+        """The smallest and the largest micro-batch, where nothing is recomputed."""
+        return self.low.cut(self.cuts), self.high.cut(self.cuts)
+
+    @cached_property
+    def _cut(self) -> Cut:
+        return self.low.cut(self.cuts, self.recomputes)
+
+    @cached_property
+    def places(self) -> tuple[NDArray[np.int64], ...]:
+        """Places of the ops of each stage among those of the whole rank; an op that runs twice has two."""
+        old = self.low.places(self.recomputes)
+        return tuple(old[own] for own in self._new)
+
+    def in_phase(self, phase: str) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return places of ops of one phase, stage after stage; where each stage that has any begins; these stages."""
+        if phase not in self._in_phase:
+            is_in = np.array([op.phase == phase for op in self.low.rank(self.recomputes).ops])
+            each = [old[is_in[new]] for old, new in zip(self.places, self._new, strict=True)]
+            counts = np.array([len(one) for one in each])
+            (stages,) = np.nonzero(counts)
+            starts = np.concatenate([[0], np.cumsum(counts[stages])])[:-1]
+            self._in_phase[phase] = np.concatenate(each), starts, stages
+        return self._in_phase[phase]
+
+    @cached_property
+    def _in_phase(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
+        return {}
+
+    @cached_property
+    def _new(self) -> tuple[NDArray[np.int64], ...]:
+        """Places of the ops of each stage in the rank as it runs."""
+        return self._cut.places if self.cuts else (np.arange(len(self.low.places(self.recomputes))),)
+
+    @cached_property
+    def shares(self) -> Floats:
+        """Share of each stage in the seconds of an update."""
+        return np.array(self._cut.shares if self.cuts else (1.0,))
+
+    @cached_property
+    def sent(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """Bytes of each tensor that each stage sends to the next, of the smallest and the largest micro-batch."""
+        return self._of_ends(Cut.sent_bytes)
+
+    @cached_property
+    def returned(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """The same of gradients that go to the stage before."""
+        return self._of_ends(Cut.returned_bytes)
+
+    def _of_ends(self, asked: Callable[[Cut, int], tuple[int, ...]]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        if not self.cuts:
+            return (((), ()),)
+        return tuple(tuple(asked(one, number) for one in self._ends) for number in range(self.count))
+
+    @cached_property
+    def tied(self) -> tuple[tuple[tuple[Gradient, ...], tuple[str, ...]], ...]:
+        """Gradients of each stage, and names of the parameters that other stages hold too."""
+        if not self.cuts:
+            return ()
+        return tuple((self._cut.gradients[number], self._cut.tied(number)) for number in range(self.count))
+
+    @cached_property
+    def alike(self) -> tuple[int, ...]:
+        """Number of the first stage whose replicas exchange as those of this one, of each stage."""
+        return _firsts(self._cut.exchange_kinds if self.cuts else [()])
+
+    @cached_property
+    def kinds(self) -> dict[int, StageKind]:
+        """Stage of ``alike`` -> what all of its kind are."""
+        found = dict[int, StageKind]()
+        for number in dict.fromkeys(self.alike):
+            found[number] = StageKind(
+                self._cut.exchanging(number) if self.cuts else bare(self.low.rank(self.recomputes))
+            )
+        return found
+
+    @cached_property
+    def held_alike(self) -> tuple[int, ...]:
+        """Number of the first stage that holds as much as this one, of each stage."""
+        kinds = [*zip(*(one.memory_kinds for one in self._ends), strict=True)] if self.cuts else [()]
+        return _firsts(kinds)
+
+    @cached_property
+    def held(self) -> dict[int, HeldKind]:
+        """Stage of ``held_alike`` -> what all of its kind hold; empty: unknown."""
+        if any(columns.work.memory is None for columns in (self.low, self.high)):
+            return {}
+        return {number: self._held(number) for number in dict.fromkeys(self.held_alike)}
+
+    def _held(self, number: int) -> HeldKind:
+        stage = self._ends[0].stage(number) if self.cuts else stages_of(self.low.work.rank, ())[0]
+        names = tuple(one.name for one in can_recompute(stage.rank)) if self.recomputes else ()
+        found, own = list[tuple[StepMemory, LiveBytes]](), list[Memory]()
+        for columns in (self.low, self.high):
+            whole, memory = columns.work.rank, columns.work.memory
+            assert memory is not None
+            held, ops = held_by(memory, whole, stage, number), tuple([whole.ops[place] for place in stage.places])
+            first = own[0] if own else Memory(held, stage.rank, self.is_gpu, stage.outputs)
+            own.append(first.sized(held, ops))
+            found.append((held, own[-1].live(names, self.is_gpu)))
+        rank = stage.rank
+        return HeldKind(rank.modules, Counter(one.bytes for one in rank.gradients), tuple(found))
+
     @cached_property
     def ends(self) -> tuple[tuple[StepMemory, LiveBytes], ...]:
         """What all stages hold and what is alive, of the smallest and the largest micro-batch; empty: unknown.
 
-        Each number is an array over stages, (stages, 1).
+        Each number is an array over stages.
         """
-        if not all(one.live for one in self.stages):
+        if not self.held:
             return ()
-        return tuple(
-            (stacked([held for _, held, _ in ends]), stacked([live for _, _, live in ends]))
-            for ends in zip(*(one.live for one in self.stages), strict=True)
-        )
-
-    @cached_property
-    def alike(self) -> tuple[int, ...]:
-        """Number of the first stage that is like this one in all that a strategy asks for, of each stage."""
-        found = dict[object, int]()
-        return tuple(found.setdefault(one.key, number) for number, one in enumerate(self.stages))
-
-    @cached_property
-    def stages(self) -> tuple[StagePart, ...]:
-        """All stages."""
-        rank, old = self.low.changed(self.recomputes)
-        held = [one.stages(self.cuts) for one in (self.low, self.high)]
-        cut = stages_of(rank, self.cuts) if self.recomputes else held[0]
-        return tuple(
-            StagePart(
-                replace(one.rank, rank=0), old[list(one.places)], one.share,
-                tuple(ends[number].sent_bytes for ends in held), tuple(ends[number].returned_bytes for ends in held),
-                self._live(number, [ends[number] for ends in held]), one.tied,
-            )
-            for number, one in enumerate(cut)
-        )  # fmt: skip
-
-    def _live(self, number: int, stages: Sequence[Stage]) -> tuple[tuple[int, StepMemory, LiveBytes], ...]:
-        found = []
-        for columns, stage in zip((self.low, self.high), stages, strict=True):
-            if columns.work.memory is not None:
-                held = held_by(columns.work.memory, columns.work.rank, stage, number)
-                names = tuple(one.name for one in can_recompute(stage.rank)) if self.recomputes else ()
-                live = Memory(held, stage.rank, self.is_gpu, stage.outputs).live(names, self.is_gpu)
-                found.append((columns.batch, held, live))
+        found, each = list[tuple[StepMemory, LiveBytes]](), [self.held[number].ends for number in self.held_alike]
+        for columns, own in zip((self.low, self.high), zip(*each, strict=True), strict=True):
+            assert columns.work.memory is not None
+            held, live = stacked([held for held, _ in own]), stacked([live for _, live in own])
+            inputs: Any = np.where(np.arange(self.count) == 0, columns.work.memory.input_bytes, 0)
+            found.append((replace(held, input_bytes=inputs), live))
         return tuple(found)
+
+
+def _firsts(kinds: Sequence[object]) -> tuple[int, ...]:
+    """Place of the first that equals each one."""
+    found = dict[object, int]()
+    return tuple(found.setdefault(kind, number) for number, kind in enumerate(kinds))
 
 
 def held_by(whole: StepMemory, rank: RankGraph, stage: Stage, number: int) -> StepMemory:
@@ -204,20 +230,3 @@ def held_by(whole: StepMemory, rank: RankGraph, stage: Stage, number: int) -> St
         0,
         round(trained * whole.update_bytes),
     )
-
-
-def stacked(each: Sequence[AnyBytes]) -> AnyBytes:
-    """Return the bytes of all stages: each number is an array, (stages, 1)."""
-    values: dict[str, Any] = {}
-    for one in fields(each[0]):
-        values[one.name] = np.array([[getattr(stage, one.name)] for stage in each])
-    return replace(each[0], **values)
-
-
-def between(low: AnyBytes, high: AnyBytes, share: Floats) -> AnyBytes:
-    """Return bytes between those of two micro-batches, as arrays: they grow as the micro-batch does."""
-    values = {}
-    for one in fields(low):
-        first, last = getattr(low, one.name), getattr(high, one.name)
-        values[one.name] = first + share * (last - first)
-    return replace(low, **values)

@@ -12,8 +12,8 @@ import torch
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.collectives.topology import fitted
 from cdmpp.plans.candidates import VALID, candidates
-from cdmpp.plans.closed_form import Judge
 from cdmpp.plans.combinations import Combination, combinations
+from cdmpp.plans.judge import Judge
 from cdmpp.plans.limits import terms
 from cdmpp.plans.lower import lower, lower_work
 from cdmpp.plans.question import Question
@@ -53,6 +53,18 @@ def test_data_parallel_is_that_of_the_replay(overlap, forward_s):
         assert found.step_s[row] == pytest.approx(_replayed_s(question, plans, row), rel=1e-6)
         if not overlap:
             assert found.step_s[row] == pytest.approx(found.no_overlap_s[row])
+
+
+@pytest.mark.parametrize("name", ["zero1", "zero2", "fsdp", "hsdp"])
+@pytest.mark.parametrize("forward_s", [1e-5, 1e-4])
+def test_sharded_replicas_are_those_of_the_replay(name, forward_s):
+    """Also where exchanges take longer than the passes, and where the update takes as long as many of them."""
+    question = _question([name], 8, 32, ToySource(forward_s=forward_s))
+    judged = question.judged()
+    rows = np.flatnonzero(judged.fits & (judged.plans.recompute == 0))
+    assert len(rows) > 2
+    for row in rows:
+        assert judged.costs.step_s[row] == pytest.approx(_replayed_s(question, judged.plans, int(row)), rel=1e-3)
 
 
 def test_data_parallel_is_the_formula_of_paradl():

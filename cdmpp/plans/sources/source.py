@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cdmpp.collectives.collective import KINDS
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.network.training_step import StepMemory
@@ -84,6 +87,46 @@ class RankWork:
             raise DataError(f"an interval from {self.low} to {self.high} times the time: expected 1 between them")
 
 
+@dataclass(frozen=True)
+class StepTimes:
+    """Times and sizes that differ from micro-batch to micro-batch."""
+
+    ops: tuple[object, ...]
+    """Equal for micro-batches that run the same ops, whatever their sizes: phases, inputs and exchanges."""
+    seconds: NDArray[np.float64]
+    """Seconds of each op with its pauses."""
+    gaps_s: NDArray[np.float64]
+    """Pause after each op."""
+    once_s: float
+    """Seconds that a step takes once."""
+    exchanged_bytes: NDArray[np.int64]
+    """Bytes of each exchange of divided operators."""
+    low: float
+    high: float
+    """As of ``RankWork``."""
+
+    @classmethod
+    def of(cls, work: RankWork) -> StepTimes:
+        """Read them from the work of a rank."""
+        ops = work.rank.ops
+        exchanges = tuple((one.kind, one.degree, one.after) for one in work.exchanges)
+        return cls(
+            (tuple((op.phase, op.inputs) for op in ops), exchanges),
+            np.array([op.delay_s + op.duration_s + op.gap_s for op in ops], np.float64),
+            np.array([op.gap_s for op in ops], np.float64),
+            work.rank.start_s + work.rank.tail_s,
+            np.array([one.bytes for one in work.exchanges], np.int64),
+            work.low,
+            work.high,
+        )
+
+    @property
+    def is_update(self) -> NDArray[np.bool_]:
+        """Which ops are of the update."""
+        phases: tuple[tuple[str, object], ...] = self.ops[0]  # type: ignore[assignment]
+        return np.array([phase == "update" for phase, _ in phases], np.bool_)
+
+
 class StepSource(ABC):
     """What is known about a job before it is planned: one rank's work at any micro-batch and split."""
 
@@ -103,6 +146,13 @@ class StepSource(ABC):
         Raises:
             CdmppError: a batch or a split that the source does not know, with what it knows.
         """
+
+    def times(self, batch: int, degrees: ParallelDegrees) -> StepTimes | None:  # noqa: ARG002
+        """Return the times that ``work`` at the same arguments has, where they are known without its ops.
+
+        None: they are not. ``CdmppError`` as of ``work``.
+        """
+        return None
 
     @abstractmethod
     def limits(self) -> Mapping[str, int]:

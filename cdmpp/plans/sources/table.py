@@ -12,7 +12,7 @@ from cdmpp.errors import CdmppError, DataError
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.degrees import TITLES, ParallelDegrees
 from cdmpp.plans.memory import Memory
-from cdmpp.plans.sources.source import SPLITS, RankWork, StepSource, split_of
+from cdmpp.plans.sources.source import SPLITS, RankWork, StepSource, StepTimes, split_of
 from cdmpp.steps.from_layers import Layer, graph_of_layers
 from cdmpp.steps.step_graph import Op, RankGraph
 
@@ -46,6 +46,7 @@ class TableSource(StepSource):
         if not 0 <= state_bytes < float("inf"):
             raise DataError(f"state_bytes is {state_bytes}, expected 0 or more for each byte of parameters")
         self.state_bytes = state_bytes
+        self._times = dict[int, StepTimes]()
         self.tables = {examples: tuple(tables[examples]) for examples in sorted(tables)}
         first, *others = ([(one.name, one.parameter_bytes) for one in table] for table in self.tables.values())
         for examples, other in zip(list(self.tables)[1:], others, strict=True):
@@ -60,13 +61,28 @@ class TableSource(StepSource):
 
     def work(self, batch: int, degrees: ParallelDegrees) -> RankWork:
         """Return the layers at so many examples; ``CdmppError``: a split, since a table tells nothing of its parts."""
-        degree, _ = split_of(degrees)
-        if degree:
-            raise CdmppError(f"a table of layers does not tell what {TITLES[degree]} makes of them: leave it out")
-        if batch < 1:
-            raise CdmppError(f"a micro-batch of {batch} examples: expected 1 or more")
+        _check(batch, degrees)
         (rank,) = graph_of_layers(self.layers(batch)).ranks
         return RankWork(rank, (), self._memory(rank), warnings=self._warnings(batch))
+
+    def times(self, batch: int, degrees: ParallelDegrees) -> StepTimes | None:
+        """Return the times from those of the measured numbers of examples, where these run the same ops."""
+        _check(batch, degrees)
+        for examples in self.tables:
+            if examples not in self._times:
+                self._times[examples] = StepTimes.of(self.work(examples, degrees))
+        known = sorted(self._times)
+        first, *others = (self._times[examples] for examples in known)
+        if batch in self._times or any(one.ops != first.ops for one in others):
+            return self._times.get(batch)
+        if not known[0] < batch < known[-1]:
+            nearest = self._nearest(batch)
+            one = self._times[nearest]
+            return replace(one, seconds=one.seconds * np.where(one.is_update, 1.0, batch / nearest))
+        place = int(np.searchsorted(known, batch))
+        low, high = self._times[known[place - 1]], self._times[known[place]]
+        share = (batch - known[place - 1]) / (known[place] - known[place - 1])
+        return replace(low, seconds=low.seconds + share * (high.seconds - low.seconds))
 
     def limits(self) -> Mapping[str, int]:
         """Return the most stages, a layer each; no operator is divided."""
@@ -97,6 +113,14 @@ class TableSource(StepSource):
         saved = sum(op.output_bytes if op.saved_bytes is None else op.saved_bytes for op in _forward(rank))
         memory = StepMemory(held, held, round(self.state_bytes * held), 0, 0, saved, 0)
         return replace(memory, live_bytes=int(Memory(memory, rank).live().with_gradients))
+
+
+def _check(batch: int, degrees: ParallelDegrees) -> None:
+    degree, _ = split_of(degrees)
+    if degree:
+        raise CdmppError(f"a table of layers does not tell what {TITLES[degree]} makes of them: leave it out")
+    if batch < 1:
+        raise CdmppError(f"a micro-batch of {batch} examples: expected 1 or more")
 
 
 def _forward(rank: RankGraph) -> list[Op]:

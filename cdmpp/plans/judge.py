@@ -1,0 +1,155 @@
+"""Judge: it finds what all plans of a question cost by closed form, in operations on arrays over plans and stages.
+
+Plans that share a division of the model, or a strategy of the replicas, share what that costs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.collectives.topology import Topology
+from cdmpp.errors import CdmppError
+from cdmpp.plans.candidates import VALID, Candidates
+from cdmpp.plans.closed_form import ClosedForm
+from cdmpp.plans.combinations import Combination
+from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.mesh import Mesh
+from cdmpp.plans.plan_stages import PlanStages, of_plans
+from cdmpp.plans.sources.source import StepSource
+from cdmpp.plans.stage_costs import PARTS, StageCosts
+from cdmpp.plans.stage_structure import StageStructure
+from cdmpp.plans.step_terms import FIELDS, step_terms
+from cdmpp.plans.strategies.pipeline import Pipeline
+from cdmpp.plans.work_columns import WorkColumns
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What does not depend on the number of devices is worked out once."""
+
+    source: StepSource
+    is_gpu: bool = False
+    """True if the allocator of a GPU counts."""
+    _works: dict[tuple[int, ParallelDegrees], WorkColumns] = field(default_factory=dict, repr=False)
+    _structures: dict[tuple[object, ...], StageStructure] = field(default_factory=dict, repr=False)
+
+    def closed_form(self, plans: Candidates, topology: Topology) -> ClosedForm:
+        """Compute time and memory of all plans.
+
+        Args:
+            plans: all plans, as columns.
+            topology: the links between the ranks of the job.
+        """
+        found = {name: np.full(len(plans), np.nan) for name in (*FIELDS, *PARTS)}
+        rows, errors = np.flatnonzero(plans.reason == VALID), dict[int, str]()
+        divisions = _divisions(plans, rows)
+        self._prepare(plans, divisions)
+        by_stages: dict[tuple[int, bool], list[PlanStages]] = {}
+        for division in divisions:
+            for one in self._division(plans, topology, division, errors):
+                by_stages.setdefault((one.count, one.memory is None), []).append(one)
+        for each in by_stages.values():
+            group = PlanStages.joined(each)
+            for name, values in step_terms(plans.taken(group.rows), group).items():
+                found[name][group.rows] = values
+        return ClosedForm(
+            **{name: found[name] for name in FIELDS},
+            communication_s={part: found[part] for part in PARTS},
+            errors=errors,
+        )
+
+    def _prepare(self, plans: Candidates, divisions: Sequence[IntArray]) -> None:
+        """Let the source make ready for all sizes of micro-batches."""
+        sizes = np.unique(np.concatenate([plans.micro_batch[rows] for rows in divisions])) if divisions else ()
+        self.source.prepare([int(one) for one in sizes], [plans.division_of(int(rows[0])) for rows in divisions])
+
+    def _division(
+        self, plans: Candidates, topology: Topology, rows: IntArray, errors: dict[int, str]
+    ) -> Iterator[PlanStages]:
+        """Yield the plans ``rows``, which divide the model alike; ``errors`` gets those that cannot be."""
+        degrees = plans.division_of(int(rows[0]))
+        try:
+            classes = self._alike(degrees, np.unique(plans.micro_batch[rows]).tolist())
+        except CdmppError as error:
+            errors |= dict.fromkeys(rows.tolist(), str(error))
+            return
+        for batches, recomputes in itertools.product(classes, (False, True)):
+            own = rows[np.isin(plans.micro_batch[rows], batches) & (plans.recompute[rows] == recomputes)]
+            costs: StageCosts | None = None
+            for number in dict.fromkeys(plans.combination[own].tolist()):
+                taken, combination = own[plans.combination[own] == number], plans.combinations[number]
+                try:
+                    costs = costs or self._stage_costs(degrees, recomputes, batches, combination, topology)
+                except CdmppError as error:
+                    errors |= dict.fromkeys(taken.tolist(), str(error))
+                    continue
+                yield from _judged(costs, combination, plans, taken, errors)
+
+    def _work(self, size: int, degrees: ParallelDegrees) -> WorkColumns:
+        if (size, degrees) not in self._works:
+            if degrees.pp > 1:
+                self._works[size, degrees] = self._work(size, replace(degrees, pp=1))
+            else:
+                self._works[size, degrees] = WorkColumns(size, self.source, degrees)
+        return self._works[size, degrees]
+
+    def _alike(self, degrees: ParallelDegrees, sizes: Sequence[int]) -> list[tuple[int, ...]]:
+        """Divide micro-batches into those that run the same ops: one example may run other ones than several do."""
+        found: dict[tuple[object, ...], list[int]] = {}
+        for size in sizes:
+            found.setdefault(self._work(size, degrees).times.ops, []).append(size)
+        return [tuple(own) for own in found.values()]
+
+    def _stage_costs(
+        self, degrees: ParallelDegrees, recomputes: bool, sizes: tuple[int, ...], combination: Combination,
+        topology: Topology,
+    ) -> StageCosts:  # fmt: skip
+        works = [self._work(size, degrees) for size in sizes]
+        cuts = _cuts(works[0], recomputes, degrees, combination, topology)
+        key = (degrees, recomputes, cuts, works[0].times.ops)
+        if key not in self._structures or not self._structures[key].knows(sizes):
+            self._structures[key] = StageStructure(degrees, recomputes, works[0], works[-1], self.is_gpu, cuts)
+        return StageCosts(works, self._structures[key], topology)
+
+
+def _judged(
+    costs: StageCosts, combination: Combination, plans: Candidates, rows: IntArray, errors: dict[int, str]
+) -> Iterator[PlanStages]:
+    """Yield plans of one combination; where some numbers of replicas cannot be, the others by themselves."""
+    try:
+        yield of_plans(costs, combination, plans, rows)
+    except CdmppError as error:
+        kinds = np.unique(plans.replicas[rows], axis=0)
+        if len(kinds) == 1:
+            errors |= dict.fromkeys(rows.tolist(), str(error))
+            return
+        for own in kinds:
+            yield from _judged(costs, combination, plans, rows[(plans.replicas[rows] == own).all(axis=1)], errors)
+
+
+def _divisions(plans: Candidates, rows: IntArray) -> list[IntArray]:
+    """Rows of plans that divide the model alike, in the order of their first rows."""
+    if not len(rows):
+        return []
+    _, firsts, which = np.unique(plans.dividing[rows], axis=0, return_index=True, return_inverse=True)
+    return [rows[which.ravel() == number] for number in np.argsort(firsts)]
+
+
+def _cuts(
+    work: WorkColumns, recomputes: bool, degrees: ParallelDegrees, combination: Combination, topology: Topology
+) -> tuple[int, ...]:
+    """Places of ops with which the second and later stages begin, as the pipeline itself chooses them."""
+    pipeline = next((one for one in combination.model_parallel if isinstance(one, Pipeline)), None)
+    if pipeline is None or degrees.pp == 1:
+        return ()
+    pair = Mesh(degrees).group_of(0, ("pp",))[:2]
+    return pipeline.cut_places(
+        work.cut_places(recomputes), degrees.pp, lambda sizes: topology.latency_s("send_recv", sizes, pair)
+    )

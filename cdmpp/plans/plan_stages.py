@@ -1,0 +1,137 @@
+"""PlanStages: what every stage of several plans takes and holds, as arrays with a row a plan and a column a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from cdmpp.plans.candidates import Candidates
+from cdmpp.plans.combinations import Combination
+from cdmpp.plans.overlap import Floats
+from cdmpp.plans.replica_costs import ReplicaCosts, Replicas
+from cdmpp.plans.stage_costs import GRADIENTS, HALOS, PARAMETERS, SPLIT, StageCosts
+from cdmpp.plans.stage_memory import StageMemory, memory_of
+from cdmpp.steps.strategy import IntArray
+
+
+@dataclass(frozen=True)
+class PlanStages:
+    """All plans have as many stages. Seconds of passes are those of one micro-batch."""
+
+    rows: IntArray
+    """Place of each plan among all candidates."""
+    forward_s: Floats
+    backward_s: Floats
+    """Both with the exchanges of divided operators and the messages that a stage waits for."""
+    received_s: Floats
+    """The messages of both passes among them."""
+    halos_s: Floats
+    split_s: Floats
+    """Exchanges of divided operators among them: edges of images, and others."""
+    start_up_s: Floats
+    """The part of messages and exchanges that does not depend on sizes, but for halos."""
+    update_s: Floats
+    exposed_s: Floats
+    """What replicas exchange delays the end of the step by so much."""
+    ahead_s: Floats
+    """A stage ends its last backward pass so long before the first one does."""
+    once_s: Floats
+    """Seconds that a step takes once; a number a plan, as all that follow."""
+    kernels_low: Floats
+    kernels_high: Floats
+    exchanges_low: Floats
+    exchanges_high: Floats
+    """Factors from the time of kernels and exchanges to the ends of their intervals of 80 %."""
+    gradients_s: Floats
+    parameters_s: Floats
+    """Seconds that replicas exchange on the stage that does so longest, hidden or not."""
+    start_up_share: Floats
+    """Share of what replicas exchange that does not depend on sizes."""
+    memory: StageMemory | None
+    """None: unknown."""
+
+    @property
+    def count(self) -> int:
+        """Return the number of stages."""
+        return int(self.forward_s.shape[1])
+
+    @classmethod
+    def joined(cls, each: Sequence[PlanStages]) -> PlanStages:
+        """Join plans; all know their memory, or none."""
+        names = [one.name for one in fields(cls) if one.name != "memory"]
+        known = [one.memory for one in each if one.memory is not None]
+        arrays = {name: np.concatenate([getattr(one, name) for one in each]) for name in names}
+        return cls(**arrays, memory=StageMemory.joined(known) if known else None)
+
+
+def of_plans(costs: StageCosts, combination: Combination, plans: Candidates, rows: IntArray) -> PlanStages:
+    """Work out plans of one combination that divide the model alike.
+
+    Args:
+        costs: of the stages at all sizes of their micro-batches.
+        combination: strategies of the plans.
+        plans: all candidates.
+        rows: the plans among them.
+
+    Raises:
+        CdmppError: replicas that cannot share such a step.
+    """
+    strategy, is_piped = combination.strategy.on_backend(costs.topology.backend), costs.structure.count > 1
+    strategy = strategy.in_pipeline() if is_piped else strategy
+    which = np.searchsorted([one.batch for one in costs.works], plans.micro_batch[rows])
+    many, replicas = plans.micro_batches[rows], plans.replicas[rows]
+    _, firsts, degree = np.unique(replicas, axis=0, return_index=True, return_inverse=True)
+    degree = degree.ravel()
+    those = Replicas(costs, strategy, [plans.degrees_of(int(rows[one])) for one in firsts], combination.replicating)
+    found = those.of()
+    exposed_s = found.exposed_s[degree, which]
+    part_s = {part: seconds.max(axis=1)[degree] for part, seconds in found.part_s.items()}
+    if not is_piped and many.max() > 1 and strategy.exchanges_each_batch:
+        more = [those.of(batches) for batches in (2, 3)]
+        exposed_s = _of_batches(many[:, np.newaxis], exposed_s, *(one.exposed_s[degree, which] for one in more))
+        part_s = {
+            part: _of_batches(many, seconds, *(one.part_s[part].max(axis=1)[degree] for one in more))
+            for part, seconds in part_s.items()
+        }
+    backward_s = costs.pass_s["backward"][which]
+    ahead_s = np.cumsum(backward_s, axis=1) - backward_s
+    _wait_for_tied(found, degree, exposed_s, ahead_s)
+    times, nothing = [one.times for one in costs.works], np.zeros((len(costs.works), costs.structure.count))
+    received_s = costs.received_s["forward"] + costs.received_s["backward"]
+    sent_s = sum(seconds.sum(axis=1) for seconds in found.part_s.values())
+    return PlanStages(
+        rows,
+        costs.pass_s["forward"][which],
+        backward_s,
+        received_s[which],
+        costs.split_passes_s.get(HALOS, nothing)[which],
+        costs.split_passes_s.get(SPLIT, nothing)[which],
+        (costs.split_start_up_s + costs.received_start_up_s)[which],
+        costs.update_s[which] / found.shards[degree][:, np.newaxis],
+        exposed_s,
+        ahead_s,
+        costs.once_s[which] * (1 if is_piped else many),
+        np.array([one.low for one in times])[which],
+        np.array([one.high for one in times])[which],
+        found.low[degree],
+        found.high[degree],
+        part_s[GRADIENTS],
+        part_s[PARAMETERS],
+        (found.start_up_s.sum(axis=1) / np.where(sent_s > 0, sent_s, 1.0))[degree],
+        memory_of(costs, strategy, those.sizes, which, degree, many),
+    )
+
+
+def _wait_for_tied(found: ReplicaCosts, degree: IntArray, exposed_s: Floats, ahead_s: Floats) -> None:
+    """Let each stage wait for the last one that holds the same parameter; both arrays change."""
+    for holders, sum_s in found.tied:
+        ends_s = (exposed_s - ahead_s)[:, holders]
+        ahead_s[:, holders] -= ends_s.max(axis=1, keepdims=True) - ends_s
+        exposed_s[:, holders] += sum_s[degree][:, np.newaxis]
+
+
+def _of_batches(many: IntArray, one: Floats, two: Floats, three: Floats) -> Floats:
+    """Return seconds of ``many`` batches, of those of one, two and three: each further one adds as much."""
+    return np.where(many == 1, one, two + (many - 2) * (three - two))

@@ -1,0 +1,147 @@
+"""Replica costs: what replicas add to a step of each stage to keep their parameters alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cdmpp.collectives.collective import Collective
+from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.mesh import Mesh
+from cdmpp.plans.overlap import Floats, exposed_s
+from cdmpp.plans.stage_costs import GRADIENTS, PARAMETERS, StageCosts
+from cdmpp.plans.stages import tied_groups
+from cdmpp.steps.launches import Launches
+from cdmpp.steps.step_graph import StepGraph
+from cdmpp.steps.strategy import IntArray, Strategy
+
+_NONE = Launches.of(())
+_PART_OF = {"all_gather": PARAMETERS, "broadcast": PARAMETERS}
+
+
+@dataclass(frozen=True)
+class ReplicaCosts:
+    """They are those of several degrees of the replicas at once: the first axis of each array."""
+
+    part_s: Mapping[str, Floats]
+    """One of ``PARTS`` -> seconds of each stage in one step, hidden or not; (degrees, stages)."""
+    start_up_s: Floats
+    """The part of them that does not depend on sizes; (degrees, stages)."""
+    exposed_s: Floats
+    """Seconds by which they delay the end of a step; (degrees, micro-batches, stages)."""
+    shards: IntArray
+    """Ranks that divide the update."""
+    tied: Sequence[tuple[tuple[int, ...], Floats]]
+    """Stages that hold the same parameters, and the seconds in which they then sum its gradients; (degrees)."""
+    low: Floats
+    high: Floats
+    """Factors from their time to the ends of its interval of 80 %."""
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Replicas of the stages under one strategy, on several numbers of ranks."""
+
+    costs: StageCosts
+    strategy: Strategy
+    many: Sequence[ParallelDegrees]
+    """Degrees of the job; those that divide the model are alike."""
+    replicating: tuple[str, ...]
+    """Degrees along which ranks share parameters."""
+
+    @property
+    def sizes(self) -> list[dict[str, int]]:
+        """Return the ranks along each degree of ``replicating``, for each of ``many``."""
+        return [{name: getattr(one, name) for name in self.replicating} for one in self.many]
+
+    def of(self, batches: int = 1) -> ReplicaCosts:
+        """Return what they add where the gradients of so many batches are added up, by stages that are no pipeline.
+
+        ``CdmppError``: a step that the strategy cannot share.
+        """
+        structure, costs = self.costs.structure, self.costs
+        firsts, alike = costs.alike
+        shards = np.array([self.strategy.shards(one) for one in self.sizes])
+        each = list[tuple[Floats, Floats, Floats]]()
+        listed: dict[int, tuple[Launches, Floats, Floats, Floats]] = {}
+        for stage in firsts:
+            number = structure.alike[stage]
+            graph, places = structure.kinds[number].accumulated(batches)
+            if number not in listed:
+                launches = _NONE
+                if self.many[0].size(*self.replicating) > 1:
+                    made = self.strategy.launches(StepGraph((graph,)), self.sizes)
+                    if made is None:  # each has other exchanges
+                        return _joined([replace(self, many=[one]).of(batches) for one in self.many])
+                    launches = made
+                listed[number] = launches, *self._costs_s(launches)
+            launches, costs_s, least_s, ends_s = listed[number]
+            places = structure.places[stage][places]
+            seconds = np.repeat(costs.busy_s.T[places][:, np.newaxis], len(self.many), axis=1)
+            is_update = np.array([op.phase == "update" for op in graph.ops])
+            seconds[is_update] *= (structure.shares[stage] / shards)[:, np.newaxis]
+            seconds = seconds.reshape(len(places), -1)  # a column a micro-batch of each of ``many``
+            starts_s = np.concatenate([np.zeros((1, seconds.shape[1])), np.cumsum(seconds, axis=0)])
+            exposed = exposed_s(
+                starts_s, np.tile(costs.gaps_s.T[places], len(self.many)), launches,
+                np.repeat(costs_s, len(costs.works), axis=1), graph.synchronized,
+            )  # fmt: skip
+            part_of = [_PART_OF.get(kind, GRADIENTS) == PARAMETERS for kind, _ in launches.groups]
+            is_parameters = np.array(part_of, np.bool_)[launches.group]
+            parts = [costs_s[own].sum(axis=0) for own in (~is_parameters, is_parameters)]
+            each.append((np.array([*parts, least_s]), exposed.reshape(len(self.many), -1), ends_s))
+        parts_s = np.stack([one[0] for one in each], axis=2)[:, :, alike]  # (parts, degrees, stages)
+        exposed = np.stack([one[1] for one in each], axis=2)[:, :, alike]  # (degrees, micro-batches, stages)
+        ends_s = np.stack([one[2] for one in each])[alike].sum(axis=0)
+        tied = self._tied(parts_s, ends_s)
+        middle = np.where(ends_s[:, 0] > 0, ends_s[:, 0], 1.0)
+        low, high = (np.where(ends_s[:, 0] > 0, ends_s[:, side] / middle, 1.0) for side in (1, 2))
+        by_part = {GRADIENTS: parts_s[0], PARAMETERS: parts_s[1]}
+        return ReplicaCosts(by_part, parts_s[2], exposed, shards, tied, low, high)
+
+    def _tied(self, parts_s: Floats, ends_s: Floats) -> list[tuple[tuple[int, ...], Floats]]:
+        """Sums over stages that hold the same parameter; ``parts_s`` and ``ends_s`` get their seconds."""
+        topology, found = self.costs.topology, dict[str, tuple[tuple[int, ...], Floats]]()
+        for place, (degrees, sizes) in enumerate(zip(self.many, self.sizes, strict=True)):
+            chain = Mesh(degrees).group_of(0, ("pp",))
+            for name, numbers, size in tied_groups(self.costs.structure.tied, self.strategy.gradient_parts(sizes)):
+                members = tuple(chain[number] for number in numbers)
+                estimate = topology.cost(Collective("all_reduce", size, len(members), topology.backend), members)
+                least_s = float(topology.start_up_s("all_reduce", members))
+                parts_s[0, place, list(numbers)] += estimate.latency_s
+                parts_s[2, place, list(numbers)] += min(estimate.latency_s, least_s)
+                ends_s[place] += [estimate.latency_s, estimate.low_s, estimate.high_s]
+                found.setdefault(name, (numbers, np.zeros(len(self.many))))[1][place] = estimate.latency_s
+        return [*found.values()]
+
+    def _costs_s(self, launches: Launches) -> tuple[Floats, Floats, Floats]:
+        """Seconds of each exchange by itself, those of one kind and group priced at once; a column a number of ranks.
+
+        Also the start-up of all, and the time of the largest ones with the ends of their intervals; a row each.
+        """
+        topology, sent, count = self.costs.topology, launches.bytes, len(self.many)
+        costs_s, least_s, ends_s = np.zeros(sent.shape), np.zeros(count), np.zeros((count, 3))
+        for group, (kind, asked) in enumerate(launches.groups):
+            numbers, along = np.flatnonzero(launches.group == group), asked or self.replicating
+            for place, degrees in enumerate(self.many):
+                members, sizes = Mesh(degrees).group_of(0, along), sent[numbers, place]
+                costs_s[numbers, place] = seconds = topology.latency_s(kind, sizes, members)
+                least_s[place] += np.minimum(topology.start_up_s(kind, members), seconds).sum()
+                largest = Collective(kind, max(int(sizes.max()), 1), len(members), topology.backend)
+                estimate = topology.cost(largest, members)
+                ends_s[place] += [estimate.latency_s, estimate.low_s, estimate.high_s]
+        return costs_s, least_s, ends_s
+
+
+def _joined(each: Sequence[ReplicaCosts]) -> ReplicaCosts:
+    """The costs of several degrees by themselves as those of all."""
+    part_s = {part: np.concatenate([one.part_s[part] for one in each]) for part in each[0].part_s}
+    tied = [
+        (own[0][0], np.concatenate([sum_s for _, sum_s in own]))
+        for own in zip(*(one.tied for one in each), strict=True)
+    ]
+    arrays = ("start_up_s", "exposed_s", "shards", "low", "high")
+    values = {name: np.concatenate([getattr(one, name) for one in each]) for name in arrays}
+    return ReplicaCosts(part_s=part_s, tied=tied, **values)

@@ -1,0 +1,101 @@
+"""Stage memory: what the stages of several plans hold, in operations on arrays over plans and stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cdmpp.network.training_step import StepMemory
+from cdmpp.plans.allocator import CONTEXT
+from cdmpp.plans.live_bytes import LiveBytes
+from cdmpp.plans.memory import peak_parts, rounded_bytes
+from cdmpp.plans.overlap import Floats
+from cdmpp.plans.stage_bytes import between, joined, stacked, taken
+from cdmpp.plans.stage_costs import StageCosts
+from cdmpp.plans.stage_structure import StageStructure
+from cdmpp.steps.strategy import IntArray, RankBytes, Strategy
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Each number is an array with a row a plan and a column a stage."""
+
+    held: StepMemory
+    """What the stage would hold by itself."""
+    live: LiveBytes
+    own: RankBytes
+    """What it holds under its strategy."""
+    received: Floats
+    """Bytes that its neighbours send for one micro-batch."""
+    returned: Floats
+    """Bytes of gradients that it sends to the stage before."""
+    added: Floats
+    """What the allocator of a GPU takes on top."""
+
+    @classmethod
+    def joined(cls, each: Sequence[StageMemory]) -> StageMemory:
+        """Join plans."""
+        held, live, own = (joined([getattr(one, name) for one in each]) for name in ("held", "live", "own"))
+        rest = (np.concatenate([getattr(one, name) for one in each]) for name in ("received", "returned", "added"))
+        return cls(held, live, own, *rest)
+
+    def peak_bytes(self, many: IntArray, in_flight: IntArray, kept: IntArray) -> Floats:
+        """Return the most bytes of the heaviest stage of each plan.
+
+        Args:
+            many: forward passes of one step of each plan.
+            in_flight: micro-batches whose activations a stage holds; a row a plan, a column a stage.
+            kept: micro-batches whose outputs a stage keeps; the same.
+        """
+        ones, all_of = np.ones_like(many)[:, np.newaxis], many[:, np.newaxis]
+        micro_batches, batches = (all_of, ones) if self.received.shape[1] > 1 else (ones, all_of)
+        found = peak_parts(
+            self.held, self.own, self.live, micro_batches, in_flight, batches, self.received, self.returned, kept
+        )
+        most: Floats = (found.peak_bytes + self.added).max(axis=1)
+        return most
+
+
+def memory_of(
+    costs: StageCosts, strategy: Strategy, sizes: Sequence[Mapping[str, int]], which: IntArray, degree: IntArray,
+    many: IntArray,
+) -> StageMemory | None:  # fmt: skip
+    """Return what the stages of some plans hold; None where memory is unknown.
+
+    Args:
+        costs: of the stages.
+        strategy: of the replicas.
+        sizes: ranks along each degree along which they share parameters, of several numbers of replicas.
+        which: place of the micro-batch of each plan.
+        degree: place in ``sizes`` of each plan.
+        many: forward passes of one step of each plan.
+    """
+    structure = costs.structure
+    if not structure.ends:
+        return None
+    (low_held, low_live), (most_held, most_live) = structure.ends
+    share = costs.shares[which][:, np.newaxis]
+    ways, back = np.unique(np.stack([degree, many > 1]), axis=1, return_inverse=True)
+    own = [_own(structure, strategy, sizes[one], 1 + is_many) for one, is_many in ways.T.tolist()]
+    own_bytes = taken(stacked([stacked(each) for each, _ in own]), back.ravel())
+    added = np.array([more for _, more in own])[back.ravel()]
+    return StageMemory(
+        between(low_held, most_held, share), between(low_live, most_live, share), own_bytes,
+        costs.received_bytes[which], costs.returned_bytes[which], added,
+    )  # fmt: skip
+
+
+def _own(
+    structure: StageStructure, strategy: Strategy, sizes: Mapping[str, int], batches: int
+) -> tuple[list[RankBytes], list[int]]:
+    """What each stage holds under a strategy, and what the allocator of a GPU takes on top."""
+    found = dict[int, tuple[RankBytes, int]]()
+    for number, kind in structure.held.items():
+        held, _ = kind.ends[0]
+        own = strategy.rank_bytes(held, kind.modules, sizes, batches)
+        more = CONTEXT + rounded_bytes(held, kind.gradients, own) if structure.is_gpu else 0
+        found[number] = own, more
+    every = [found[number] for number in structure.held_alike]
+    return [own for own, _ in every], [more for _, more in every]

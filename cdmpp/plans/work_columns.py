@@ -1,0 +1,72 @@
+"""WorkColumns: the work of one rank for one micro-batch as arrays, and where it can be cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.plans.cut import Cut
+from cdmpp.plans.cut_places import CutPlaces
+from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.sources.source import RankWork, StepSource, StepTimes
+from cdmpp.steps.step_graph import RankGraph, StepGraph
+from cdmpp.steps.transforms.recompute import can_recompute, recompute, run_order
+
+
+@dataclass(frozen=True)
+class WorkColumns:
+    """The work of one rank for one micro-batch, as arrays over its ops."""
+
+    batch: int
+    source: StepSource
+    degrees: ParallelDegrees
+    """Those that divide operators."""
+
+    @cached_property
+    def work(self) -> RankWork:
+        """The work itself."""
+        return self.source.work(self.batch, self.degrees)
+
+    @cached_property
+    def times(self) -> StepTimes:
+        """How long its ops take."""
+        return self.source.times(self.batch, self.degrees) or StepTimes.of(self.work)
+
+    def rank(self, recomputes: bool) -> RankGraph:
+        """Return the rank as it runs where all modules are recomputed, or as it is."""
+        return self._recomputed if recomputes else self.work.rank
+
+    @cached_property
+    def _recomputed(self) -> RankGraph:
+        return recompute(StepGraph((self.work.rank,)), self._modules).ranks[0]
+
+    @cached_property
+    def _modules(self) -> tuple[str, ...]:
+        return tuple(one.name for one in can_recompute(self.work.rank))
+
+    def places(self, recomputes: bool) -> NDArray[np.int64]:
+        """Return the places that its ops had before modules were recomputed."""
+        return np.array([place for place, _ in run_order(self.work.rank, self._modules if recomputes else ())])
+
+    def cut_places(self, recomputes: bool) -> CutPlaces:
+        """Return where the rank can be cut; ``CdmppError`` as ``CutPlaces``."""
+        if recomputes not in self._cut_places:
+            self._cut_places[recomputes] = CutPlaces(self.rank(recomputes))
+        return self._cut_places[recomputes]
+
+    @cached_property
+    def _cut_places(self) -> dict[bool, CutPlaces]:
+        return {}
+
+    @cached_property
+    def _cuts(self) -> dict[tuple[tuple[int, ...], bool], Cut]:
+        return {}
+
+    def cut(self, cuts: tuple[int, ...], recomputes: bool = False) -> Cut:
+        """Return the rank cut at these places."""
+        if (cuts, recomputes) not in self._cuts:
+            self._cuts[cuts, recomputes] = Cut(self.cut_places(recomputes), cuts)
+        return self._cuts[cuts, recomputes]
