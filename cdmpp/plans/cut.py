@@ -5,13 +5,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import StepBuffer
+from cdmpp.plans.bare import bare_op
 from cdmpp.plans.cut_places import CutPlaces
 from cdmpp.plans.stage_modules import Span, StageModules, backward_of
 from cdmpp.plans.stages import Stage
@@ -70,10 +71,11 @@ class Cut:
         """Stage of each op; -1: an update, or a sum of gradients over stages that all hold the parameter."""
         owners = self.on.owner_places
         found = np.where(owners < 0, -1, np.searchsorted(self.cuts, owners, side="right"))
+        made = {one.ready_after for one in self.on.rank.gradients}
         for place in sorted(self.on.sums):
             if (own := int(found[place])) >= 0:
                 parts = {int(found[one]) for one in self.on.rank.ops[place].inputs} - {-1}
-                is_shared = place in self.on.made and len(parts) > 1
+                is_shared = place in made and len(parts) > 1
                 found[place] = -1 if is_shared else max(own, min(parts, default=own))
         return found
 
@@ -164,31 +166,6 @@ class Cut:
         found = self.on.tensors(self.cuts[number]) if number < len(self.cuts) else self.on.outputs
         return tuple(self._local[one] for one in found if self._stages[one] == number)
 
-    @cached_property
-    def exchange_kinds(self) -> tuple[tuple[object, ...], ...]:
-        """What is equal for stages whose replicas exchange alike; of each stage."""
-        return tuple(self._exchange_kind(number) for number in range(self.count))
-
-    def _exchange_kind(self, number: int) -> tuple[object, ...]:
-        gradients = [(one.bytes, self.ready(one, number), one.dtype, one.is_used) for one in self.gradients[number]]
-        modules = [
-            (part.bytes, part.rows, part.trained_rows, part.is_kept, *spans) for part, *spans in self.modules[number]
-        ]
-        phases = self.on.columns.phase_numbers[self.places[number]].tobytes()
-        return phases, tuple(gradients), tuple(modules), self.buffers(number), self.shares[number]
-
-    @cached_property
-    def memory_kinds(self) -> tuple[tuple[object, ...], ...]:
-        """What is equal for stages that hold as much: what exchanges depend on, and what ops write and read."""
-        return tuple(self._memory_kind(number) for number in range(self.count))
-
-    def _memory_kind(self, number: int) -> tuple[object, ...]:
-        readers, sources = self.on.columns.reads
-        own, read = (of == number for of in (self.of, self.of[readers]))
-        apart = np.where(self.of[sources] == number, self.local[readers] - self.local[sources], 0)[read]
-        kinds = self.on.columns.op_kinds[own].tobytes()
-        return kinds, apart.tobytes(), self.outputs(number), *self.exchange_kinds[number]
-
     def exchanging(self, number: int) -> RankGraph:
         """Return what the exchanges of the replicas of a stage depend on: its ops do nothing."""
         ops = (self.on.rank.ops[place] for place in self.places[number].tolist())
@@ -258,21 +235,6 @@ class Cut:
         if rest or not norms:
             return buffers if number == 0 else ()
         return buffers[each * norms.index(number) :][: each * norms.count(number)] if number in norms else ()
-
-
-def bare(rank: RankGraph) -> RankGraph:
-    """Return rank 0 with ops that do nothing: of them exchanges depend on the phases alone."""
-    return replace(rank, rank=0, ops=tuple(map(bare_op, rank.ops)), start_s=0.0)
-
-
-def bare_op(op: Op) -> Op:
-    """Return an op of the same phase, kind and stream that does nothing."""
-    return _bare(op.phase, op.kind, op.stream)
-
-
-@cache
-def _bare(phase: str, kind: str, stream: str) -> Op:
-    return Op("", phase, 0.0, kind=kind, stream=stream)
 
 
 def _bytes(gradients: Sequence[Gradient]) -> int:

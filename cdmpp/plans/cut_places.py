@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cdmpp.errors import CdmppError, some
 from cdmpp.plans.op_columns import OpColumns
-from cdmpp.steps.step_graph import Gradient, Op, RankGraph
+from cdmpp.steps.step_graph import Op, RankGraph
 
 WRAPPED = "inner."
 """Prefix of the names of a model that is kept inside a module of this package, as for its loss."""
@@ -83,27 +83,9 @@ class CutPlaces:
         return found
 
     @cached_property
-    def made(self) -> frozenset[int]:
-        """Places of the ops after which gradients are there."""
-        return frozenset(one.ready_after for one in self.rank.gradients)
-
-    @cached_property
     def columns(self) -> OpColumns:
         """The ops as arrays."""
         return OpColumns(self.rank)
-
-    @cached_property
-    def members(self) -> dict[str, list[Gradient]]:
-        """Module -> its trained parameters; those of no other one are the root's."""
-        kept = {one.name: one.is_kept for one in self.rank.modules}
-        found: dict[str, list[Gradient]] = {name: [] for name in kept}
-        for one in self.rank.gradients:
-            parts = one.name.split(".")
-            inside = {".".join(parts[:count]) for count in range(1, len(parts) + 1)} & kept.keys()
-            own = [name for name in inside if not kept[name]]
-            for name in own or [name for name, is_kept in kept.items() if is_kept]:
-                found[name].append(one)
-        return found
 
     @cached_property
     def sums(self) -> frozenset[int]:

@@ -5,31 +5,25 @@ All plans are judged by closed form, the best ones replayed. The same question g
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from cdmpp.errors import InfeasiblePlanError, UsageError, some
-from cdmpp.plans.combinations import usual
+from cdmpp.errors import InfeasiblePlanError, UsageError
 from cdmpp.plans.front import on_front
 from cdmpp.plans.limits import INPUTS, binding, terms
-from cdmpp.plans.lower import lower, lower_work
-from cdmpp.plans.memory import MemoryParts
-from cdmpp.plans.placement import micro_batch_of
+from cdmpp.plans.lower import lower
 from cdmpp.plans.plan import Plan
+from cdmpp.plans.plan_words import words_of
 from cdmpp.plans.question import Judged, Question
-from cdmpp.plans.rank_memory import heaviest
+from cdmpp.plans.refused import missing, rejected_of
 from cdmpp.plans.scaling import ScalingPoint, next_limits, scaling
-from cdmpp.plans.shortage import shortage
-from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.platform.progress import shown
 from cdmpp.steps.replay import replay
 from cdmpp.steps.strategy_replay import exchange_warnings
 from cdmpp.steps.transforms.merge_ops import merge_ops
-from cdmpp.units import quantity
 
 STEPS = 1000
 """Device-hours and money are those of so many steps."""
@@ -166,9 +160,9 @@ def ask(
         CdmppError: an unknown strategy, or as the source.
     """
     judged = question.judged()
-    rejected = _rejected(judged)
+    rejected = rejected_of(judged)
     if not judged.fits.any():
-        raise InfeasiblePlanError(_missing(question, judged, rejected))
+        raise InfeasiblePlanError(missing(question, judged, rejected))
     order = judged.order()
     replayed = _replayed(judged, order, replays)
     parts = terms(judged.costs)
@@ -202,23 +196,9 @@ def _ranked(question: Question, judged: Judged, parts: Mapping[str, np.ndarray],
     own = {name: float(values[row]) for name, values in parts.items()}
     low, high = float(costs.low_s[row]), float(costs.high_s[row])
     return RankedPlan(
-        _words(question, judged, row), combination, plan, float(costs.ranks_s[row]), low, high,
+        words_of(question, judged, row), combination, plan, float(costs.ranks_s[row]), low, high,
         float(costs.memory_bytes[row]), CLOSED_FORM, own, binding(own),
     )  # fmt: skip
-
-
-def words(plan: Plan, combination: str, micro_batch: int) -> str:
-    """Say a plan on one line, such as ``data (dp_replicate 8), 2 micro-batches of 16, recomputed``."""
-    many = plan.gradient_accumulation_steps
-    found = []
-    for one in plan.model_parallel:
-        if isinstance(one, Pipeline):
-            many = one.micro_batches
-            found.append(one.schedule)
-    found += ["recomputed"] if plan.recompute else []
-    degrees = [f"{name} {getattr(plan.degrees, name)}" for name in plan.degrees.beyond_one()]
-    times = f"{many} micro-batches of {micro_batch}" if many > 1 else f"micro-batch of {micro_batch}"
-    return ", ".join([f"{combination} ({', '.join(degrees) or 'one device'})", times, *found])
 
 
 def _front(
@@ -235,17 +215,11 @@ def _front(
     for place in np.flatnonzero(is_on):
         step_s, size, ranks = found[place]
         if place < len(rows):
-            name = _words(question, judged, rows[place])
+            name = words_of(question, judged, rows[place])
         else:
             name = f"{others[place - len(rows)].combination} on {ranks} device{'s' * (ranks > 1)}"
         plans.append(FrontPlan(name, ranks, step_s, size))
     return tuple(sorted(plans, key=lambda one: (one.step_s, one.memory_bytes)))
-
-
-def _words(question: Question, judged: Judged, row: int) -> str:
-    plans = judged.plans
-    name = plans.combinations[int(plans.combination[row])].name
-    return words(question.plan(plans, row), name, int(plans.micro_batch[row]))
 
 
 def _by_replay(question: Question, one: RankedPlan) -> RankedPlan:
@@ -264,49 +238,6 @@ def _fed(question: Question, one: RankedPlan) -> RankedPlan:
     limit = binding({**one.terms, INPUTS: max(0.0, least_s - one.step_s)})
     low_s, step_s, high_s = (max(seconds, least_s) for seconds in (one.low_s, one.step_s, one.high_s))
     return replace(one, step_s=step_s, low_s=low_s, high_s=high_s, limit=limit)
-
-
-def _rejected(judged: Judged) -> dict[str, int]:
-    found = Counter(judged.why_not(int(row)) for row in np.flatnonzero(~judged.fits))
-    return dict(found.most_common())
-
-
-def _missing(question: Question, judged: Judged, rejected: Mapping[str, int]) -> str:
-    if np.isnan(judged.costs.step_s).all():
-        return f"no plan for {question.ranks} devices: {some(list(rejected), '; ', 3)}"
-    limit, needed = question.memory_limit_bytes or 0.0, float(np.nanmin(judged.costs.memory_bytes))
-    row = int(np.nanargmin(judged.costs.memory_bytes))
-    leanest, plan = _words(question, judged, row), question.plan(judged.plans, row)
-    parts = _parts(question, plan)
-    told = (
-        f"no plan fits: a device may hold {quantity(limit, 'B')}, and the leanest plan for {question.ranks} "
-        f"devices, {leanest}, needs {quantity(needed, 'B')}, {quantity(needed - limit, 'B')} too much"
-    )
-    return f"{told}; {shortage(parts, plan, int(judged.plans.micro_batch[row]))}; {_help(question)}"
-
-
-def _parts(question: Question, plan: Plan) -> MemoryParts:
-    """What the rank that holds most holds under a plan whose memory is known."""
-    work = question.source.work(micro_batch_of(plan, question.global_batch), plan.degrees)
-    found = heaviest(work, plan, lower_work(work, plan, question.topology(plan.ranks)), question.is_gpu)
-    assert found is not None
-    return found[1]
-
-
-def _help(question: Question) -> str:
-    """What would fit: other strategies on as many devices, or more devices."""
-    every = usual(question.source.limits())
-    for ranks in (question.ranks, *(question.ranks * 2**power for power in range(1, 7))):
-        names = every if ranks == question.ranks else question.names
-        try:
-            judged = question.judged(ranks, names)
-        except ValueError:  # no such cluster
-            break
-        if judged.fits.any():
-            row = int(judged.order()[0])
-            name = judged.plans.combinations[int(judged.plans.combination[row])].name
-            return f"{name} would fit on {ranks} devices"
-    return "no way to train fits on up to 64 times as many devices: take devices with more memory, or a smaller network"
 
 
 def _warnings(question: Question, ranked: Iterable[RankedPlan]) -> tuple[str, ...]:

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.network.training_step import StepMemory
-from cdmpp.plans.cut import Cut, bare, stages_of
+from cdmpp.plans.bare import bare
+from cdmpp.plans.cut import Cut, stages_of
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.live_bytes import LiveBytes
 from cdmpp.plans.memory import Memory
@@ -148,7 +149,7 @@ class StageStructure:
     @cached_property
     def alike(self) -> tuple[int, ...]:
         """Number of the first stage whose replicas exchange as those of this one, of each stage."""
-        return _firsts(self._cut.exchange_kinds if self.cuts else [()])
+        return _firsts(self.low.kinds(self.cuts, self.recomputes).exchange if self.cuts else [()])
 
     @cached_property
     def kinds(self) -> dict[int, StageKind]:
@@ -163,7 +164,8 @@ class StageStructure:
     @cached_property
     def held_alike(self) -> tuple[int, ...]:
         """Number of the first stage that holds as much as this one, of each stage."""
-        kinds = [*zip(*(one.memory_kinds for one in self._ends), strict=True)] if self.cuts else [()]
+        ends = (one.kinds(self.cuts) for one in (self.low, self.high) if self.cuts)
+        kinds = [*zip(*(one.memory for one in ends), strict=True)] or [()]
         return _firsts(kinds)
 
     @cached_property

@@ -12,6 +12,7 @@ from cdmpp.plans.cut import Cut
 from cdmpp.plans.cut_places import CutPlaces
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.sources.source import RankWork, StepSource, StepTimes
+from cdmpp.plans.stage_kinds import StageKinds
 from cdmpp.steps.step_graph import RankGraph, StepGraph
 from cdmpp.steps.transforms.recompute import can_recompute, recompute, run_order
 
@@ -62,11 +63,15 @@ class WorkColumns:
         return {}
 
     @cached_property
-    def _cuts(self) -> dict[tuple[tuple[int, ...], bool], Cut]:
+    def _cuts(self) -> dict[tuple[tuple[int, ...], bool], StageKinds]:
         return {}
 
     def cut(self, cuts: tuple[int, ...], recomputes: bool = False) -> Cut:
         """Return the rank cut at these places."""
+        return self.kinds(cuts, recomputes).cut
+
+    def kinds(self, cuts: tuple[int, ...], recomputes: bool = False) -> StageKinds:
+        """Return which of its stages are alike."""
         if (cuts, recomputes) not in self._cuts:
-            self._cuts[cuts, recomputes] = Cut(self.cut_places(recomputes), cuts)
+            self._cuts[cuts, recomputes] = StageKinds(Cut(self.cut_places(recomputes), cuts))
         return self._cuts[cuts, recomputes]

@@ -54,6 +54,27 @@ class Exchange:
     are the ranks of the job by whose places in the nodes the exchange is priced."""
 
     def __post_init__(self) -> None:
+        if not self._is_plain:
+            self._check()
+
+    @property
+    def _is_plain(self) -> bool:
+        """True for most that ``_check`` lets pass; quick, since steps have many."""
+        return (
+            (type(self.kind) is str and type(self.name) is str and type(self.group) is str)
+            and (type(self.bytes) is int and self.bytes in _WHOLE and self.server == 0 and type(self.server) is int)
+            and (type(self.after) is dict and type(self.before) is dict)
+            and (self.lag_s == {} and self.blocks == {})
+            and (type(self.along) is tuple and all([type(one) is str for one in self.along]))
+            and (self.members == () and type(self.follows) is bool)
+            and (
+                self.wire_s is None
+                and type(self.sum_s) is type(self.spread_s) is float
+                and self.sum_s == self.spread_s == 0
+            )
+        )
+
+    def _check(self) -> None:
         for name in ("kind", "name", "group"):
             if not isinstance(value := getattr(self, name), str):
                 raise DataError(f"{name} of an exchange is {shown(value)}: expected a text")

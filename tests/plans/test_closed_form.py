@@ -17,7 +17,7 @@ from cdmpp.plans.judge import Judge
 from cdmpp.plans.limits import terms
 from cdmpp.plans.lower import lower, lower_work
 from cdmpp.plans.question import Question
-from cdmpp.plans.refine import peak_of
+from cdmpp.plans.rank_memory import peak_of
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.steps.replay import replay
 from tests.plans.sources.toy_source import source_of

@@ -14,9 +14,10 @@ from cdmpp.errors import InfeasiblePlanError, UsageError
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.front import on_front
 from cdmpp.plans.lower import lower
-from cdmpp.plans.oracle import REPLAY, ask, words
+from cdmpp.plans.oracle import REPLAY, ask
 from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.plans.plan_file import read_plan, save_plan
+from cdmpp.plans.plan_words import words
 from cdmpp.plans.question import Question
 from cdmpp.plans.refine import refine
 from cdmpp.plans.scaling import next_limits

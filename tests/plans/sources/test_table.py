@@ -8,6 +8,7 @@ import pytest
 
 from cdmpp.errors import CdmppError
 from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.sources.source import StepTimes
 from cdmpp.plans.sources.table import TableSource
 from cdmpp.steps.from_layers import Layer
 
@@ -44,6 +45,21 @@ def test_between_two_numbers_all_is_on_a_line_and_outside_in_proportion():
     assert warning == "layers were measured at 2 to 4 examples: those at 8 are in proportion to those at 4"
     (warning,) = TableSource(AT_2).work(1, ONE).warnings
     assert warning == "layers were measured at 2 examples: those at 1 are in proportion to those at 2"
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 4, 8])
+def test_times_are_those_of_the_work(batch):
+    found, expected = TABLE.times(batch, ONE), StepTimes.of(TABLE.work(batch, ONE))
+    assert found.ops == expected.ops
+    assert found.seconds == pytest.approx(expected.seconds)
+    assert (found.once_s, found.low, found.high) == (expected.once_s, 1.0, 1.0)
+
+
+def test_tables_that_run_other_ops_tell_no_times_in_between():
+    one, *rest = AT_4
+    source = TableSource((*AT_2, replace(one, update_s=0.0), *(replace(other, update_s=0.0) for other in rest)))
+    assert source.times(3, ONE) is None
+    assert source.times(4, ONE).seconds.sum() == source.work(4, ONE).rank.busy_s
 
 
 def test_memory_is_parameters_gradients_states_and_what_layers_save():

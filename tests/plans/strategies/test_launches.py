@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cdmpp.network.training_step import StepBuffer
-from cdmpp.plans.cut import bare
+from cdmpp.plans.bare import bare
 from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP

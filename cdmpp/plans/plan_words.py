@@ -1,0 +1,28 @@
+"""Plan words: a plan on one line, for a reader."""
+
+from __future__ import annotations
+
+from cdmpp.plans.plan import Plan
+from cdmpp.plans.question import Judged, Question
+from cdmpp.plans.strategies.pipeline import Pipeline
+
+
+def words(plan: Plan, combination: str, micro_batch: int) -> str:
+    """Say a plan on one line, such as ``data (dp_replicate 8), 2 micro-batches of 16, recomputed``."""
+    many = plan.gradient_accumulation_steps
+    found = []
+    for one in plan.model_parallel:
+        if isinstance(one, Pipeline):
+            many = one.micro_batches
+            found.append(one.schedule)
+    found += ["recomputed"] if plan.recompute else []
+    degrees = [f"{name} {getattr(plan.degrees, name)}" for name in plan.degrees.beyond_one()]
+    times = f"{many} micro-batches of {micro_batch}" if many > 1 else f"micro-batch of {micro_batch}"
+    return ", ".join([f"{combination} ({', '.join(degrees) or 'one device'})", times, *found])
+
+
+def words_of(question: Question, judged: Judged, row: int) -> str:
+    """Say one of the plans that were judged on one line."""
+    plans = judged.plans
+    name = plans.combinations[int(plans.combination[row])].name
+    return words(question.plan(plans, row), name, int(plans.micro_batch[row]))
