@@ -86,7 +86,7 @@ def of_plans(costs: StageCosts, combination: Combination, plans: Candidates, row
     degree = degree.ravel()
     those = Replicas(costs, strategy, [plans.degrees_of(int(rows[one])) for one in firsts], combination.replicating)
     found = those.of()
-    exposed_s = found.exposed_s[degree, which]
+    exposed_s = _chained_s(found.exposed_s[degree, which], is_piped and strategy.ends_backward)
     part_s = {part: seconds.max(axis=1)[degree] for part, seconds in found.part_s.items()}
     if not is_piped and many.max() > 1 and strategy.exchanges_each_batch:
         more = [those.of(batches) for batches in (2, 3)]
@@ -130,6 +130,11 @@ def _wait_for_tied(found: ReplicaCosts, degree: IntArray, exposed_s: Floats, ahe
         ends_s = (exposed_s - ahead_s)[:, holders]
         ahead_s[:, holders] -= ends_s.max(axis=1, keepdims=True) - ends_s
         exposed_s[:, holders] += sum_s[degree][:, np.newaxis]
+
+
+def _chained_s(exposed_s: Floats, is_chained: bool) -> Floats:
+    """Return the exposed seconds of each stage; a chained one waits for those of all stages behind it too."""
+    return np.cumsum(exposed_s[:, ::-1], axis=1)[:, ::-1].copy() if is_chained else exposed_s
 
 
 def _of_batches(many: IntArray, one: Floats, two: Floats, three: Floats) -> Floats:

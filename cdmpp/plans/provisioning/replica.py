@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.plans.memory import Memory
 from cdmpp.plans.plan import plan_on
@@ -36,7 +39,10 @@ class Replica:
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """Layers of each machine; ``CdmppError``: the model cannot be cut into so many."""
-        return Pipeline().stages(self.work.rank, self.machines, self.link.seconds)
+        return Pipeline().stages(self.work.rank, self.machines, self._send_s)
+
+    def _send_s(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.asarray(self.link.alpha_s + sizes * self.link.beta_s, np.float64)
 
     @cached_property
     def machine_s(self) -> tuple[float, ...]:
