@@ -86,7 +86,7 @@ class Judge:
             for number in dict.fromkeys(plans.combination[own].tolist()):
                 taken, combination = own[plans.combination[own] == number], plans.combinations[number]
                 try:
-                    costs = costs or self._stage_costs(degrees, recomputes, batches, combination, topology)
+                    costs = costs or self._stage_costs(degrees, recomputes, batches, combination, topology, plans.ranks)
                 except CdmppError as error:
                     errors |= dict.fromkeys(taken.tolist(), str(error))
                     continue
@@ -109,14 +109,14 @@ class Judge:
 
     def _stage_costs(
         self, degrees: ParallelDegrees, recomputes: bool, sizes: tuple[int, ...], combination: Combination,
-        topology: Topology,
+        topology: Topology, ranks: int,
     ) -> StageCosts:  # fmt: skip
-        works = [self._work(size, degrees) for size in sizes]
-        cuts = _cuts(works[0], recomputes, degrees, combination, topology)
+        works, replicas = [self._work(size, degrees) for size in sizes], ranks // degrees.ranks
+        cuts = _cuts(works[0], recomputes, replace(degrees, dp_replicate=replicas), combination, topology)
         key = (degrees, recomputes, cuts, works[0].times.ops)
         if key not in self._structures or not self._structures[key].knows(sizes):
             self._structures[key] = StageStructure(degrees, recomputes, works[0], works[-1], self.is_gpu, cuts)
-        return StageCosts(works, self._structures[key], topology)
+        return StageCosts(works, self._structures[key], topology, replicas)
 
 
 def _judged(

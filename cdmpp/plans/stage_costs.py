@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -31,6 +31,13 @@ class StageCosts:
     """What one rank runs for each size of a micro-batch; the ops are the same, their seconds and bytes differ."""
     structure: StageStructure
     topology: Topology
+    replicas: int = 1
+    """Ranks of a stage stand next to each other: neighbours in the pipeline are so many times farther apart."""
+
+    @cached_property
+    def chain(self) -> tuple[int, ...]:
+        """Ranks of the job that pass micro-batches on to each other."""
+        return Mesh(replace(self.structure.degrees, dp_replicate=self.replicas)).group_of(0, ("pp",))
 
     @cached_property
     def compute_s(self) -> Floats:
@@ -113,8 +120,7 @@ class StageCosts:
     def _received(self, phase: str, sizes: Floats) -> Floats:
         """Seconds in which each stage receives messages of a phase, of ``sizes`` for each micro-batch."""
         found, senders = np.zeros((len(sizes), self.structure.count)), self._messages[phase][0]
-        chain = Mesh(self.structure.degrees).group_of(0, ("pp",))
-        step = 1 if phase == "forward" else -1
+        chain, step = self.chain, 1 if phase == "forward" else -1
         pairs = {number: (chain[number], chain[number + step]) for number in dict.fromkeys(senders.tolist())}
         shapes: dict[object, list[int]] = {}
         for number, pair in pairs.items():

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cdmpp.collectives.interconnect import AlphaBeta
-from cdmpp.collectives.topology import fitted
+from cdmpp.collectives.topology import fitted, topology_of
 from cdmpp.plans.candidates import VALID, candidates
 from cdmpp.plans.combinations import Combination, combinations
 from cdmpp.plans.judge import Judge
@@ -106,6 +106,20 @@ def test_a_pipeline_of_equal_stages_takes_the_formula(stages, schedule):
         expected = (m + stages - 1) / m * alone_s / stages
         assert costs.compute_s[row] + costs.bubble_s[row] == pytest.approx(expected, rel=1e-6)
         assert costs.bubble_s[row] == pytest.approx((stages - 1) / m * alone_s / stages, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["data+pipeline", "fsdp+pipeline", "hsdp+pipeline"])
+def test_messages_of_a_pipeline_with_replicas_go_between_nodes(name):
+    """Stages stand as many ranks apart as there are replicas: on nodes of eight their messages cross nodes."""
+    source = ToySource(forward_s=1e-4, parameters=40_000_000, output=4_000_000)
+    question = replace(
+        _question([name], 16, 32, source), topology=lambda ranks: topology_of(ranks, "h100", cluster="dgx-h100")
+    )
+    judged = question.judged()
+    rows = np.flatnonzero(judged.fits & (judged.plans.degree("dp_replicate", "dp_shard") >= 4))
+    assert len(rows) > 5
+    for row in rows:
+        assert judged.costs.step_s[row] == pytest.approx(_replayed_s(question, judged.plans, int(row)), rel=0.06)
 
 
 def test_one_device_takes_what_its_kernels_take():
