@@ -92,7 +92,8 @@ def _three(found: Sequence[Protocol]) -> dict[str, Any]:
         steps = sum(worker.batches for worker in outcome.workers)
         waiting_s = float(np.mean([worker.waiting_s for worker in outcome.workers]))
         rows.append(
-            [f"{one.name}{', with exchanges' if exchange else ''}", _off(steps, one.steps) if one.name == "ADSP" else "",
+            [one.name + (", with exchanges" if exchange else ""),
+             _off(steps, one.steps) if one.name == "ADSP" else "",
              *(_off(own, printed) for own, printed in zip(computed, one.compute_s, strict=True)),
              _off(waiting_s, one.blocked_s) if one.blocked_s else f"{waiting_s:.1f} s, none printed"]
         )  # fmt: skip

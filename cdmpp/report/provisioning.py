@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -13,7 +14,8 @@ from cdmpp.units import RATE, percent, rate
 _NOTES = {
     "closed form": "A closed queueing network: replicas train, push and pull, and the links of the servers and their "
     "adding are its stations. It is ours, after the aims of Yan et al. (KDD 2015), whose formulas we have not read.",
-    "replay": "200 commits of each replica, message by message; the first half is left out, since all begin together.",
+    "replay": "200 commits of each replica, message by message; replicas begin one after another, and the second half "
+    "counts.",
     "knee": "Replicas beyond which the servers set the pace.",
     "limit": "Compute, the slowest worker, the worker's link, the server's link or its adding: a server that is busy "
     "nearly always, else what most of the time between two commits goes into that nothing hides.",
@@ -91,10 +93,16 @@ def _rows(found: tuple[Provisioned, ...]) -> list[dict[str, Any]]:
 
 def _row(one: Provisioned) -> dict[str, Any]:
     configuration = one.configuration
-    kept = ("samples_per_s", "low", "high", "by", "formula_samples_per_s", "load", "knee", "limit", "memory_bytes")
+    kept = ("samples_per_s", "low", "high", "by", "formula_samples_per_s", "load", "limit", "memory_bytes")
     parts = {f"{name.replace(' ', '_').replace(chr(39), '')}_s": seconds for name, seconds in one.parts_s.items()}
     sizes = {**asdict(configuration), "workers": configuration.workers, "machines": configuration.machines}
-    return {"words": configuration.words, **sizes, **{name: getattr(one, name) for name in kept}, **parts}
+    return {
+        "words": configuration.words,
+        **sizes,
+        "knee": one.knee if math.isfinite(one.knee) else None,
+        **{name: getattr(one, name) for name in kept},
+        **parts,
+    }
 
 
 def _changes(found: ProvisioningResult) -> Table:
@@ -143,7 +151,7 @@ def _answer(found: ProvisioningResult) -> dict[str, Any]:
         "synchrony": question.synchrony.name,
         "commit_every": question.commit_every,
         "spread": question.spread,
-        "link": {"start_s": question.link.alpha_s, "bytes_per_s": 1 / question.link.beta_s},
+        "link": {"start_s": question.link.alpha_s, "seconds_per_byte": question.link.beta_s},
         "memory_limit_bytes": question.memory_limit_bytes,
         "possible": found.possible,
         "unfit": found.unfit,

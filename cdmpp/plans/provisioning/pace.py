@@ -6,6 +6,7 @@ by the slowest machine, exchanges hidden up to the time between two commits, and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.plans.provisioning.configuration import Configuration
+from cdmpp.plans.provisioning.loop import ClosedLoop
 from cdmpp.plans.provisioning.question import ProvisioningQuestion
 
 COMPUTE, WORKER_LINK, SERVER_LINK, ADDING, WAITING = PARTS = (
@@ -24,17 +26,11 @@ COMPUTE, WORKER_LINK, SERVER_LINK, ADDING, WAITING = PARTS = (
 the servers, and to wait for the slowest replica."""
 _BUSY = 0.9
 """Servers that are busy for this part of the time limit the pace."""
-_TINY = 1e-300
-_CLOSE = 1e-6
 
 
 @dataclass(frozen=True)
 class Pace:
-    """A closed loop: replicas train, push, and pull; each server serves all of them.
-
-    Replicas that do not wait for each other are customers of a closed queueing network, and its mean value analysis
-    (Reiser and Lavenberg, 1980) gives their pace; the links of servers and their adding are its stations.
-    """
+    """Replicas train, push, and pull; each server serves all of them."""
 
     question: ProvisioningQuestion
     configuration: Configuration
@@ -73,7 +69,10 @@ class Pace:
     @cached_property
     def cycle_s(self) -> float:
         """Seconds from a commit of a replica to its next one."""
-        return self._round_s if self.question.has_rounds else self._loop_s
+        if self.question.has_rounds:
+            return self._round_s
+        replicas, overlaps = self.configuration.replicas, self.question.overlaps
+        return ClosedLoop(replicas, self.train_s, self.served_s, self.alone_s, overlaps).cycle_s
 
     @property
     def samples_per_s(self) -> float:
@@ -83,8 +82,8 @@ class Pace:
     @property
     def most_samples_per_s(self) -> float:
         """Return examples a second that it cannot exceed: each replica by itself, or the busiest part of a server."""
-        commits_per_s = min(self.configuration.replicas / self.lone_s, 1 / max(*self.served_s, _TINY))
-        return self.question.commit_every * self.question.batch * commits_per_s
+        cycle_s = max(self.lone_s, self.configuration.replicas * max(self.served_s))
+        return self.question.commit_every * self.question.batch * self.configuration.replicas / cycle_s
 
     @property
     def lone_s(self) -> float:
@@ -94,7 +93,7 @@ class Pace:
     @property
     def knee(self) -> float:
         """Return the replicas beyond which the servers set the pace: there both bounds of it are equal."""
-        return self.lone_s / max(*self.served_s, _TINY)
+        return self.lone_s / max(self.served_s) if max(self.served_s) else math.inf
 
     @property
     def load(self) -> float:
@@ -131,38 +130,6 @@ class Pace:
     def slowest_s(self) -> float:
         """Return the seconds until the slowest replica has trained, where all wait for it."""
         return float(self._ended_s[-1]) if self.question.has_rounds else self.train_s
-
-    @cached_property
-    def _loop_s(self) -> float:
-        """Mean value analysis; what stations do not take of a push or a pull is a delay.
-
-        Where exchanges overlap, it is the shortest steady cycle in which they end.
-        """
-        if not self.question.overlaps:
-            return self._passed(None)[0]
-        least_s = max(self.lone_s, self.configuration.replicas * max(self.served_s))
-        low_s, high_s = least_s, least_s
-        while self._passed(high_s)[1] > high_s:
-            low_s, high_s = high_s, 1.25 * high_s
-        while high_s > (1 + _CLOSE) * low_s:
-            middle_s = (low_s + high_s) / 2
-            low_s, high_s = (middle_s, high_s) if self._passed(middle_s)[1] > middle_s else (low_s, middle_s)
-        return high_s
-
-    def _passed(self, steady_s: float | None) -> tuple[float, float]:
-        """Seconds of a cycle, and of a push and a pull in it, with replica after replica added.
-
-        Args:
-            steady_s: seconds of each cycle; None: to train, then to push and pull.
-        """
-        delay_s, busiest_s = self.alone_s - sum(self.served_s), max(self.served_s)
-        queues, cycle_s, exchange_s = (0.0,) * len(self.served_s), 0.0, 0.0
-        for replicas in range(1, self.configuration.replicas + 1):
-            each_s = [one * (1 + queue) for one, queue in zip(self.served_s, queues, strict=True)]
-            exchange_s = delay_s + sum(each_s)
-            cycle_s = max(self.train_s + exchange_s if steady_s is None else steady_s, replicas * busiest_s)
-            queues = tuple(replicas / cycle_s * one for one in each_s)
-        return cycle_s, exchange_s
 
     @cached_property
     def parts_s(self) -> Mapping[str, float]:

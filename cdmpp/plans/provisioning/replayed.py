@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.plans.provisioning.configuration import Configuration
 from cdmpp.plans.provisioning.pace import Pace
@@ -12,25 +14,29 @@ from cdmpp.synchrony.replay import replay_job
 from cdmpp.synchrony.worker import Server, Worker
 
 COMMITS = 200
-"""Commits of each replica in a replay. All replicas begin at the same moment, so that the first half is left out."""
+"""Commits of each replica in a replay, of which the first half is left out."""
 
 
 def job_of(question: ProvisioningQuestion, configuration: Configuration) -> Job:
     """Return the job of a configuration.
 
     A worker is a replica, and a batch of it are the batches between two commits. The machines of a replica push at the
-    same time, so that its link is that of the machine that pushes most.
+    same time, so that its link is that of the machine that pushes most. Replicas that do not wait for all others begin
+    one after another within one cycle: those that begin together would go on in step.
     """
     replica = question.replica(configuration.machines_per_replica)
     sizes, link = replica.pushed_bytes, question.link
+    pace, replicas = Pace(question, configuration), configuration.replicas
+    later_s = 0.0 if question.has_rounds else pace.cycle_s / replicas
     worker = Worker(
-        Pace(question, configuration).train_s,
+        pace.train_s,
         question.commit_every * question.batch,
         question.spread * question.commit_every**-0.5,
         AlphaBeta(link.alpha_s / 2, link.beta_s * max(sizes) / sum(sizes)),
     )
     server = Server(AlphaBeta(link.alpha_s / 2, link.beta_s), question.add_bytes_per_s)
-    return Job((worker,) * configuration.replicas, sum(sizes), (server,) * configuration.servers, question.overlaps)
+    workers = tuple(replace(worker, start_s=number * later_s) for number in range(replicas))
+    return Job(workers, sum(sizes), (server,) * configuration.servers, question.overlaps)
 
 
 def replayed(question: ProvisioningQuestion, configuration: Configuration, seed: int = 0) -> tuple[float, JobOutcome]:

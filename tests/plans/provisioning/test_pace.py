@@ -86,7 +86,7 @@ def test_own_link_limits_where_exchanges_take_longer_than_training():
         (8, 1, {"synchrony": Synchronous(), "spread": 0.05}, 0.03),
         (8, 1, {"spread": 0.1}, 0.02),
         (8, 1, {"spread": 0.1, "overlap": False}, 0.02),
-        (40, 1, {"spread": 0.1}, 0.03),
+        (40, 1, {"spread": 0.1}, 0.05),
         (8, 1, {"spread": 0.1, "synchrony": StaleSynchronous(1000)}, 0.02),
         (6, 1, {"spread": 0.1, "commit_every": 3, "overlap": False}, 0.02),
     ],
@@ -100,3 +100,9 @@ def test_kernels_that_are_slower_by_a_factor_make_a_slower_pace():
     alone = pace(1)
     assert Pace(alone.question, alone.configuration, 2.0).cycle_s == pytest.approx(2 * BATCH_S)
     assert math.isfinite(alone.knee)
+
+
+def test_links_that_limit_nothing_leave_training():
+    free = Pace(ProvisioningQuestion(ToySource(), AlphaBeta(0.0, 0.0), 8, 32), Configuration(4, 1, 1, 1))
+    assert free.cycle_s == pytest.approx(BATCH_S) and free.knee == math.inf and free.load == 0.0
+    assert free.most_samples_per_s == pytest.approx(free.samples_per_s)
