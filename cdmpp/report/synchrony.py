@@ -14,7 +14,10 @@ from cdmpp.synchrony.loss.time_to_loss import ASSUMPTION, loss_by_time
 from cdmpp.units import RATE, SHARE
 
 _LEVELS = (0.5, 0.95)
-_MOST_POINTS = 60
+_SAME = 1e-6
+"""Ends of an interval this near to each other are no interval."""
+_STEP = 1.25
+"""Factor from one point of a curve to the next."""
 _NOTES = {
     "waiting": "The mean part of the time in which a worker stands still for others.",
     "communication": "The mean part of the time in which a worker stands still while it pushes, pulls or is added.",
@@ -58,7 +61,9 @@ def _interval(one: JudgedSynchrony) -> dict[str, Any]:
 def _loss(best: JudgedSynchrony) -> Total:
     to_loss = best.to_loss
     assert to_loss is not None
-    return Total(f"loss {to_loss.loss:g} after", to_loss.seconds, "s", interval=(0.9, *to_loss.interval_s))
+    low, high = to_loss.interval_s
+    interval = None if math.isclose(low, high, rel_tol=_SAME) else (0.9, low, high)
+    return Total(f"loss {to_loss.loss:g} after", to_loss.seconds, "s", interval=interval)
 
 
 def _warnings(found: Comparison) -> tuple[str, ...]:
@@ -119,6 +124,8 @@ def _policy(one: JudgedSynchrony) -> dict[str, Any]:
         ends = (one.to_loss.seconds, *one.to_loss.interval_s)
         names = ("to_loss_s", "to_loss_low_s", "to_loss_high_s")
         row |= {name: None if math.isinf(end) else end for name, end in zip(names, ends, strict=True)}
+        if math.isclose(ends[1], ends[2], rel_tol=_SAME):
+            row |= dict.fromkeys(names[1:])
     return row
 
 
@@ -191,16 +198,20 @@ def _charts(found: Comparison) -> tuple[Chart, ...]:
     if found.curve is not None:
         series = {one.text: _line(one, found) for one in found.judged}
         picture = points("Loss against time", series, ("time", "s"), ("loss", ""), is_joined=True)
-        charts.insert(0, Plot("Loss against time", picture, ASSUMPTION))
+        charts.insert(0, Plot("Loss against time", picture, "By the assumption above."))
     return tuple(charts)
 
 
 def _line(one: JudgedSynchrony, found: Comparison) -> list[Point]:
-    """Points from a hundredth of the time on, since the axes are logarithmic."""
+    """Points at about equal distances on an axis of logarithms."""
     assert found.curve is not None
     line = [(seconds, loss) for seconds, loss in loss_by_time(one.outcome, found.curve) if seconds > 0]
-    stride = max(1, len(line) // _MOST_POINTS)
-    return [Point(seconds, loss, f"{one.text}: loss {loss:.3g}") for seconds, loss in line[::stride]]
+    kept, next_s = list[Point](), 0.0
+    for seconds, loss in line:
+        if seconds >= next_s:
+            kept.append(Point(seconds, loss, f"{one.text}: loss {loss:.3g}"))
+            next_s = seconds * _STEP
+    return kept
 
 
 def _answer(found: Comparison) -> dict[str, Any]:
