@@ -17,7 +17,9 @@ from cdmpp.errors import UsageError
 from cdmpp.platform.limits import SEED, Limits, numbers, text
 
 if TYPE_CHECKING:
+    from cdmpp.collectives.interconnect import AlphaBeta
     from cdmpp.network.training_prediction import StepPrediction
+    from cdmpp.steps.synchrony import Synchrony
     from cdmpp.synchrony.worker_file import WorkerSheet
 
 _POLICIES = "bsp,ssp:4,async"
@@ -69,38 +71,20 @@ def _policies_help() -> str:
 
 def run(options: argparse.Namespace) -> None:
     """Predict the batches of all workers, replay the job under each synchrony, and show the report."""
-    from cdmpp.collectives import interconnect
     from cdmpp.report.synchrony import synchrony_report
     from cdmpp.synchrony.comparison import compare
     from cdmpp.synchrony.job import Job
     from cdmpp.synchrony.loss.curve import read_curve
-    from cdmpp.synchrony.policies import synchrony_of
-    from cdmpp.synchrony.worker import NO_LIMIT, Server
+    from cdmpp.synchrony.worker import Server
     from cdmpp.synchrony.worker_file import read_worker
 
-    names = _listed(options.policies, "--policies")
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise UsageError(f"--policies names {sorted(twice)[0]} twice: once for each")
-    asked = [(name, synchrony_of(name)) for name in names]
-    if options.explain is not None and options.explain not in names:
-        raise UsageError(f"--explain {options.explain} is not among --policies {options.policies}: give one of them")
     files = _listed(options.workers, "--workers")
+    asked = _asked(options, len(files))
     sheets = {file: read_worker(file) for file in dict.fromkeys(files)}
-    for _, synchrony in asked:
-        synchrony.decisions(len(files))
     curve = None if options.loss_curve is None else read_curve(options.loss_curve)
-    if options.target_loss is not None:
-        if curve is None:
-            raise UsageError(
-                f"--target-loss {options.target_loss:g} goes with --loss-curve FILE.csv: no curve is given"
-            )
+    if curve is not None and options.target_loss is not None:
         curve.samples_to(options.target_loss)
-    link = NO_LIMIT if options.link is None else interconnect.get(options.link).alpha_beta()
-    server_link = link if options.server_link is None else interconnect.get(options.server_link).alpha_beta()
-    if options.servers_on_workers and options.server_link is not None:
-        raise UsageError("--server-link is of machines of servers, and --servers-on-workers has none: leave out one")
-    if options.servers_on_workers and options.servers > len(files):
-        raise UsageError(f"--servers {options.servers} on {len(files)} workers: expected one on each at most")
+    link, server_link, medium = _links(options, len(files))
     check_output(options)
     predicted = _predicted(list(sheets.values()), options)
     size = _bytes(options, predicted)
@@ -112,13 +96,51 @@ def run(options: argparse.Namespace) -> None:
             step = predicted[sheet.device, sheet.batch]
             workers.append(sheet.worker(step.latency_s, link, _interval_of(step)))
     server = Server(server_link, options.add_bytes_per_s or math.inf)
-    job = Job(tuple(workers), size, (server,) * (1 if options.servers_on_workers else options.servers), options.overlap)
+    servers = (server,) * (1 if options.servers_on_workers else options.servers)
+    job = Job(tuple(workers), size, servers, options.overlap, medium)
     if options.servers_on_workers:
         job = job.on_workers(options.servers)
     found = compare(job, asked, options.seconds, options.seed, curve, options.target_loss)
     for warning in dict.fromkeys(line for one in predicted.values() for line in one.prediction.warnings):
         warn(warning)
     show({"": synchrony_report(found, options.explain)}, options)
+
+
+def _asked(options: argparse.Namespace, workers: int) -> list[tuple[str, Synchrony]]:
+    """The synchronies by their texts, with the loss that they search for."""
+    from cdmpp.synchrony.policies import synchrony_of
+
+    names = _listed(options.policies, "--policies")
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise UsageError(f"--policies names {sorted(twice)[0]} twice: once for each")
+    if options.explain is not None and options.explain not in names:
+        raise UsageError(f"--explain {options.explain} is not among --policies {options.policies}: give one of them")
+    asked = [(name, synchrony_of(name)) for name in names]
+    if options.target_loss is not None:
+        if options.loss_curve is None:
+            raise UsageError(f"--target-loss {options.target_loss:g} goes with --loss-curve FILE.csv: none is given")
+        asked = [(name, synchrony.for_target(options.target_loss)) for name, synchrony in asked]
+    for name, synchrony in asked:
+        if synchrony.decisions(workers).check_s is not None and options.loss_curve is None:
+            raise UsageError(f"--policies {name} decides by the loss: give --loss-curve FILE.csv")
+    return asked
+
+
+def _links(options: argparse.Namespace, workers: int) -> tuple[AlphaBeta, AlphaBeta, AlphaBeta | None]:
+    """The link of a worker, that of a server's machine, and the medium that all share."""
+    from cdmpp.collectives import interconnect
+    from cdmpp.synchrony.worker import NO_LIMIT
+
+    if options.servers_on_workers and options.server_link is not None:
+        raise UsageError("--server-link is of machines of servers, and --servers-on-workers has none: leave out one")
+    if options.servers_on_workers and options.servers > workers:
+        raise UsageError(f"--servers {options.servers} on {workers} workers: expected one on each at most")
+    given = [None if name is None else interconnect.get(name) for name in (options.link, options.server_link)]
+    if given[1] is not None and given[1].topology == "medium":
+        raise UsageError(f"--server-link {given[1].name} is shared by all: give it as --link")
+    medium = given[0].alpha_beta() if given[0] is not None and given[0].topology == "medium" else None
+    link = NO_LIMIT if given[0] is None or medium is not None else given[0].alpha_beta()
+    return link, link if given[1] is None else given[1].alpha_beta(), medium
 
 
 def _listed(given: str, option: str) -> list[str]:

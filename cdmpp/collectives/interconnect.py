@@ -19,6 +19,7 @@ TOPOLOGIES: Mapping[str, str] = {
     "pair": "a bridge joins two devices",
     "bus": "devices share a tree of switches and sockets",
     "network": "adapters of several machines and the switches between them",
+    "medium": "stations share one channel, both ways",
     "local": "processes of one machine talk through its memory",
 }
 _UNITS = {"bandwidth_gbps": "GB/s", "latency_s": "s", "joins": "1"}
@@ -42,7 +43,7 @@ class AlphaBeta:
 class Interconnect:
     """An interconnect is one kind of link as its public documents describe it.
 
-    ``LIMITS``: the slowest described has 0.125 GB/s and the fastest 900, steps take 0.9 to 86 us.
+    ``LIMITS``: the slowest described has 0.108 GB/s and the fastest 900, steps take 0.9 to 86 us.
     """
 
     LIMITS: ClassVar = {
@@ -78,11 +79,16 @@ class Interconnect:
         check_once("backends", self.backends)
 
     def check(self, ranks: int, backend: str, measured: int = 0) -> None:
-        """Raise ``CdmppError`` where ``backend`` does not send over it, or it joins fewer than ``ranks``.
+        """Raise ``CdmppError`` where ``backend`` does not send over it, it joins fewer than ``ranks``, or is a medium.
 
         ``measured`` is the largest number of ranks timed on machines with it, whose pairs may have other links too.
         """
         check_backend(backend)
+        if self.topology == "medium":
+            raise CdmppError(
+                f"{self.name} is one channel that all share, in both directions: collectives on it are not predicted. "
+                f"`cdmpp synchrony --link {self.name}` replays jobs with servers on it"
+            )
         if backend not in self.backends:
             others = [name for name in names() if backend in get(name).backends]
             raise CdmppError(

@@ -40,6 +40,10 @@ class Synchrony(ABC):
             f"ask `cdmpp synchrony` for it, or give a synchrony of steps, such as bsp"
         )
 
+    def for_target(self, loss: float) -> Synchrony:
+        """Return the kind as it aims at a loss; a kind that does not search for one is the same."""
+        return self
+
     def decisions(self, workers: int) -> Decisions:
         """Return the state of a job of so many workers at its start; ``UsageError`` where it cannot have so many."""
         raise UsageError(f"synchrony {self.name} has no rules for a job of workers and servers: give one, such as bsp")

@@ -2,7 +2,7 @@
 
 Each candidate rate is kept for one period, in which the global loss is seen at the start, in the middle and at the end.
 The curve ``1 / (a t + b) + c`` through these three says how long the target would take: a candidate's reward is the
-inverse of that time. The rate rises by one as long as the reward grows.
+inverse of that time, which also grows as the target comes nearer. The rate rises by one as long as the reward grows.
 """
 
 from __future__ import annotations

@@ -90,7 +90,10 @@ def read_worker(file: Path | str) -> WorkerSheet:
 
 def _link(value: Any) -> AlphaBeta:
     if isinstance(value, str):
-        return interconnect.get(value).alpha_beta()
+        named = interconnect.get(value)
+        if named.topology == "medium":
+            raise UsageError(f"worker.link {value} is shared by all: give it to the job, as in --link {value}")
+        return named.alpha_beta()
     found = dict(fitting("worker.link", value, Mapping))
     check_keys(found, list(_LINK), "worker.link.")
     if missing := [name for name in _LINK if name not in found]:

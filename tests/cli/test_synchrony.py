@@ -43,6 +43,23 @@ def test_time_to_a_loss_with_its_assumption(command, capsys, tmp_path):
     assert "Loss against time" in (tmp_path / "page.html").read_text()
 
 
+def test_a_medium_is_shared_by_all_in_both_directions(command, capsys):
+    assert cli.main([*command, "--policies", "async", "--link", "wifi", "--seconds", "100", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["synchronies"]
+    moved = sum(one["sent_bytes"] + one["received_bytes"] for one in found["workers"])
+    assert 0.9 < moved / (100 * 0.1083e9) <= 1.001
+    assert found["limit"] == "medium"
+
+
+def test_adsp_searches_its_commits_by_the_loss_curve(command, capsys):
+    more = ["--loss-curve", "curve.csv", "--target-loss", "0.15", "--policies", "adsp,adsp:1", "--link", "ethernet-1g"]
+    assert cli.main([*command, *more, "--seconds", "1200", "--json"]) == 0
+    searched, fixed = json.loads(capsys.readouterr().out)["synchronies"]
+    assert searched["settings"]["commits_per_check"] is None and searched["settings"]["target_loss"] == 0.15
+    assert fixed["settings"]["commits_per_check"] == 1
+    assert searched["commits_per_s"] > fixed["commits_per_s"]
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -53,11 +70,14 @@ def test_time_to_a_loss_with_its_assumption(command, capsys, tmp_path):
         (["--policies", "bsp:2"], "bsp has no settings"),
         (["--policies", "bsp", "--explain", "ssp:4"], "not among --policies"),
         (["--target-loss", "0.3"], "goes with --loss-curve"),
+        (["--policies", "adsp"], "give a target loss, or fix the commits in 60 s, as in adsp:1"),
+        (["--policies", "adacomm"], "adacomm decides by the loss: give --loss-curve"),
         (["--target-loss", "0.05", "--loss-curve", "curve.csv"], "is never reached: the fitted curve falls to 0.1"),
         (["--seconds", "0.2"], "worker 2 ends no batch"),
         (["--servers", "4", "--servers-on-workers"], "--servers 4 on 3 workers"),
         (["--servers-on-workers", "--server-link", "ethernet-1g"], "leave out one"),
         (["--link", "ethernet-1"], "ethernet-1g"),
+        (["--server-link", "wifi"], "wifi is shared by all: give it as --link"),
         (["torchvision:resnet18"], "NETWORK is of workers with a device"),
         (["--runtime", "torch"], "--runtime is of workers with a device"),
     ],

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from cdmpp.errors import UsageError
 from cdmpp.platform.limits import Limits, numbers
 from cdmpp.steps.decisions import Decisions, Next
 from cdmpp.steps.synchrony import Synchrony
+from cdmpp.synchrony.rate_search import RateSearch
 from cdmpp.synchrony.registry import SYNCHRONIES
 
 
@@ -27,12 +29,15 @@ class ADSP(Synchrony):
         "check_s": numbers(0, 1e9, "seconds", above=True),
         "least_s": numbers(0, 1e9, "seconds"),
         "outer_momentum": numbers(0, 0.9999),
+        "target_loss": numbers(0, 1e9, above=True),
+        "search_again_s": numbers(0, 1e9, "seconds", above=True),
+        "search_again_rise": numbers(0, 1e3, above=True),
     }
     name = "adsp"
     title = "workers train on and commit equally often, whatever their speed"
 
-    commits_per_check: int = 1
-    """Commits of each worker in ``check_s``."""
+    commits_per_check: int | None = None
+    """Commits of each worker in ``check_s``; None: they are searched, from 1 up, by the time to ``target_loss``."""
     check_s: float = 60.0
     """Seconds of a period."""
     least_s: float = 10.0
@@ -41,9 +46,26 @@ class ADSP(Synchrony):
     """In each period workers aim at the same total: the most that one has, and ``commits_per_check`` more."""
     outer_momentum: float = 0.0
     """Momentum of the servers."""
+    target_loss: float | None = None
+    """The loss that a search is for."""
+    search_again_s: float = 1000.0
+    """Commits are searched anew so long after they were found."""
+    search_again_rise: float = 0.3
+    """They are searched anew when the loss has risen by this part."""
+
+    def for_target(self, loss: float) -> ADSP:
+        """Search for a loss where no number of commits and no other loss is given."""
+        if self.commits_per_check is not None or self.target_loss is not None:
+            return self
+        return replace(self, target_loss=loss)
 
     def decisions(self, workers: int) -> Decisions:
-        """Begin with no commits."""
+        """Begin with no commits; ``UsageError`` where they are to be searched for no loss."""
+        if self.commits_per_check is None and self.target_loss is None:
+            raise UsageError(
+                "adsp searches how often workers commit by the time to a loss, and none is given: give a target loss, "
+                f"or fix the commits in {self.check_s:g} s, as in adsp:1"
+            )
         return _Timed(workers, self)
 
 
@@ -52,7 +74,13 @@ class _Timed(Decisions):
         super().__init__(workers)
         self.momentum = settings.outer_momentum
         self._settings = settings
-        self._expected = [settings.commits_per_check] * workers
+        self._search = None
+        if settings.commits_per_check is None and settings.target_loss is not None:
+            self._search = RateSearch(
+                settings.check_s, settings.target_loss, settings.search_again_s, settings.search_again_rise
+            )
+            self.check_s = self._search.look_s
+        self._expected = [self._rate] * workers
         """Commits of each worker in a period."""
         self._commits = [0] * workers
         self._begun_s, self._pulled_s, self._took_s = ([0.0] * workers for _ in range(3))
@@ -64,13 +92,25 @@ class _Timed(Decisions):
         settings = self._settings
         if settings.catch_up and now_s >= self._period_s:
             self._period_s += settings.check_s * ((now_s - self._period_s) // settings.check_s + 1)
-            target = max(self._commits) + settings.commits_per_check
+            target = max(self._commits) + self._rate
             self._expected = [target - commits for commits in self._commits]
         wait_s = max(settings.least_s, settings.check_s / self._expected[worker] - self._took_s[worker])
         if now_s - self._pulled_s[worker] < wait_s:
             return Next.TRAIN
         self._begun_s[worker] = now_s
         return Next.COMMIT
+
+    @property
+    def _rate(self) -> int:
+        """Commits of each worker in a period, as they are now."""
+        return self._search.rate if self._search is not None else self._settings.commits_per_check or 1
+
+    def observe(self, loss: float, now_s: float) -> None:
+        if self._search is not None:
+            before = self._search.rate
+            self._search.observe(loss, now_s)
+            if self._search.rate != before:
+                self._expected = [self._search.rate] * self.workers
 
     def weight(self, worker: int, now_s: float) -> float:
         return 1.0 / self.workers
