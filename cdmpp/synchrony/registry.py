@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import get_args
 
 from cdmpp.errors import UsageError
 from cdmpp.platform.limits import hints_of
@@ -26,7 +27,8 @@ def synchrony_of(text: str) -> Synchrony:
         raise UsageError(f"synchrony {text!r}: {name} has no settings; give {name}")
     first = fields(kind)[0].name
     try:
-        value = int(number) if hints_of(kind)[first] is int else float(number)
+        hint = hints_of(kind)[first]
+        value = int(number) if int in (hint, *get_args(hint)) else float(number)
     except ValueError:
         raise UsageError(f"synchrony {text!r}: {name}.{first} is {number!r}: expected a number") from None
     return kind(**{first: value})

@@ -47,7 +47,7 @@ def test_a_medium_is_shared_by_all_in_both_directions(command, capsys):
     assert cli.main([*command, "--policies", "async", "--link", "wifi", "--seconds", "100", "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["synchronies"]
     moved = sum(one["sent_bytes"] + one["received_bytes"] for one in found["workers"])
-    assert 0.9 < moved / (100 * 0.1083e9) <= 1.001
+    assert 0.85 < moved / (100 * 0.1083e9) <= 1.001
     assert found["limit"] == "medium"
 
 
