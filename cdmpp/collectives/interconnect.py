@@ -90,7 +90,8 @@ class Interconnect:
                 f"`cdmpp synchrony --link {self.name}` replays jobs with servers on it"
             )
         if backend not in self.backends:
-            others = [name for name in names() if backend in get(name).backends]
+            links = [get(name) for name in names()]
+            others = [one.name for one in links if backend in one.backends and one.topology != "medium"]
             raise CdmppError(
                 f"{backend} does not send over {self.name}, which {' and '.join(self.backends)} use: take one of them, "
                 f"or a link of {backend} ({', '.join(others)})"

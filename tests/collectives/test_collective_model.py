@@ -25,6 +25,8 @@ from cdmpp.errors import CdmppError, DataError
 SIZES = 2.0 ** np.arange(9, 30)
 TRUTH = SheetModel(1e-5, 1.0, 0.8, 0.5)
 
+LINKS = [name for name in interconnect.names() if interconnect.get(name).topology != "medium"]
+
 
 def measured(kind: str, ranks: int, link: str = "nvlink3", system: str = "toy") -> Curve:
     seconds = [TRUTH.seconds(Collective(kind, int(size), ranks), interconnect.get(link)) for size in SIZES]
@@ -113,7 +115,21 @@ def test_a_bridge_joins_more_than_two_where_that_was_measured(model):
         model.predict(asked, "nvlink3-bridge")
 
 
-@pytest.mark.parametrize("link", interconnect.names())
+def test_collectives_on_a_channel_that_all_share_are_refused():
+    for ask in (
+        lambda: shipped().predict(Collective("all_reduce", 2**20, 2, "gloo"), "wifi"),
+        lambda: on_link("wifi", 2, "gloo"),
+    ):
+        with pytest.raises(
+            CdmppError, match="wifi is one channel that all share, .*: collectives on it are not predic"
+        ):
+            ask()
+    with pytest.raises(CdmppError) as told:
+        shipped().predict(Collective("all_reduce", 2**20, 2, "gloo"), "nvlink4")
+    assert "ethernet-1g" in str(told.value) and "wifi" not in str(told.value)
+
+
+@pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_back_end_and_link_is_answered_or_refused(backend, link):
     """gloo talks over TCP: over NVLink it was answered, and faster than NCCL was measured there."""
@@ -144,7 +160,7 @@ def test_a_cluster_whose_links_a_back_end_does_not_use_is_refused():
     st.integers(1, 2**33),
     st.integers(1, 2**33),
     st.sampled_from([1, 2, 3, 4, 6, 8, 16]),
-    st.sampled_from(interconnect.names()),
+    st.sampled_from(LINKS),
 )
 def test_more_bytes_never_take_less(kind, one, other, ranks, link):
     ranks = min(ranks, 2) if kind == "send_recv" else ranks
