@@ -16,13 +16,16 @@ from benchmarks.synchrony.predict_runs import (
     Runs,
     errors,
     linear_rate,
+    loop_rate,
     measured_cells,
     predicted_rate,
 )
 
 Rates = Mapping[Cell, float]
 """Samples a second of each cell."""
-OURS, LINEAR, LINEAR_MEASURED = "replay", "linear, capped", "linear from a measured worker, capped"
+OURS, LOOP, LINEAR, LINEAR_MEASURED = (
+    "replay", "closed form of provisioning", "linear, capped", "linear from a measured worker, capped",
+)  # fmt: skip
 _KNEE = 0.5
 """One more worker is worth it where it brings this part of what the first one does."""
 BUDGETS = range(2, 7)
@@ -42,9 +45,10 @@ def judged(runs: Runs, constants: Constants) -> Judged:
     measured = {cell: float(run["samples_per_s"]) for cell, run in cells}
     single = {cell: measured[replace(cell, workers=1)] for cell in measured}
     ours = {cell: predicted_rate(runs, cell, constants) for cell in measured}
+    loop = {cell: loop_rate(runs, cell, constants) for cell in measured}
     linear = {cell: linear_rate(runs, cell) for cell in measured}
     linear_measured = {cell: linear_rate(runs, cell, single[cell]) for cell in measured}
-    return Judged(measured, {OURS: ours, LINEAR: linear, LINEAR_MEASURED: linear_measured})
+    return Judged(measured, {OURS: ours, LOOP: loop, LINEAR: linear, LINEAR_MEASURED: linear_measured})
 
 
 def error_rows(found: Judged) -> list[list[str]]:

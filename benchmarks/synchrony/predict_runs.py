@@ -10,6 +10,7 @@ import numpy as np
 
 from benchmarks.synchrony.cells import Cell, is_for_fit
 from cdmpp.collectives.interconnect import AlphaBeta
+from cdmpp.plans.provisioning.loop import ClosedLoop
 from cdmpp.steps.decisions import Decisions, Next
 from cdmpp.steps.synchrony import Synchrony
 from cdmpp.synchrony.job import Job
@@ -165,6 +166,16 @@ def predicted_rate(runs: Runs, cell: Cell, constants: Constants) -> float:
     round_s = cell.every * worker.batch_s + 2 * (worker.link.alpha_s + cell.workers * job.bytes * worker.link.beta_s)
     (replayed,) = replays(job, synchrony_of(f"async:{cell.every}"), STEADY_ROUNDS * round_s, seeds=1)
     return replayed.rate * worker.samples
+
+
+def loop_rate(runs: Runs, cell: Cell, constants: Constants) -> float:
+    """Samples a second of a job of equal workers by the closed form that machines are bought by."""
+    job = job_of(runs, cell.network, cell.worker_places, cell.servers, constants)
+    worker, part = job.workers[0], job.bytes / cell.servers
+    link_s, add_s = worker.link.beta_s * part, part / constants.add_bytes_per_s
+    alone_s = 2 * (worker.link.alpha_s + worker.link.beta_s * job.bytes) + add_s
+    loop = ClosedLoop(cell.workers, cell.every * worker.batch_s, (link_s, add_s, link_s), alone_s, overlaps=False)
+    return cell.workers * cell.every * worker.samples / loop.cycle_s
 
 
 def linear_rate(runs: Runs, cell: Cell, single_per_s: float | None = None) -> float:
