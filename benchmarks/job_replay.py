@@ -27,7 +27,7 @@ def job(workers: int) -> Job:
 
 def main() -> None:
     workers = int(sys.argv[2])
-    begin_s = time.perf_counter()
+    begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
     outcome = replay_job(job(workers), Asynchronous(), commits=workers * COMMITS)
     seconds = time.perf_counter() - begin_s
     finish(
@@ -35,6 +35,7 @@ def main() -> None:
             "workers": workers,
             "commits": outcome.commits,
             "seconds": seconds,
+            "cpu_s": time.process_time() - begin_cpu_s,
             "memory_mb": peak_memory_mb(),
             "limit": outcome.limit,
         }

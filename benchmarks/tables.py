@@ -108,10 +108,10 @@ def simulate(rows: list[dict[str, Any]]) -> list[str]:
 def jobs(rows: list[dict[str, Any]]) -> list[str]:
     """Seconds and memory of a replayed job, a row a number of workers."""
     return table(
-        ["workers", "commits", "seconds", "microseconds a commit", "peak memory (MB)", "limit"],
+        ["workers", "commits", "seconds", "CPU seconds", "CPU microseconds a commit", "peak memory (MB)", "limit"],
         [
-            [f"{row['workers']:,}", f"{row['commits']:,}", f"{row['seconds']:.1f}",
-             f"{1e6 * row['seconds'] / row['commits']:.1f}", f"{row['memory_mb']:,.0f}", row["limit"]]
+            [f"{row['workers']:,}", f"{row['commits']:,}", f"{row['seconds']:.1f}", f"{row['cpu_s']:.1f}",
+             f"{1e6 * row['cpu_s'] / row['commits']:.1f}", f"{row['memory_mb']:,.0f}", row["limit"]]
             for row in rows
         ],
     )  # fmt: skip

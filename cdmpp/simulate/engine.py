@@ -171,7 +171,7 @@ class _Engine:
     def send(self, run: _Run) -> None:
         assert run.task.flow is not None
         try:
-            self.links.join(run, run.task.flow)
+            self.links.join(run, run.task.flow, self.now_s)
         except DataError as error:
             raise DataError(f"task {run.task.key!r}: {error}") from None
 

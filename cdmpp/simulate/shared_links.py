@@ -229,8 +229,8 @@ class SharedLinks:
         """Links, by the time at which their next flow is done."""
         self._order = count()
 
-    def join(self, item: Any, flow: Flow) -> None:
-        """Add a flow from now on; ``ended`` gives ``item`` back. ``DataError`` where a link has no rate."""
+    def join(self, item: Any, flow: Flow, now_s: float) -> None:
+        """Add a flow from ``now_s`` on; ``ended`` gives ``item`` back. ``DataError`` where a link has no rate."""
         links = self._ways.get(flow.links)
         if links is None:
             if unknown := [name for name in flow.links if name not in self._links]:
@@ -238,12 +238,15 @@ class SharedLinks:
             links = self._ways[flow.links] = tuple(self._links[name] for name in dict.fromkeys(flow.links))
         for link in links:
             link.count += flow.count
-            self._changed[link] = None
+            if link.count > flow.count or link.caps:
+                self._changed[link] = None
+            else:  # it is alone
+                link.share, link.since_s = link.rate / flow.count, now_s
         self._joined.append(_Moving(item, flow, links))
 
     def next_s(self, now_s: float) -> float:
         """Return when the next flow is done, with all that joined or left by ``now_s``; infinite without flows."""
-        if self._changed:
+        if self._changed or self._joined:
             self._settle(now_s)
         ends = self._ends
         while ends and ends[0][2].version != ends[0][3]:
@@ -260,9 +263,10 @@ class SharedLinks:
                     done.append(moving.item)
                     for crossed in moving.links:
                         crossed.count -= moving.count
-                        self._changed[crossed] = None
                         if crossed.guests:
                             crossed.guests.pop(moving, None)
+                        if crossed.count or crossed.caps:
+                            self._changed[crossed] = None
         return done
 
     def _settle(self, now_s: float) -> None:

@@ -51,12 +51,9 @@ class WorkerState:
         if self.blocked_s is None:
             return
         begun, self.blocked_s = self.blocked_s, None
-        phases = (
-            (self.push_s, self.pushed_s),
-            (max(self.add_s, self.pushed_s), self.added_s),
-            (self.pull_s, now_s),
-        )
-        communicated = sum(max(0.0, min(end, now_s) - max(start, begun)) for start, end in phases)
+        communicated = _within(begun, now_s, self.push_s, self.pushed_s)
+        communicated += _within(begun, now_s, max(self.add_s, self.pushed_s), self.added_s)
+        communicated += _within(begun, now_s, self.pull_s, now_s)
         self.communication_s += communicated
         self.waiting_s += now_s - begun - communicated
 
@@ -66,3 +63,10 @@ class WorkerState:
             self.batches, self.batches * self.worker.samples, self.commits, self.dropped, self.waiting_s,
             self.communication_s, dict(sorted(self.staleness.items())), self.sent_bytes, self.received_bytes,
         )  # fmt: skip
+
+
+def _within(begin_s: float, end_s: float, start_s: float, stop_s: float) -> float:
+    """Seconds from ``start_s`` to ``stop_s`` that lie within the others."""
+    start_s = start_s if start_s > begin_s else begin_s
+    stop_s = stop_s if stop_s < end_s else end_s
+    return stop_s - start_s if stop_s > start_s else 0.0

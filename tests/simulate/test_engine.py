@@ -119,6 +119,19 @@ def test_durations_are_asked_at_the_start_and_a_policy_adds_tasks():
     assert timeline.makespan_s == 6.0 and [s.task.key for s in timeline.critical_path] == ["a", "b", "more"]
 
 
+def test_a_simulation_that_forgets_uses_keys_again_and_takes_the_same_time():
+    def again(span, now_s):
+        seen.append((span.task.key, span.start_s, now_s))
+        return [span.task] if len(seen) < 6 else []
+
+    seen = []
+    tasks = [Task("a", 1.0, ("engine",)), Task("b", 2.0, ("engine",))]
+    assert simulate(tasks, again, keep=False).spans == {}
+    assert seen == [("a", 0, 1), ("b", 1, 3), ("a", 3, 4), ("b", 4, 6), ("a", 6, 7), ("b", 7, 9), ("a", 9, 10)]
+    with pytest.raises(DataError, match="'late' waits for 'b', which is no task"):
+        simulate([Task("b", 1.0)], lambda span, now_s: [Task("late", 1.0, (), ("b",))], keep=False)
+
+
 def test_nothing_takes_no_time():
     timeline = simulate([])
     assert timeline.makespan_s == 0 and timeline.critical_path == () and timeline.idle_s == {}

@@ -59,7 +59,7 @@ def test_a_join_touches_none_of_a_thousand_flows_that_share_a_link():
     """Rates are asked of the links as flows join; only the groups count, not the flows in them."""
     links = SharedLinks({"server": 1e9, **{f"worker {i}": 1e6 * (1 + i % 3) for i in range(1000)}})
     for i in range(1000):
-        links.join(i, Flow(1e6, (f"worker {i}", "server")))
+        links.join(i, Flow(1e6, (f"worker {i}", "server")), 0.0)
     links.next_s(0.0)
     server = links._links["server"]
     assert server.members >= 997 and len(server.guests) <= 2
