@@ -49,7 +49,7 @@ def _replay(batch_s: Sequence[float], synchrony: Synchrony, exchange_s: float = 
 def _run(found: Sequence[Span]) -> dict[str, Any]:
     rows, minutely = [], 1.0
     for one in found:
-        outcome = _replay(one.batch_s, ADSP(check_s=CHECK_S / minutely), seconds=_LONG_S)
+        outcome = _replay(one.batch_s, ADSP(commits_per_check=1, check_s=CHECK_S / minutely), seconds=_LONG_S)
         share = one.seconds / outcome.seconds
         steps, commits = (
             float(np.mean(share * [getattr(worker, name) for worker in outcome.workers]))
@@ -119,7 +119,7 @@ def _three(found: Sequence[Protocol]) -> dict[str, Any]:
 
 def _of_protocol(one: Protocol, batch_s: Sequence[float], exchange_s: float) -> JobOutcome:
     if one.name == "ADSP":
-        return _replay(batch_s, ADSP(), exchange_s, seconds=one.seconds)
+        return _replay(batch_s, ADSP(commits_per_check=1), exchange_s, seconds=one.seconds)
     if "ADACOMM" in one.name:
         return _replay(batch_s, LocalSGD(every=SLACK), commits=round(one.steps / SLACK))
     return _replay(batch_s, Synchronous() if one.name == "BSP" else StaleSynchronous(SLACK), commits=one.steps)
