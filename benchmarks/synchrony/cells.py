@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -70,6 +71,12 @@ GRID = _grid()
 def is_for_fit(cell: Cell) -> bool:
     """The part of the grid that constants are fitted on: one rate and few workers."""
     return cell.mbit == 100.0 and cell.workers <= 2
+
+
+def steady_rate(commits: Sequence[tuple[float, int]]) -> float:
+    """Batches a second of (seconds, batches) of a worker's commits, from that after a quarter of them to the last."""
+    counted = commits[len(commits) // 4 :]
+    return sum(batches for _, batches in counted[1:]) / (counted[-1][0] - counted[0][0])
 
 
 def uneven_places() -> list[WorkerPlace]:

@@ -79,10 +79,11 @@ def tables(runs: Runs, constants: Constants, commands: Sequence[str]) -> list[di
         waited = 100 * np.mean([run["waiting_s"] for run in own], axis=0) / seconds
         waits = 100 * np.mean([[one.waiting_s for one in replay.outcome.workers] for replay in found], axis=0) / seconds
         counts.append((name, wrong, waited, waits))
+        reached = [_crossing([(at_s, loss) for at_s, _, loss in run["loss"]]) for run in own]
         times[name] = (
             float(np.mean([replay.seconds_of(steps) for replay in found])),
-            float(np.mean([_crossing([(at_s, loss) for at_s, _, loss in run["loss"]]) for run in own])),
-            float(np.std([_crossing([(at_s, loss) for at_s, _, loss in run["loss"]]) for run in own])),
+            float(np.mean(reached)),
+            f"{np.isfinite(reached).sum()} of {len(reached)}",
         )
         rows.append(
             [name, str(len(own)), *(f"{np.mean(wrong[what]):.1f}" for what in wrong),
@@ -93,9 +94,9 @@ def tables(runs: Runs, constants: Constants, commands: Sequence[str]) -> list[di
     right = sum((times[a][0] < times[b][0]) == (times[a][1] < times[b][1]) for a, b in pairs)
     orders = [sorted(times, key=lambda name: times[name][which]) for which in (0, 1)]
     loss_rows = [
-        [name, _seconds(says), f"{_seconds(was)} ± {spread:.1f}" if np.isfinite(was) else "not reached",
+        [name, _seconds(says), _seconds(was), seeds,
          f"{100 * (says / was - 1):+.0f}" if np.isfinite(was) and np.isfinite(says) else "–"]
-        for name, (says, was, spread) in times.items()
+        for name, (says, was, seeds) in times.items()
     ]  # fmt: skip
     first = next(iter(measured.values()))
     note = (
@@ -123,7 +124,7 @@ def tables(runs: Runs, constants: Constants, commands: Sequence[str]) -> list[di
         },
         {
             "title": "Time to a loss", "note": loss_note, "commands": [],
-            "columns": ["policy", "predicted s", "measured s", "error %"], "rows": loss_rows,
+            "columns": ["policy", "predicted s", "measured s", "seeds that reach it", "error %"], "rows": loss_rows,
         },
     ]  # fmt: skip
 

@@ -37,6 +37,7 @@ from benchmarks.synchrony.cells import (
     UNEVEN_MBIT,
     WORKER_CORE,
     Cell,
+    steady_rate,
     uneven_places,
 )
 from benchmarks.synchrony.trainings import TRAININGS
@@ -125,13 +126,10 @@ def _cell(cell: Cell, alone: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _rates(record: RunRecord) -> dict[str, Any]:
-    """Samples a second of each worker between two of its commits: that after a quarter of them, and the last."""
-    rates = []
-    for worker in record.workers:
-        counted = worker.commits[len(worker.commits) // 4 :]
-        batches = sum(one.batches for one in counted[1:])
-        seconds = counted[-1].at_s - counted[0].at_s
-        rates.append(batches * worker.share.samples / worker.share.batches / seconds)
+    rates = [
+        steady_rate([(one.at_s, one.batches) for one in worker.commits]) * worker.share.samples / worker.share.batches
+        for worker in record.workers
+    ]
     return {
         "seconds_s": record.seconds,
         "samples_per_s": sum(rates),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from benchmarks.synchrony.cells import Cell, is_for_fit
+from benchmarks.synchrony.cells import Cell, is_for_fit, steady_rate
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.plans.provisioning.loop import ClosedLoop
 from cdmpp.steps.decisions import Decisions, Next
@@ -24,9 +24,9 @@ from cdmpp.synchrony.worker import Server, Worker
 Runs = Mapping[str, Mapping[str, Any]]
 REPLAYS = 8
 """Seeds of a replay, whose batches vary as measured ones do; their mean is the prediction."""
-STEADY_ROUNDS = 400
-"""Commits of a worker in the replay of a job of equal workers, which takes tens of them to forget that all begin at
-once; real links share so unevenly that real jobs forget it within a few."""
+
+TOGETHER, APART = "together", "apart"
+"""How the workers of a replay begin."""
 
 
 @dataclass(frozen=True)
@@ -130,12 +130,6 @@ class Replayed:
     outcome: JobOutcome
     commits: Sequence[Sequence[tuple[float, int, float]]]
 
-    @property
-    def rate(self) -> float:
-        """Batches a second of all workers together, in the second half of the commits of each."""
-        halves = [own[len(own) // 2 :] for own in self.commits]
-        return sum(sum(batches for _, batches, _ in own[1:]) / (own[-1][0] - own[0][0]) for own in halves)
-
     def seconds_of(self, steps: float) -> float:
         """Seconds until the parameters have moved by so many batches' updates; infinite where they never do."""
         moved = 0.0
@@ -159,13 +153,23 @@ def replays(
     return found
 
 
-def predicted_rate(runs: Runs, cell: Cell, constants: Constants) -> float:
-    """Samples a second of a job of equal workers, once it has forgotten its start."""
+def predicted_rate(
+    runs: Runs, cell: Cell, constants: Constants, seconds: float, starts: str = APART, batch_s: float | None = None
+) -> float:
+    """Samples a second of a job of equal workers.
+
+    ``starts``: ``TOGETHER``, or ``APART``: each worker begins a part of a round after the one before; ``batch_s``: the
+    seconds of a batch, None: those of one worker alone.
+    """
     job = job_of(runs, cell.network, cell.worker_places, cell.servers, constants)
-    worker = job.workers[0]
-    round_s = cell.every * worker.batch_s + 2 * (worker.link.alpha_s + cell.workers * job.bytes * worker.link.beta_s)
-    (replayed,) = replays(job, synchrony_of(f"async:{cell.every}"), STEADY_ROUNDS * round_s, seeds=1)
-    return replayed.rate * worker.samples
+    first, wire_s = job.workers[0], job.bytes * job.workers[0].link.beta_s
+    batch_s = first.batch_s if batch_s is None else batch_s
+    round_s = max(cell.every * batch_s + 2 * wire_s, cell.workers * wire_s / cell.servers)
+    offset_s = round_s / cell.workers if starts == APART else 0.0
+    workers = [replace(one, batch_s=batch_s, start_s=number * offset_s) for number, one in enumerate(job.workers)]
+    found = replays(replace(job, workers=tuple(workers)), synchrony_of(f"async:{cell.every}"), seconds)
+    rates = [sum(steady_rate([(at_s, batches) for at_s, batches, _ in own]) for own in one.commits) for one in found]
+    return float(np.mean(rates)) * first.samples
 
 
 def loop_rate(runs: Runs, cell: Cell, constants: Constants) -> float:
