@@ -139,7 +139,7 @@ class CollectiveModel:
         if key not in self._measured_faster:
             found = [
                 (one, systems[0])
-                for one in map(interconnect.get, interconnect.names())
+                for one in interconnect.every()
                 if one.topology == on.topology
                 and one.bandwidth_gbps >= on.bandwidth_gbps
                 and (one.latency_s or 0.0) <= (on.latency_s or math.inf)

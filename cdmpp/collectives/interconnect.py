@@ -112,6 +112,11 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(sheet_files("interconnect")))
 
 
+def every() -> list[Interconnect]:
+    """Return all described links, by name."""
+    return [read_interconnect(path) for _, path in sorted(sheet_files("interconnect").items())]
+
+
 def get(name: str) -> Interconnect:
     """Return the link of that name; ``CdmppError`` names the nearest ones where there is none."""
     return read_interconnect(sheet_file("interconnect", "link", name))

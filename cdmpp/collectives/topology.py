@@ -114,7 +114,13 @@ class Topology:
         shape = self.shape(members)
         if collective.ranks != shape.ranks:
             raise CdmppError(f"{collective.kind} of {collective.ranks} ranks among {shape.ranks}: give as many")
-        return self._of_shape(collective, shape)
+        if (collective, shape) not in self._costs:
+            self._costs[collective, shape] = self._of_shape(collective, shape)
+        return self._costs[collective, shape]
+
+    @cached_property
+    def _costs(self) -> dict[tuple[Collective, GroupShape], CollectiveEstimate]:
+        return {}
 
     def _of_shape(self, collective: Collective, shape: GroupShape) -> CollectiveEstimate:
         flags = list(self.near_flags) if 1 < shape.fewest < self.ranks // self.nodes else []

@@ -47,3 +47,22 @@ class Launches:
         after = np.array([one.after[0] for one in exchanges], np.int64)
         follows = np.array([one.follows for one in exchanges], np.bool_)
         return cls(tuple(groups), np.array(group, np.int64), after, (places, numbers), follows, sizes)
+
+    def then(self, kind: str, after: int, sizes: IntArray) -> Launches:
+        """Return these, followed by exchanges of all ranks for which nothing waits.
+
+        Args:
+            kind: as ``Exchange`` has it.
+            after: place of the op that launches all of them.
+            sizes: bytes of each, a column a number of ranks.
+        """
+        count = len(sizes)
+        groups = tuple(dict.fromkeys((*self.groups, (kind, ()))))
+        return Launches(
+            groups,
+            np.concatenate([self.group, np.full(count, groups.index((kind, ())))]),
+            np.concatenate([self.after, np.full(count, after)]),
+            self.waits,
+            np.concatenate([self.follows, np.zeros(count, np.bool_)]),
+            np.concatenate([self.bytes, sizes]),
+        )

@@ -99,7 +99,7 @@ class DDP(Strategy):
             found.append(Exchange("all_reduce", size, dict(enumerate(last)), name="used parameters"))
         return tuple(found)
 
-    def launches(self, graph: StepGraph, many: Sequence[Mapping[str, int]]) -> Launches | None:
+    def launches(self, graph: StepGraph, many: Sequence[Mapping[str, int]]) -> Launches:
         """List them once: numbers of ranks change nothing."""
         return Launches.of(self.exchanges(graph, many[0]), len(many))
 

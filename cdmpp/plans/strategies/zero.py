@@ -112,15 +112,14 @@ class ZeRO(Strategy):
 
     def launches(self, graph: StepGraph, many: Sequence[Mapping[str, int]]) -> Launches | None:
         """List them once: of torch ranks change the order of the broadcasts, of DeepSpeed what is gathered."""
-        found, trained = self.exchanges(graph, many[0]), graph.ranks[0].gradients
-        sent = np.repeat(np.array([[one.bytes] for one in found], np.int64).reshape(-1, 1), len(many), axis=1)
-        sizes = np.array([one.bytes for one in trained], np.int64)
-        for number, ranks in enumerate(math.prod(one.values()) for one in many):
-            if self.is_deepspeed:
-                sent[-1, number] = _padded_bytes(trained, ranks)
-            else:
-                sent[len(found) - len(trained) :, number] = sizes[_sent(sizes.tolist(), ranks)]
-        return Launches.of(found, sent)
+        (rank,), counts = graph.ranks, [math.prod(one.values()) for one in many]
+        if self.is_deepspeed:
+            found = Launches.of(self.exchanges(graph, many[0])[:-1], len(many))
+            padded = [_padded_bytes(rank.gradients, ranks) for ranks in counts]
+            return found.then("all_gather", len(rank.ops) - 1, np.array([padded], np.int64))
+        found, sizes = DDP(overlap=self.overlap).launches(graph, many), [one.bytes for one in rank.gradients]
+        sent = np.array(sizes, np.int64)[np.array([_sent(sizes, ranks) for ranks in counts], np.int64).T]
+        return found.then("broadcast", len(rank.ops) - 1, sent)
 
     def buckets(self, rank: RankGraph) -> list[list[Gradient]]:
         """Return buckets of DeepSpeed: as gradients become ready, one closes before it would be too large."""
