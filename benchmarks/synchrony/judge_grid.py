@@ -156,13 +156,15 @@ def tables(runs: Runs, constants: Constants, commands: Sequence[str]) -> list[di
     cells = len(found.measured)
     fitted = sum(map(is_for_fit, found.measured))
     lines = (
-        f"{cells} jobs of 1 to 4 equal workers, each with 0.1 or 0.2 of one core and a link of 50, 100 or 200 Mbit/s, "
+        f"{cells} jobs on two virtual cores of an AMD EPYC: 1 to 4 equal workers, each with 0.1 "
+        "or 0.2 of one core and a link of 50, 100 or 200 Mbit/s, "
         "that commit every 1 or 4 batches to 1 or 2 servers and wait for nobody. Networks: a CNN on digits (0.84 MB "
         "of parameters) and a transformer on letters (0.99 MB). Measured apart: a batch of one worker at each share "
         f"without servers, and what each link carries. Fitted on {fitted} jobs (100 Mbit/s, 1 and 2 workers), the same "
         f"for both networks: {1e3 * constants.commit_cpu_s:.1f} ms of CPU time for a commit and pull, a batch "
         f"{constants.slow_down:.1%} slower for each further worker on the core, {constants.add_bytes_per_s / 1e9:.1f} "
-        f"GB/s added by a server; workers that begin {best_starts(runs, constants)}. Replays last as long as the jobs; "
+        f"GB/s added by a server; workers that begin {best_starts(runs, constants)} (together or apart: a "
+        "choice that was added after all jobs had been seen). Replays last as long as the jobs; "
         "of both the last three quarters of the commits count. The speed of the cores drifts: a batch of one worker "
         "took up to a third more or less from job to job. So the replay is shown with a batch measured apart, and with "
         "the mean batch of the job itself. Some pairs of workers stayed in step for the whole job and pushed at the "
