@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import heapq
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -62,30 +63,33 @@ class _Engine:
         self.now_s = 0.0
 
     def add(self, tasks: Iterable[Task]) -> None:
-        added = list[_Run]()
+        linked = list[_Run]()
         for task in tasks:
             run = _Run(self.count, task)
             self.count += 1
             if self.known.setdefault(task.key, run) is not run:
                 raise DataError(f"two tasks have the key {task.key!r}: keys are unique in a graph")
-            added.append(run)
-        for run in added:
-            if run.task.after:
-                for key in dict.fromkeys(run.task.after):
-                    if (before := self.known.get(key)) is None:
-                        raise DataError(f"task {run.task.key!r} waits for {key!r}, which is no task")
-                    if before.end_s != before.end_s:
-                        if before.successors is None:
-                            before.successors = []
-                        before.successors.append(run)
-                        run.missing += 1
+            if task.after:
+                linked.append(run)
+            else:
+                self.wait(run)
+        for run in linked:
+            for key in dict.fromkeys(run.task.after):
+                if (before := self.known.get(key)) is None:
+                    raise DataError(f"task {run.task.key!r} waits for {key!r}, which is no task")
+                if before.end_s != before.end_s:
+                    if before.successors is None:
+                        before.successors = []
+                    before.successors.append(run)
+                    run.missing += 1
             if not run.missing:
                 self.wait(run)
 
     def wait(self, run: _Run) -> None:
         task = run.task
-        for resource in task.resources:
-            heapq.heappush(self.queues.setdefault(resource, []), (task.priority, self.now_s, run.number, run))
+        if task.resources:
+            for resource in task.resources:
+                heapq.heappush(self.queues.setdefault(resource, []), (task.priority, self.now_s, run.number, run))
         self.fresh[run.number] = run
 
     def start_fresh(self) -> None:
@@ -99,21 +103,25 @@ class _Engine:
     def start(self, run: _Run) -> None:
         """Start a task where it is first in all its queues and nothing is held."""
         task = run.task
-        for resource in task.resources:
-            if resource in self.held or self.queues[resource][0][3] is not run:
-                return
-        for resource in task.resources:
-            heapq.heappop(self.queues[resource])
-            self.held.add(resource)
-            freed_s, before = self.freed.get(resource, (0.0, None))
-            if freed_s > run.since_s:
-                run.since_s, run.cause = freed_s, before
+        if task.resources:
+            for resource in task.resources:
+                if resource in self.held or self.queues[resource][0][3] is not run:
+                    return
+            self.hold(run)
         run.start_s = self.now_s
         if self.keep:
             self.started.append(run)
         duration = task.duration
         end_s = self.now_s + (duration if type(duration) is float else task.seconds(self.now_s))
         heapq.heappush(self.events, (end_s, _END if task.flow is None else _SENDS, run.number, run))
+
+    def hold(self, run: _Run) -> None:
+        for resource in run.task.resources:
+            heapq.heappop(self.queues[resource])
+            self.held.add(resource)
+            freed_s, before = self.freed.get(resource, (0.0, None))
+            if freed_s > run.since_s:
+                run.since_s, run.cause = freed_s, before
 
     def end(self, run: _Run) -> None:
         run.end_s = self.now_s
@@ -145,7 +153,7 @@ class _Engine:
         while True:
             if self.fresh:
                 self.start_fresh()
-            sent_s = links.next_s(self.now_s)
+            sent_s = links.next_s(self.now_s) if links.flows else math.inf
             now_s = min(events[0][0], sent_s) if events else sent_s
             if now_s == math.inf:
                 break
@@ -194,6 +202,13 @@ def simulate(
             without a rate.
     """
     engine = _Engine(rates or {}, policy, keep)
-    engine.add(tasks)
-    engine.run()
-    return Timeline({run.task.key: run.span for run in engine.started})
+    collects = keep and gc.isenabled()
+    if collects:  # half of the time would go into looking at tasks and spans, which are all kept
+        gc.disable()
+    try:
+        engine.add(tasks)
+        engine.run()
+        return Timeline({run.task.key: run.span for run in engine.started})
+    finally:
+        if collects:
+            gc.enable()

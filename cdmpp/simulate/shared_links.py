@@ -169,13 +169,16 @@ class _Link:
     def ended(self, now_s: float) -> list[_Moving]:
         """Take out the flows that end now."""
         done = list[_Moving]()
-        head = _head(self.along) if self.along else None
-        if head and self.since_s + (head[0] - self.sent_bytes) / self.share <= now_s:
-            self.sent_bytes, self.since_s = head[0], now_s
-            done += _ended(self.along)
-        head = _head(self.capped) if self.capped else None
-        if head and head[0] <= now_s:
-            done += _ended(self.capped)
+        if self.along and (head := _head(self.along)):
+            when = head[0]
+            if self.since_s + (when - self.sent_bytes) / self.share <= now_s:
+                self.sent_bytes, self.since_s = when, now_s
+                while head and head[0] == when:
+                    done += head[2].ended()
+                    head = _head(self.along)
+        if self.capped:
+            while (head := _head(self.capped)) and head[0] <= now_s:
+                done += head[2].ended()
         return done
 
     def drop(self, group: _Group) -> None:
@@ -192,14 +195,6 @@ class _Link:
         if self.capped and (head := _head(self.capped)) and head[0] < found:
             found = head[0]
         return found if found > self.since_s else self.since_s
-
-
-def _ended(heap: _Heap) -> list[_Moving]:
-    """Take out the flows of all groups that end together with the first."""
-    done, when = list[_Moving](), heap[0][0]
-    while (head := _head(heap)) and head[0] == when:
-        done += head[2].ended()
-    return done
 
 
 def _head(heap: _Heap) -> tuple[float, int, Any, int] | None:
@@ -225,6 +220,8 @@ class SharedLinks:
         self._changed: dict[_Link, None] = {}
         """Links that a flow has joined or left."""
         self._joined: list[_Moving] = []
+        self.flows = 0
+        """Flows under way."""
         self._ends: _Heap = []
         """Links, by the time at which their next flow is done."""
         self._order = count()
@@ -243,6 +240,7 @@ class SharedLinks:
             else:  # it is alone
                 link.share, link.since_s = link.rate / flow.count, now_s
         self._joined.append(_Moving(item, flow, links))
+        self.flows += 1
 
     def next_s(self, now_s: float) -> float:
         """Return when the next flow is done, with all that joined or left by ``now_s``; infinite without flows."""
@@ -267,6 +265,7 @@ class SharedLinks:
                             crossed.guests.pop(moving, None)
                         if crossed.count or crossed.caps:
                             self._changed[crossed] = None
+        self.flows -= len(done)
         return done
 
     def _settle(self, now_s: float) -> None:
