@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.plans.alpa_latency import calibrated, one_after_the_other_s, precedence, source
+from benchmarks.plans.alpa_latency import (
+    calibrated,
+    measured_s,
+    one_after_the_other_s,
+    precedence,
+    recomputing,
+    say,
+    source,
+)
 from benchmarks.plans.alpa_rows import Row
 from cdmpp.plans.calibration import Calibration
 from cdmpp.plans.degrees import ParallelDegrees
@@ -35,3 +43,15 @@ def test_a_fit_finds_the_factor_of_one_gpu():
     found = calibrated((row,))
     assert found.compute == pytest.approx(3.0, rel=0.02)
     assert not found.holds_between_nodes
+
+
+def test_what_runs_the_forward_pass_again_has_a_factor_of_its_own():
+    alone_s = sum(op.duration_s for op in source(1).work(32, ParallelDegrees()).rank.ops)
+    rows = (
+        Row("intra-op-ablation", 1, "data_parallel", 0.0, 3.0 * alone_s, 8.3, False),
+        Row("e2e", 1, "auto", 0.0, 0.0, 4.0, False),
+        Row("e2e", 16, "auto", 0.0, 0.0, 1.0, False),
+    )
+    found = calibrated(rows)
+    assert say(rows[1], found, recomputing(rows)).step_s == pytest.approx(measured_s(rows[1]))
+    assert say(rows[0], found, recomputing(rows)) == say(rows[0], found)
