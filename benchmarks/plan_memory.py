@@ -267,7 +267,7 @@ def estimated(job: Job, ranks: int) -> list[MemoryParts]:
         Op(
             one.call.name, one.phase, 1e-3, is_recomputed=one.is_recomputed, output_bytes=one.call.output_bytes,
             inputs=one.call.inputs, saved_bytes=one.call.saved_bytes, result_bytes=one.call.result_bytes,
-            forward=one.call.forward,
+            forward=one.call.forward, workspace_bytes=one.call.workspace_bytes,
         )
         for one in step.calls
     )  # fmt: skip

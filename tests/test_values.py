@@ -192,7 +192,8 @@ PARTS: list[tuple[Any, Callable[[Any], Any], Mapping[str, tuple[Any, ...]]]] = [
     (LATER, lambda op: RankGraph(0, (OP, op)), {
         **dict.fromkeys(("name", "kind", "stream"), ANY_TEXT), **dict.fromkeys(("waits", "inputs"), ("", [], {})),
         **dict.fromkeys(("duration_s", "gap_s", "delay_s", "spread_s"), SECONDS),
-        **dict.fromkeys(("output_bytes", "saved_bytes", "result_bytes"), (0, 10**18)), "forward": (0,)}),
+        **dict.fromkeys(("output_bytes", "saved_bytes", "result_bytes", "workspace_bytes"), (0, 10**18)),
+        "forward": (0,)}),
     (StepBuffer(4, "float32"), lambda one: RankGraph(0, (OP, LATER), buffers=(one,)), {
         "bytes": (0,), "dtype": TEXTS}),
     (GRADIENT, lambda one: RankGraph(0, (OP, LATER), (one,)), {

@@ -36,6 +36,8 @@ class Call:
     """Bytes of its result, without what it writes for its backward pass; None: all that it writes."""
     forward: int | None = None
     """Place of the call of the forward pass whose gradients it makes, or that it runs again; None: unknown."""
+    workspace_bytes: int = 0
+    """Bytes that it holds while it runs, beside what it reads and writes."""
 
 
 @dataclass(frozen=True)

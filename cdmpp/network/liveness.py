@@ -28,6 +28,10 @@ class Written(Protocol):
     def saved_bytes(self) -> int | None:
         """The backward pass reads so many of them; None: all, if it reads any."""
 
+    @property
+    def workspace_bytes(self) -> int:
+        """It holds so many more while it runs."""
+
 
 @dataclass(frozen=True)
 class Lifetimes:
@@ -70,6 +74,7 @@ class Lifetimes:
         self,
         sizes: NDArray[np.int64],
         saved: NDArray[np.int64],
+        workspace: NDArray[np.int64],
         to_end: Collection[int] = (),
         held: Mapping[int, int] = MappingProxyType({}),
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -78,6 +83,7 @@ class Lifetimes:
         Args:
             sizes: bytes that each call writes.
             saved: bytes of them that the backward pass reads, if it reads any.
+            workspace: bytes that each call holds in addition while it runs.
             to_end: places of calls whose results live to the end.
             held: place of a call -> so many bytes of what its first run writes live to the end.
         """
@@ -93,14 +99,14 @@ class Lifetimes:
         over = np.minimum(np.maximum(stays - (all_of - kept), 0), kept)
         np.add.at(freed, np.maximum(ends, self.saved_ends), kept - over)
         written, gone = np.cumsum(all_of), np.cumsum(freed[:-1])
-        return written - gone + freed[:-1], written - gone
+        return written - gone + freed[:-1] + workspace[self.places], written - gone
 
 
-def bytes_of(calls: Sequence[Written]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the bytes that each call writes, and those of them that the backward pass reads, if it reads any."""
+def bytes_of(calls: Sequence[Written]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the bytes that each call writes, those of them that the backward pass reads, if any, and its workspace."""
     sizes = np.array([one.output_bytes for one in calls], np.int64)
     saved = [one.output_bytes if one.saved_bytes is None else one.saved_bytes for one in calls]
-    return sizes, np.array(saved, np.int64)
+    return sizes, np.array(saved, np.int64), np.array([one.workspace_bytes for one in calls], np.int64)
 
 
 def peak_of(calls: Sequence[Written], runs: Sequence[tuple[int, bool]], to_end: Collection[int] = ()) -> int:

@@ -65,17 +65,21 @@ class RunOrder:
             is_taken: whether bytes are those that the allocator takes.
         """
         places = [_written(self.rank.ops, one) for one in outputs]
-        (sizes, saved), result = bytes_of(ops), np.array([result_bytes(ops[one]) for one in places], np.int64)
+        (sizes, saved, workspace), result = (
+            bytes_of(ops),
+            np.array([result_bytes(ops[one]) for one in places], np.int64),
+        )
         if is_taken:  # what is saved and what is not lie apart
             whole = np.array([ops[one].result_bytes is None for one in places], np.bool_)
             apart = np.array([op.saved_bytes is not None for op in ops], np.bool_)
             both = taken_bytes(sizes - saved) + taken_bytes(saved)
+            workspace = taken_bytes(workspace)
             saved, sizes = taken_bytes(saved), np.where(apart, both, taken_bytes(sizes))
             result = np.where(whole, sizes[places], taken_bytes(result))
         handed_on = dict(zip(places, result.tolist(), strict=True))
-        during, after = self.lifetimes.alive(sizes, saved, (), handed_on)
+        during, after = self.lifetimes.alive(sizes, saved, workspace, (), handed_on)
         made = {one.ready_after for one in self.rank.gradients if one.is_used}
-        kept, _ = self.lifetimes.alive(sizes, saved, made, handed_on)
+        kept, _ = self.lifetimes.alive(sizes, saved, workspace, made, handed_on)
         peak = int(kept.argmax()) if len(kept) else 0
         written = self.lifetimes.places[: peak + 1]
         return LiveBytes(

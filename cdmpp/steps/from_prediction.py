@@ -43,7 +43,7 @@ def op_of(
     return Op(
         call.call.name, call.phase, duration_s, gap_s, kind, stream, waits, call.is_recomputed,
         output_bytes=call.call.output_bytes, inputs=call.call.inputs, saved_bytes=call.call.saved_bytes,
-        result_bytes=call.call.result_bytes, forward=call.call.forward,
+        result_bytes=call.call.result_bytes, forward=call.call.forward, workspace_bytes=call.call.workspace_bytes,
     )  # fmt: skip
 
 

@@ -60,6 +60,8 @@ class Op:
     """Bytes of its result, without what it writes for its backward pass; None: all that it writes."""
     forward: int | None = None
     """Place of the op of the forward pass whose gradients it makes, or that it runs again; None: unknown."""
+    workspace_bytes: int = 0
+    """Bytes that it holds while it runs, beside what it reads and writes."""
 
     def is_sound_at(self, place: int) -> bool:
         """Return True if it may be op ``place`` of a rank; quick, since graphs have many."""
@@ -72,6 +74,7 @@ class Op:
                 and (isinstance(self.name, str) and isinstance(self.kind, str) and isinstance(self.stream, str))
                 and isinstance(self.is_recomputed, bool)
                 and (isinstance(self.output_bytes, int) and self.output_bytes >= 0)
+                and (isinstance(self.workspace_bytes, int) and self.workspace_bytes >= 0)
                 and (self.saved_bytes is None or (type(self.saved_bytes) is int and self.saved_bytes >= 0))
                 and (self.result_bytes is None or (type(self.result_bytes) is int and self.result_bytes >= 0))
                 and (self.forward is None or (type(self.forward) is int and 0 <= self.forward < place))

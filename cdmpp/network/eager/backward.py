@@ -10,6 +10,7 @@ from cdmpp.network.eager.graph import EagerGraph, GrownTasks
 from cdmpp.network.eager.learning import Factor, Part
 from cdmpp.network.eager.recomputation import Recomputation
 from cdmpp.network.graph import Call, NetworkGraph
+from cdmpp.network.liveness import Lifetimes, bytes_of
 from cdmpp.operators.backward import Gradient, accumulation_of, backward_of, table_gradient
 from cdmpp.operators.operator import EagerOperator
 
@@ -49,7 +50,7 @@ class _Backward:
         self.graph, self.operators, self.learning = made.graph, made.operators, made.learning
         self.accumulates = accumulates
         self.grown = GrownTasks(self.graph.name, self.operators.values())
-        self.elements, self.returns = dict(made.elements), made.returns
+        self.elements, self.returns, self.places = dict(made.elements), made.returns, made.places
         self.calls = list(self.graph.calls)
         self.saved = dict[int, dict[int, int]]()
         """Call of the forward pass, or that runs one again -> buffers of it that gradients are made from: bytes."""
@@ -65,11 +66,15 @@ class _Backward:
         self.gradients = dict[int, list[int]]()
         """Call of the forward pass -> calls that make the gradient of its result, in parts."""
         self.ready = dict[int, int]()
+        self.made = dict[int, tuple[int, ...]]()
+        """Call of the forward pass -> calls that make its gradients."""
 
     def run(self) -> ForwardBackward:
         for place in reversed(range(len(self.graph.calls))):
             if self.trained[place]:
                 self._call(place)
+        for first, last in self.places.values():
+            self._temporaries(first, last)
         for place, buffers in self.saved.items():
             self.calls[place] = replace(self.calls[place], saved_bytes=sum(buffers.values()))
         for place in range(len(self.graph.calls)):
@@ -89,10 +94,34 @@ class _Backward:
         for _ in given[1:]:
             summed = accumulation_of(int((part.whole if part else operator).written_elements), operator.dtype)
             given = [self._add(place, summed, given, self._result_bytes(place))]
+        begin = len(self.calls)
         if part:
             self._part(place, part, given)
         else:
             self._gradients(place, given, self.learning[place].sources)
+        self.made[place] = tuple(range(begin, len(self.calls)))
+
+    def _temporaries(self, first: int, last: int) -> None:
+        """Calls of the forward pass from ``first`` to ``last`` are one node: its gradients need temporaries, too.
+
+        Nobody says which of its calls makes them: they count while most is alive.
+        """
+        made = [one for place in range(last, first - 1, -1) for one in self.made.get(place, ())]
+        if not made or not self.learning[last].backward_bytes:
+            return
+        numbers = {one: number for number, one in enumerate(made, 1)}
+        calls = [Call("given", "", (), self._result_bytes(last))]
+        for one in made:
+            read = (
+                place for place in self.calls[one].inputs if place >= len(self.learning) and place not in self.copies
+            )
+            calls.append(replace(self.calls[one], inputs=tuple(numbers.get(place, 0) for place in read)))
+        passed_on = {*numbers.values()}.difference(*(call.inputs for call in calls))
+        order = Lifetimes.of(calls, [(number, False) for number in range(len(calls))])
+        alive = order.alive(*bytes_of(calls), passed_on)[0].tolist()
+        most = max(range(1, len(calls)), key=alive.__getitem__)
+        more = max(self.learning[last].backward_bytes - alive[most], 0)
+        self.calls[made[most - 1]] = replace(self.calls[made[most - 1]], workspace_bytes=more)
 
     def _part(self, place: int, part: Part, given: Sequence[int]) -> None:
         """Call ``place`` writes into a part: its gradient is that of the part, put back into that of the whole."""

@@ -175,7 +175,9 @@ class _Made:
             own = factors if is_product and (learning.sources or learning.weights) else ()
             is_last = operator is found.operators[-1]
             last, made = _last(saved.last, operator is found.operators[0], is_last), results if is_last else ()
+            backward = saved.backward_bytes if is_last else 0
             self.learning.append(learning._replace(again=again, factors=own, made=made, kept=kept, last=last))
+            self.learning[-1] = self.learning[-1]._replace(backward_bytes=backward)
             if part and len(found.operators) == 1 and (learning.sources or learning.weights):
                 self.learning[-1] = self.learning[-1]._replace(part=part)
             before, reads = (place,), ()

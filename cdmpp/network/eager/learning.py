@@ -59,6 +59,9 @@ class Learning(NamedTuple):
     """Buffers that the backward pass of the call's operator reads; parameters and inputs are left out."""
     last: str = ""
     """``BEFORE`` or ``AFTER`` the call autograd was handed the last that it keeps of the operator; else empty."""
+    backward_bytes: int = 0
+    """Most bytes alive while autograd's formulas make its gradients, of a node that ends with this call: the gradient
+    that they are given, those they make, and what they write on the way. 0: unknown."""
     part: Part | None = None
     """The part of a tensor that it writes into."""
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.network.eager.saved_form import Form, form_of, forms
+from cdmpp.network.eager.temporaries import backward_bytes
 from cdmpp.network.eager.without_values import key_of, on_cpu, told
 from cdmpp.operators.aten_layout import arguments_of, tensors_in
 from cdmpp.programs.refusal import first_line
@@ -28,6 +29,8 @@ class Saved(NamedTuple):
     """Number -> bytes of what its backward pass reads. Parameters and inputs of the network are left out."""
     last: str = ""
     """``BEFORE``, ``WITHIN`` or ``AFTER``; empty: its backward pass reads nothing at all, of parameters neither."""
+    backward_bytes: int = 0
+    """Most bytes of gradients and temporaries alive in its backward pass; 0: unknown, as where it writes in place."""
 
 
 class Autograd:
@@ -92,18 +95,20 @@ class Autograd:
         known = forms().get(key)
         if known is None:
             found, packed, last = self._run(node, args, kwargs)
-            if key is not None and (form := form_of(found, self._number, self.new, packed, last, labels)):
+            for one in tensors_in(found):
+                self._number(one)
+            results = () if mutates else tensors_in(found)
+            backward = backward_bytes(self.mode, results, (args, kwargs), self.storages)
+            if key is not None and (form := form_of(found, self._number, self.new, packed, last, labels, backward)):
                 forms().put(key, form)
         else:
             found, packed = self._again(known, [*labels])
-            last = known.last
+            last, backward = known.last, known.backward_bytes
         self.values[node] = found
         written = {self._number(one): one.untyped_storage().nbytes() for one in tensors_in(found)}
         made_now = {number: size for number, size in written.items() if mutates or number in self.new}
-        results, kept = (
-            {key: size for key, size in one.items() if key not in self.given} for one in (made_now, packed)
-        )
-        return Saved(results, kept, last)
+        made, kept = ({key: size for key, size in one.items() if key not in self.given} for one in (made_now, packed))
+        return Saved(made, kept, last, backward)
 
     def _run(self, node: Any, args: Any, kwargs: Any) -> tuple[Any, dict[int, int], str]:
         """What a node gives, the bytes of the buffers that its backward pass reads, and ``Saved.last``."""
@@ -115,6 +120,7 @@ class Autograd:
         def pack(tensor: Any) -> Any:
             packed[self._number(tensor)] = tensor.untyped_storage().nbytes()
             at.append(kernels.count)
+            return tensor.detach()  # a result with its graph would hold that and itself
 
         hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed)
         try:

@@ -20,7 +20,8 @@ class Form(NamedTuple):
     """What the backward pass reads: a storage of an ``argument`` or a ``result``, by its place, or of its ``own``, and
     bytes."""
     last: str
-    """As of ``Saved``."""
+    """As of ``Saved``; so is ``backward_bytes``."""
+    backward_bytes: int
 
     def values(self, mode: Any) -> list[Any]:
         """Make the results anew under a mode of tensors without values."""
@@ -48,7 +49,7 @@ def forms() -> Known[Form]:
 
 def form_of(
     found: Any, number_of: Callable[[Any], int], new: set[int], packed: Mapping[int, int], last: str,
-    labels: Mapping[int, int],
+    labels: Mapping[int, int], backward_bytes: int,
 ) -> Form | None:  # fmt: skip
     """Return the form of a run; None where it gives views, parts of storages or what is no tensor.
 
@@ -59,6 +60,7 @@ def form_of(
         packed: numbers of those that its backward pass reads: bytes.
         last: as of ``Saved``.
         labels: numbers of the storages of its arguments: places.
+        backward_bytes: as of ``Saved``.
     """
     import torch
 
@@ -80,7 +82,7 @@ def form_of(
     results = tuple(
         None if one is None else (tuple(one.shape), one.stride(), one.dtype, one.requires_grad) for one in values
     )
-    return Form(results, type(found) if isinstance(found, tuple | list) else None, tuple(kept), last)
+    return Form(results, type(found) if isinstance(found, tuple | list) else None, tuple(kept), last, backward_bytes)
 
 
 def _is_whole(tensor: Any) -> bool:
