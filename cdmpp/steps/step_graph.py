@@ -69,8 +69,8 @@ class Op:
             return (
                 (0 <= self.duration_s < math.inf and 0 <= self.gap_s < math.inf)
                 and (0 <= self.delay_s < math.inf and 0 <= self.spread_s < math.inf)
-                and (not self.inputs or _are_places(self.inputs, place))
-                and (not self.waits or _are_places(self.waits, place))
+                and (self.inputs == () or _are_places(self.inputs, place))
+                and (self.waits == () or _are_places(self.waits, place))
                 and (isinstance(self.name, str) and isinstance(self.kind, str) and isinstance(self.stream, str))
                 and isinstance(self.is_recomputed, bool)
                 and (isinstance(self.output_bytes, int) and self.output_bytes >= 0)
