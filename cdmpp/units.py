@@ -47,9 +47,11 @@ def quantity(value: float | None, unit: str, digits: int = 3) -> str:
 
 
 def span(low: float, high: float, unit: str, digits: int = 3) -> str:
-    """Write ``1.10 - 1.52 ms``: the unit once where both have the same."""
+    """Write ``1.10 - 1.52 ms``: the unit once where both have the same, ``from 1.10 ms up`` without an end."""
     if unit == RATE:
         return f"{rate(low, '')} - {rate(high)}"
+    if not math.isfinite(high):
+        return f"from {quantity(low, unit, digits)} up" if math.isfinite(low) else "-"
     (first, unit_low), (last, unit_high) = _parts(low, unit, digits), _parts(high, unit, digits)
     return f"{first} - {last} {unit_high}" if unit_low == unit_high else f"{first} {unit_low} - {last} {unit_high}"
 

@@ -71,3 +71,8 @@ def test_no_control_character_reaches_a_terminal():
 def test_a_change_has_its_sign():
     assert percent(0.123) == "12.3 %" and percent(0.123, signed=True) == "+12.3 %"
     assert percent(-1e-9, signed=True) == "+0.0 %" and percent(-0.05, signed=True) == "-5.0 %"
+
+
+def test_a_span_without_an_end():
+    assert span(0.0011, float("inf"), "s") == "from 1.10 ms up"
+    assert span(float("inf"), float("inf"), "s") == "-"

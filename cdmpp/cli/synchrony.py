@@ -19,11 +19,12 @@ from cdmpp.platform.limits import SEED, Limits, numbers, text
 if TYPE_CHECKING:
     from cdmpp.collectives.interconnect import AlphaBeta
     from cdmpp.network.training_prediction import StepPrediction
+    from cdmpp.network.workload import Workload
     from cdmpp.steps.synchrony import Synchrony
     from cdmpp.synchrony.worker_file import WorkerSheet
 
 _POLICIES = "bsp,ssp:4,async"
-_OF_NETWORK = ("network", "seq", "input", "model", "schedule", "runtime", "no_fallback")
+_OF_PREDICTION = ("model", "schedule", "runtime", "no_fallback")
 """Options that only a prediction reads."""
 
 
@@ -35,7 +36,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     job.add_argument("--workers", type=text, required=True, metavar="A.yaml,B.yaml", help=files)
     link = "of workers and servers: a file of conf/interconnect, such as ethernet-1g (default: no limit)"
     job.add_argument("--link", type=text, help=link)
-    job.add_argument("--servers", type=Limits(1, 10**6, "servers"), default=1, help="default 1")
+    job.add_argument("--servers", type=Limits(1, 1024, "servers"), default=1, help="default 1")
     on = "servers run on the machines of the first workers; else each has a machine of its own"
     job.add_argument("--servers-on-workers", action="store_true", help=on)
     job.add_argument("--server-link", type=text, help="of machines of servers (default: --link)")
@@ -50,8 +51,11 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     ways.add_argument("--seed", type=SEED, default=0, help="of the spread of batches (default 0)")
     ways.add_argument("--explain", type=text, metavar="POLICY", help="whose workers and servers are listed")
     loss = verb.add_argument_group("loss against time")
-    curve = "loss of one worker by samples: a CSV file samples,loss of four points or more"
-    loss.add_argument("--loss-curve", type=text, metavar="FILE.csv", help=curve)
+    curve = (
+        "loss of one worker by samples: a CSV file samples,loss of four points or more, or the record (.json) of a run "
+        "of one worker by cdmpp.synchrony.run"
+    )
+    loss.add_argument("--loss-curve", type=text, metavar="FILE", help=curve)
     target = numbers(-math.inf, math.inf)
     loss.add_argument("--target-loss", type=target, help="say when each synchrony reaches it")
     add_runtime(verb)
@@ -87,7 +91,7 @@ def run(options: argparse.Namespace) -> None:
     link, server_link, medium = _links(options, len(files))
     check_output(options)
     predicted = _predicted(list(sheets.values()), options)
-    size = _bytes(options, predicted)
+    size = _bytes(options, list(sheets.values()), predicted)
     workers = []
     for sheet in (sheets[file] for file in files):
         if sheet.batch_s is not None:
@@ -101,6 +105,11 @@ def run(options: argparse.Namespace) -> None:
     if options.servers_on_workers:
         job = job.on_workers(options.servers)
     found = compare(job, asked, options.seconds, options.seed, curve, options.target_loss)
+    if medium is not None:
+        warn(
+            f"{options.link}: the whole rate of its sheet is taken and no latency. Frames and contention leave 50 to "
+            "70 % of it to payload: time messages, and give each worker's link"
+        )
     for warning in dict.fromkeys(line for one in predicted.values() for line in one.prediction.warnings):
         warn(warning)
     show({"": synchrony_report(found, options.explain)}, options)
@@ -116,6 +125,8 @@ def _asked(options: argparse.Namespace, workers: int) -> list[tuple[str, Synchro
     if options.explain is not None and options.explain not in names:
         raise UsageError(f"--explain {options.explain} is not among --policies {options.policies}: give one of them")
     asked = [(name, synchrony_of(name)) for name in names]
+    if same := [name for place, (name, one) in enumerate(asked) if one in [other for _, other in asked[:place]]]:
+        raise UsageError(f"--policies names {same[0]}, which is there in other words: once for each")
     if options.target_loss is not None:
         if options.loss_curve is None:
             raise UsageError(f"--target-loss {options.target_loss:g} goes with --loss-curve FILE.csv: none is given")
@@ -150,12 +161,43 @@ def _listed(given: str, option: str) -> list[str]:
     return names
 
 
-def _bytes(options: argparse.Namespace, predicted: dict[tuple[str | None, int], StepPrediction]) -> float:
+def _bytes(
+    options: argparse.Namespace, sheets: Sequence[WorkerSheet], predicted: dict[tuple[str | None, int], StepPrediction]
+) -> float:
+    """Bytes of the parameters: as given, or those of the network."""
     if options.bytes is not None:
         return read_bytes(options.bytes)
-    if not predicted:
-        raise UsageError("--bytes is missing: no worker names a device, so that nothing reads the network's parameters")
-    return next(iter(predicted.values())).step.memory.parameter_bytes
+    if predicted:
+        return next(iter(predicted.values())).step.memory.parameter_bytes
+    from cdmpp.network.eager.step import read_step
+
+    read = read_step(_workload(options, sheets[0].batch)).step
+    assert read is not None
+    return read.memory.parameter_bytes
+
+
+def _workload(options: argparse.Namespace, batch: int) -> Workload:
+    of_worker = argparse.Namespace(**vars(options), batch=batch)
+    return workload_of(of_worker, mode="training_step", optimizer=options.optimizer, loss=options.loss)
+
+
+def _check_network(options: argparse.Namespace, is_predicted: bool) -> None:
+    """Raise ``UsageError`` where the network, or an option of it, is missing or of no use."""
+    if is_predicted:
+        if options.network is None:
+            raise UsageError("NETWORK is missing: a worker runs it on a device")
+        return
+    if given := [name for name in _OF_PREDICTION if getattr(options, name)]:
+        raise UsageError(
+            f"--{given[0].replace('_', '-')} is of workers with a device, and all have batch_s, which was measured: "
+            "leave it out, or name a device in place of batch_s"
+        )
+    if options.network is None and options.bytes is None:
+        raise UsageError("--bytes is missing, or NETWORK: nothing says how large the parameters are")
+    if options.network is not None and options.bytes is not None:
+        raise UsageError("NETWORK says how large the parameters are, and so does --bytes: leave out one of the two")
+    if options.network is None and (options.seq or options.input):
+        raise UsageError("--seq and --input are of NETWORK, which is missing: leave them out")
 
 
 def _predicted(
@@ -163,26 +205,18 @@ def _predicted(
 ) -> dict[tuple[str | None, int], StepPrediction]:
     """The training step of each device and batch that a worker names."""
     asked = dict.fromkeys((sheet.device, sheet.batch) for sheet in sheets if sheet.device is not None)
+    _check_network(options, bool(asked))
     if not asked:
-        if given := [name for name in _OF_NETWORK if getattr(options, name)]:
-            name = "NETWORK" if given[0] == "network" else f"--{given[0].replace('_', '-')}"
-            raise UsageError(
-                f"{name} is of workers with a device, and all have batch_s, which was measured: leave it out, or name "
-                "a device in place of batch_s"
-            )
         return {}
     import cdmpp
     from cdmpp import devices
 
-    if options.network is None:
-        raise UsageError(f"NETWORK is missing: a worker runs it on {next(iter(asked))[0]}")
     runtime = checked_runtime(options)
     for device, _ in asked:
         devices.get(device)
     found: dict[tuple[str | None, int], StepPrediction] = {}
     for device, batch in asked:
-        of_worker = argparse.Namespace(**vars(options), batch=batch)
-        workload = workload_of(of_worker, mode="training_step", optimizer=options.optimizer, loss=options.loss)
+        workload = _workload(options, batch)
         found[device, batch] = cdmpp.predict_step(workload, device=device, progress=sys.stderr.isatty(), **runtime)
     return found
 

@@ -27,7 +27,7 @@ def read_messages(file: Path | str, backend: str = "nccl") -> Curve:
     """
     file = Path(file)
     try:
-        rows = list(csv.DictReader(io.StringIO(content_of(file).decode("utf-8")), strict=True))
+        rows = list(csv.DictReader(io.StringIO(content_of(file).decode("utf-8-sig")), strict=True))
         found = sorted((float(row["bytes"]), float(row["seconds"])) for row in rows)
     except (KeyError, TypeError, ValueError, csv.Error) as error:
         raise DataError(f"cannot read {file}: expected a line {','.join(_COLUMNS)}, then numbers ({error})") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -141,6 +142,8 @@ def read_yaml(path: Path) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
+    """Numbers such as ``2e-3`` are floats, as in YAML 1.2; to PyYAML they are text."""
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=deep) for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
         if twice := _twice(map(str, keys)):
@@ -148,6 +151,11 @@ class _Loader(yaml.SafeLoader):
                 None, None, f"the key {twice!r} stands there twice", node.start_mark
             )
         return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

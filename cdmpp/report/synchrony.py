@@ -89,6 +89,7 @@ def _policies(found: Comparison) -> Table:
         Column("samples_per_s", "throughput", RATE, digits=4),
         Column("low_per_s", "80 % low", RATE, is_optional=True, rank=2),
         Column("high_per_s", "80 % high", RATE, is_optional=True, rank=2),
+        Column("committed_per_s", "committed", RATE, digits=4, meaning="Samples a second that moved the parameters."),
         Column("to_loss_s", "to loss", "s", is_optional=True),
         Column("to_loss_low_s", "90 % low", "s", is_optional=True, rank=2),
         Column("to_loss_high_s", "90 % high", "s", is_optional=True, rank=2),
@@ -110,6 +111,7 @@ def _policy(one: JudgedSynchrony) -> dict[str, Any]:
     row = {
         "synchrony": one.text,
         "samples_per_s": outcome.samples_per_s,
+        "committed_per_s": outcome.committed_per_s,
         "low_per_s": None if low == high else low,
         "high_per_s": None if low == high else high,
         "waiting": outcome.waiting_share,

@@ -62,7 +62,7 @@ def read_layers(file: Path | str) -> tuple[Layer, ...]:
     """
     file = Path(file)
     try:
-        text = content_of(file).decode("utf-8")
+        text = content_of(file).decode("utf-8-sig")
         rows = parse_json(text) if file.suffix == ".json" else list(csv.DictReader(io.StringIO(text), strict=True))
     except (ValueError, csv.Error) as error:
         raise DataError(f"cannot read {file}: {error}; expected a CSV table or a JSON list of layers") from error

@@ -42,8 +42,8 @@ class Comparison:
 
     @property
     def best(self) -> JudgedSynchrony:
-        """The first that reaches the loss soonest, or trains most samples a second where no loss was asked for."""
-        return min(self.judged, key=lambda one: one.to_loss.seconds if one.to_loss else -one.outcome.samples_per_s)
+        """The first that reaches the loss soonest, or commits most samples a second where no loss was asked for."""
+        return min(self.judged, key=lambda one: one.to_loss.seconds if one.to_loss else -one.outcome.committed_per_s)
 
     def named(self, text: str) -> JudgedSynchrony:
         """Return the one of a text; ``UsageError`` names those that there are."""

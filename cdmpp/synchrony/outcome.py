@@ -82,6 +82,12 @@ class JobOutcome:
         return self.samples / self.seconds
 
     @property
+    def committed_per_s(self) -> float:
+        """Samples a second that moved the parameters, until the last commit of ``progress``."""
+        last = self.progress[-1]
+        return last.samples / last.seconds if last.seconds else 0.0
+
+    @property
     def commits(self) -> int:
         """The servers added so many commits."""
         return sum(worker.commits for worker in self.workers)

@@ -78,8 +78,9 @@ def read_worker(file: Path | str) -> WorkerSheet:
         CdmppError: a file that cannot be read, or a value that cannot be, with the name of the file.
     """
     file = Path(file)
+    content = read_yaml(file)
     try:
-        values = dict(fitting("worker", read_yaml(file), Mapping))
+        values = dict(fitting("worker", content, Mapping))
         check_keys(values, [one.name for one in fields(WorkerSheet)], "worker.")
         if values.get("link") is not None:
             values["link"] = _link(values["link"])

@@ -78,7 +78,10 @@ def test_adsp_searches_its_commits_by_the_loss_curve(command, capsys):
         (["--servers-on-workers", "--server-link", "ethernet-1g"], "leave out one"),
         (["--link", "ethernet-1"], "ethernet-1g"),
         (["--server-link", "wifi"], "wifi is shared by all: give it as --link"),
-        (["torchvision:resnet18"], "NETWORK is of workers with a device"),
+        (["torchvision:resnet18"], "leave out one of the two"),
+        (["--seq", "8"], "--seq and --input are of NETWORK"),
+        (["--policies", "ssp:4,ssp:04"], "ssp:04, which is there in other words"),
+        (["--servers", "1025"], "1025"),
         (["--runtime", "torch"], "--runtime is of workers with a device"),
     ],
 )
@@ -91,7 +94,7 @@ def test_wrong_input_is_one_line(command, more, words, capsys):
 @pytest.mark.parametrize(
     ("workers", "size", "words"),
     [
-        ("core.yaml", "1MB", "NETWORK is missing: a worker runs it on epyc-genoa"),
+        ("core.yaml", "1MB", "NETWORK is missing: a worker runs it on a device"),
         ("none.yaml", "1MB", "none.yaml"),
         ("fast.yaml,", "1MB", "with a comma"),
         ("fast.yaml", "0", "expected 1 byte"),
@@ -105,4 +108,16 @@ def test_files_and_sizes_that_cannot_be(command, workers, size, words, capsys):
 
 def test_bytes_are_asked_for_where_nothing_reads_the_network(command, capsys):
     assert cli.main(command[:-2]) == 2
-    assert "--bytes is missing" in capsys.readouterr().err
+    assert "--bytes is missing, or NETWORK" in capsys.readouterr().err
+
+
+def test_the_network_says_how_large_its_parameters_are(command, capsys):
+    assert cli.main([*command[:-2], "torchvision:resnet18", "--policies", "bsp", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bytes"] == 4 * 11_689_512
+
+
+def test_a_time_without_an_upper_end_is_said_so(command, capsys, tmp_path):
+    (tmp_path / "line.csv").write_text("samples,loss\n" + "".join(f"{1000 * n},{10 - n}\n" for n in range(9)))
+    more = ["--loss-curve", "line.csv", "--target-loss", "3", "--policies", "bsp"]
+    assert cli.main([*command, *more]) == 0
+    assert "loss 3 after" in capsys.readouterr().out

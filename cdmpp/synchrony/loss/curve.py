@@ -15,6 +15,7 @@ from scipy.optimize import OptimizeResult, least_squares
 
 from cdmpp.errors import DataError, UsageError
 from cdmpp.platform.content import content_of
+from cdmpp.synchrony.processes.record import load_record
 
 _COLUMNS = ("samples", "loss")
 _LEAST_POINTS = 4
@@ -133,20 +134,45 @@ def _fitted(t: FloatArray, y: FloatArray, start: float) -> OptimizeResult:
 
 
 def read_curve(file: Path | str) -> LossCurve:
-    """Fit the curve of a CSV file with the columns ``samples`` and ``loss``.
+    """Fit the curve of a CSV file with the columns ``samples`` and ``loss``, or of the record of a run, ``.json``.
 
     Raises:
         DataError: a file that cannot be read, and as of ``fit_curve``.
     """
     file = Path(file)
+    if file.suffix == ".json":
+        return _named(file, *_of_run(file))
     try:
-        rows = list(csv.DictReader(io.StringIO(content_of(file).decode("utf-8")), strict=True))
+        rows = list(
+            csv.DictReader(io.StringIO(content_of(file).decode("utf-8-sig")), strict=True, skipinitialspace=True)
+        )
         samples, loss = ([float(row[name]) for row in rows] for name in _COLUMNS)
     except (KeyError, TypeError, ValueError, csv.Error) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"cannot read {file}: expected a line {','.join(_COLUMNS)}, then numbers ({error})") from error
+        raise DataError(
+            f"cannot read {file}: expected a line {','.join(_COLUMNS)}, then numbers with a comma between two ({error})"
+        ) from error
+    return _named(file, samples, loss)
+
+
+def _named(file: Path, samples: Sequence[float], loss: Sequence[float]) -> LossCurve:
     try:
         return fit_curve(samples, loss)
     except DataError as error:
         raise DataError(f"{file}: {error}") from error
+
+
+def _of_run(file: Path) -> tuple[list[float], list[float]]:
+    """Samples and losses of a run of one worker: held-out losses where there are some, else those of batches."""
+    record = load_record(file)
+    if len(record.workers) != 1:
+        raise DataError(
+            f"{file} is of {len(record.workers)} workers: a loss curve is that of one. Run the training with one worker"
+        )
+    for name in ("held_out_loss", "batch_loss"):
+        seen = [(float(one.samples), loss) for one in record.losses if (loss := getattr(one, name)) is not None]
+        if len(seen) >= _LEAST_POINTS:
+            rising = [one for place, one in enumerate(seen) if not place or one[0] > seen[place - 1][0]]
+            return [samples for samples, _ in rising], [loss for _, loss in rising]
+    raise DataError(f"{file} has fewer than {_LEAST_POINTS} losses: let the run last longer")

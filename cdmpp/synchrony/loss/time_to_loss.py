@@ -30,11 +30,13 @@ class TimeToLoss:
     loss: float
     seconds: float
     interval_s: tuple[float, float]
-    """90 % interval, from the scatter of the loss curve alone; its end is infinite where the floor may be above."""
+    """90 % interval, from the scatter of the loss curve; its end is infinite where the floor may be above. ``compare``
+    widens it by the interval of the batches."""
     weighted_samples: float
     """Samples of one worker that stand for what moved the parameters until then."""
     beyond_replay: float
-    """Times by which it lies beyond the end of the replay, carried on at its mean rate; at most 1: within it."""
+    """Times by which it lies beyond the end of the replay, carried on at the mean rate to the last commit; at most 1:
+    within it."""
     beyond_curve: float
     """The same of the last point of the loss curve."""
 
@@ -59,7 +61,7 @@ def seconds_at(outcome: JobOutcome, weighted_samples: float) -> float:
         return float(np.interp(weighted_samples, moved, seconds))
     if not moved[-1] or math.isinf(weighted_samples):
         return math.inf
-    return outcome.seconds * weighted_samples / moved[-1]
+    return seconds[-1] * weighted_samples / moved[-1]
 
 
 def loss_by_time(outcome: JobOutcome, curve: LossCurve) -> tuple[tuple[float, float], ...]:

@@ -1,6 +1,7 @@
 """The loss curve: planted constants are found, intervals hold them, and what is no falling curve is refused."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,9 @@ from hypothesis import strategies as st
 
 from cdmpp.errors import DataError, UsageError
 from cdmpp.synchrony.loss.curve import LossCurve, fit_curve, read_curve
+from cdmpp.synchrony.outcome import WorkerShare
+from cdmpp.synchrony.processes.place import WorkerPlace
+from cdmpp.synchrony.processes.record import LossPoint, RunRecord, WorkerRecord
 
 
 def points(a, b, c, last, count=40):
@@ -77,9 +81,28 @@ def test_a_file_is_read_and_named_in_errors(tmp_path):
     found = read_curve(file)
     assert (found.a, found.b, found.c) == (pytest.approx(0.01), pytest.approx(1), pytest.approx(0.2))
     assert found.samples == 950
+    file.write_text("\ufeffsamples, loss\n" + "".join(f"{n}, {1 / (0.01 * n + 1) + 0.2}\n" for n in range(0, 1000, 50)))
+    assert read_curve(file).a == pytest.approx(0.01)
     file.write_text("steps,loss\n1,2\n")
     with pytest.raises(DataError, match="expected a line samples,loss"):
         read_curve(file)
     file.write_text("samples,loss\n0,2\n1,1\n")
     with pytest.raises(DataError, match=r"curve\.csv: a loss curve has 2 points"):
+        read_curve(file)
+
+
+def test_a_run_of_one_worker_is_a_curve(tmp_path):
+    file = tmp_path / "run.json"
+    share = WorkerShare(10, 80, 10, 0, 0.0, 0.0, {0: 10}, 0.0, 0.0)
+    worker = WorkerRecord(WorkerPlace(), share, 0.1, 0.0, ())
+    losses = tuple(LossPoint(n / 10, 8 * n, 1 / (0.02 * 8 * n + 1) + 0.3, None) for n in range(10))
+    record = RunRecord({"name": "bsp"}, 0, 1.0, 4, (worker,), (), losses)
+    record.save(file)
+    found = read_curve(file)
+    assert (found.a, found.c) == (pytest.approx(0.02, rel=1e-3), pytest.approx(0.3, rel=1e-3))
+    replace(record, workers=(worker, worker)).save(file)
+    with pytest.raises(DataError, match=r"run\.json is of 2 workers: a loss curve is that of one"):
+        read_curve(file)
+    replace(record, losses=losses[:3]).save(file)
+    with pytest.raises(DataError, match="fewer than 4 losses"):
         read_curve(file)

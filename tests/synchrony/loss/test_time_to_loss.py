@@ -56,3 +56,9 @@ def test_the_floor_is_never_reached():
 def test_loss_falls_with_time():
     losses = [loss for _, loss in loss_by_time(replay_job(FOUR, Asynchronous(), seconds=10), CURVE)]
     assert losses == sorted(losses, reverse=True) and losses[0] == CURVE.loss_at(0)
+
+
+def test_after_the_last_commit_the_rate_until_it_goes_on():
+    outcome = replay_job(Job((Worker(250.0, 1),), bytes=1e6), Synchronous(), seconds=600)
+    assert seconds_at(outcome, 2) == pytest.approx(500)
+    assert seconds_at(outcome, 3) == pytest.approx(750)
