@@ -73,9 +73,12 @@ def test_a_back_end_twice_and_a_number_that_is_text_are_told(tmp_path):
     path = changed(tmp_path / "text", "interconnect", "pcie3")
     written = yaml.safe_load(path.read_text())
     path.write_text(yaml.safe_dump({**written, "latency_s": {**written["latency_s"], "value": "1e-6"}}))
-    path.write_text(path.read_text().replace("'1e-6'", "1e-6"))
     with pytest.raises(CdmppError, match="latency_s.value is '1e-6', .* write numbers as 1.0e-6"):
         interconnect.read_interconnect(path)
+    path = changed(tmp_path / "number", "interconnect", "pcie3")
+    path.write_text(yaml.safe_dump({**written, "latency_s": {**written["latency_s"], "value": 1e-6}}))
+    path.write_text(path.read_text().replace("1.0e-06", "1e-6"))
+    assert "value: 1e-6" in path.read_text() and interconnect.read_interconnect(path).latency_s == 1e-6
 
 
 def test_wrong_names_and_numbers_are_told(tmp_path):
