@@ -70,15 +70,16 @@ def test_a_back_end_twice_and_a_number_that_is_text_are_told(tmp_path):
     path = changed(tmp_path, "interconnect", "pcie3", backends=["nccl", "nccl"])
     with pytest.raises(CdmppError, match="field backends says 'nccl' twice"):
         interconnect.read_interconnect(path)
-    path = changed(tmp_path / "text", "interconnect", "pcie3")
-    written = yaml.safe_load(path.read_text())
-    path.write_text(yaml.safe_dump({**written, "latency_s": {**written["latency_s"], "value": "1e-6"}}))
-    with pytest.raises(CdmppError, match="latency_s.value is '1e-6', .* write numbers as 1.0e-6"):
-        interconnect.read_interconnect(path)
-    path = changed(tmp_path / "number", "interconnect", "pcie3")
-    path.write_text(yaml.safe_dump({**written, "latency_s": {**written["latency_s"], "value": 1e-6}}))
-    path.write_text(path.read_text().replace("1.0e-06", "1e-6"))
-    assert "value: 1e-6" in path.read_text() and interconnect.read_interconnect(path).latency_s == 1e-6
+    for name, written in (("text", "'1e-6'"), ("number", "1e-6")):
+        path = changed(tmp_path / name, "interconnect", "pcie3")
+        sheet = yaml.safe_load(path.read_text())
+        text = yaml.safe_dump({**sheet, "latency_s": {**sheet["latency_s"], "value": "LATENCY"}})
+        path.write_text(text.replace("LATENCY", written))
+        if name == "number":
+            assert interconnect.read_interconnect(path).latency_s == 1e-6
+            continue
+        with pytest.raises(CdmppError, match="latency_s.value is '1e-6', .* write numbers as 1.0e-6"):
+            interconnect.read_interconnect(path)
 
 
 def test_wrong_names_and_numbers_are_told(tmp_path):
