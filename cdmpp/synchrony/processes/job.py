@@ -8,18 +8,19 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
 from cdmpp.errors import CdmppError, UsageError
-from cdmpp.platform.limits import SEED, check_all, checked, numbers
+from cdmpp.platform.limits import SEED, checked, numbers
 from cdmpp.steps.synchrony import Synchrony
 from cdmpp.synchrony.outcome import ServerShare, WorkerShare
 from cdmpp.synchrony.processes import namespaces, quota
 from cdmpp.synchrony.processes.coordinator import Coordinator, Ledger, Pipes
-from cdmpp.synchrony.processes.place import ServerPlace, WorkerPlace
+from cdmpp.synchrony.processes.place import ServerPlace, WorkerPlace, check_places
 from cdmpp.synchrony.processes.record import LossPoint, RunRecord, ServerRecord, WorkerRecord
 from cdmpp.synchrony.processes.server import serve
 from cdmpp.synchrony.processes.training import TrainFunction
@@ -29,6 +30,7 @@ from cdmpp.synchrony.processes.worker import evaluate, work
 START_LIMIT_S = 300.0
 """Seconds that a process may take to be ready, and a loss to be computed after the run."""
 _FLOAT_BYTES = 4
+_NO_MAIN = 'ended before it was ready: a script has to call `run` below `if __name__ == "__main__":`'
 
 
 @checked(seconds=numbers(0, 1e6, "seconds", above=True), seed=SEED, point_s=numbers(0.01, 1e6, "seconds"))
@@ -44,7 +46,8 @@ def run(
     """Train for ``seconds`` with real processes over real sockets, and return what each of them did.
 
     Call it below ``if __name__ == "__main__":``, as everything that starts processes. A CPU share or a rate of a link
-    needs root; without them any user can run a job, over the loopback.
+    needs root; without them any user can run a job, over the loopback. Where ``loss()`` fails, ``warnings`` of the
+    record says so, and the held-out losses from there on are None.
 
     Args:
         train: (seed, worker, workers) -> ``Training``; a function of a module.
@@ -59,11 +62,7 @@ def run(
         UsageError: an argument that cannot be, a limit that the kernel refuses, parameters that differ.
         CdmppError: a process that failed or ended, with its last words, and a worker that has ended no batch.
     """
-    check_all("workers", workers, WorkerPlace)
-    check_all("servers", servers, ServerPlace)
-    for what, places in (("workers", workers), ("servers", servers)):
-        if not places:
-            raise UsageError(f"{what} is empty: give a place for each of one or more")
+    check_places(workers, servers)
     decisions = synchrony.decisions(len(workers))
     try:
         pickle.dumps(train)
@@ -93,7 +92,8 @@ def run(
                 "smaller batches"
             )
         job.kill()
-        losses = job.held_out_losses(coordinator.snapshots) or [None] * len(coordinator.losses)
+        losses, warnings = job.held_out_losses(coordinator.snapshots)
+        losses = losses or [None] * len(coordinator.losses)
     points = [LossPoint(*point, loss) for point, loss in zip(coordinator.losses, losses, strict=True)]
     return RunRecord(
         {"name": synchrony.name, **vars(synchrony)},
@@ -103,6 +103,7 @@ def run(
         tuple(_worker_record(*pair, job.count) for pair in zip(workers, coordinator.ledgers, strict=True)),
         tuple(_server_records(job, coordinator, float(seconds))),
         tuple(points),
+        warnings,
     )
 
 
@@ -142,6 +143,13 @@ class _Job:
     def start(self) -> None:
         """Start all processes, and let all workers have the parameters of worker 0."""
         count = len(self.workers)
+        worker_ends = []
+        for number, worker in enumerate(self.workers):
+            spot = self.spots[len(self.servers) + number]
+            worker_ends.append(self._process(work, self.train, self.seed, number, count, spot, worker.core))
+            self.worker_processes.append(self._processes[-1])
+        ready = [self._told(end, f"worker {number}") for number, end in enumerate(worker_ends)]
+        self._divide([one["count"] for one in ready], [one["shapes"] for one in ready])
         server_ends, thread_ends = [], []
         for number, place in enumerate(self.servers):
             threads = [self._context.Pipe() for _ in self.workers]
@@ -150,15 +158,8 @@ class _Job:
             thread_ends.append([ours for ours, _ in threads])
             for _, theirs in threads:
                 theirs.close()
-        worker_ends = []
-        for number, worker in enumerate(self.workers):
-            spot = self.spots[len(self.servers) + number]
-            worker_ends.append(self._process(work, self.train, self.seed, number, count, spot, worker.core))
-            self.worker_processes.append(self._processes[-1])
         self.pipes = Pipes(worker_ends, server_ends, thread_ends)
         addresses = [self._told(end, f"server {number}")["address"] for number, end in enumerate(server_ends)]
-        ready = [self._told(end, f"worker {number}") for number, end in enumerate(worker_ends)]
-        self._divide([one["count"] for one in ready])
         self.has_loss = all(one["has_loss"] for one in ready)
         self.initial_loss = float(np.mean([one["loss"] for one in ready]))
         for number, end in enumerate(server_ends):
@@ -167,12 +168,20 @@ class _Job:
             tell(end, servers=addresses, bounds=self.bounds)
         self._share_parameters()
 
-    def _divide(self, counts: Sequence[int]) -> None:
+    def _divide(self, counts: Sequence[int], shapes: Sequence[Sequence[Sequence[int]]]) -> None:
         self.count = counts[0]
         if odd := [number for number, one in enumerate(counts) if one != self.count]:
             raise UsageError(
                 f"worker {odd[0]} trains {counts[odd[0]]:,} parameters, worker 0 {self.count:,}: expected as many"
             )
+        for worker, theirs in enumerate(shapes):
+            for number, (one, first) in enumerate(zip_longest(theirs, shapes[0])):
+                if one != first:
+                    kinds = ["missing" if kind is None else f"of shape {tuple(kind)}" for kind in (one, first)]
+                    raise UsageError(
+                        f"parameters[{number}] is {kinds[0]} on worker {worker} and {kinds[1]} on worker 0: expected "
+                        "the same tensors in the same order"
+                    )
         if len(self.servers) > self.count:
             raise UsageError(f"{len(self.servers)} servers for {self.count} parameters: expected one each at most")
         self.bounds = [self.count * number // len(self.servers) for number in range(len(self.servers) + 1)]
@@ -188,17 +197,27 @@ class _Job:
         for number, end in enumerate(self.pipes.workers):
             self._told(end, f"worker {number}")
 
-    def held_out_losses(self, snapshots: Sequence[Sequence[bytes]]) -> list[float | None]:
-        """Compute the loss of the parameters at each point; none where the training has no ``loss``."""
+    def held_out_losses(self, snapshots: Sequence[Sequence[bytes]]) -> tuple[list[float | None], tuple[str, ...]]:
+        """Compute the loss of the parameters at each point, up to one where ``loss`` fails, and a warning if it does.
+
+        From there on they are None. There are none where the training has no ``loss``.
+        """
         if not self.has_loss:
-            return []
+            return [], ()
         end = self._process(evaluate, self.train, self.seed, len(self.workers))
         found = list[float | None]()
-        for parts in snapshots:
-            end.send_bytes(b"".join(parts))
-            found.append(self._told(end, "the process that computes losses")["loss"])
-        self.kill()
-        return found
+        try:
+            for parts in snapshots:
+                with suppress(ConnectionError):  # its last words are read below
+                    end.send_bytes(b"".join(parts))
+                found.append(self._told(end, "loss()", "ended its process")["loss"])
+        except CdmppError as error:
+            missing = [None] * (len(snapshots) - len(found))
+            warning = f"held-out losses are missing from point {len(found)} of {len(snapshots)} on: {error}"
+            return found + missing, (warning,)
+        finally:
+            self.kill()
+        return found, ()
 
     def kill(self) -> None:
         """End all processes."""
@@ -216,8 +235,8 @@ class _Job:
         self._processes.append(process)
         return ours
 
-    def _told(self, pipe: Connection, name: str) -> dict[str, Any]:
-        """Wait for a message of a process that is being started."""
+    def _told(self, pipe: Connection, name: str, ended: str = _NO_MAIN) -> dict[str, Any]:
+        """Wait for a message of a process that is being started; ``ended``: what is said of one that is gone."""
         begin_s = time.monotonic()
         with suppress(EOFError, ConnectionError):
             if not pipe.poll(START_LIMIT_S):
@@ -226,9 +245,7 @@ class _Job:
             if "error" in message:
                 raise CdmppError(f"{name} failed:\n{message['error']}")
             return message
-        raise CdmppError(
-            f'{name} ended before it was ready: a script has to call `run` below `if __name__ == "__main__":`'
-        )
+        raise CdmppError(f"{name} {ended}")
 
 
 def _worker_record(place: WorkerPlace, ledger: Ledger, count: int) -> WorkerRecord:

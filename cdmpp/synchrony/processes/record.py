@@ -74,6 +74,8 @@ class RunRecord:
     workers: tuple[WorkerRecord, ...]
     servers: tuple[ServerRecord, ...]
     losses: tuple[LossPoint, ...]
+    warnings: tuple[str, ...] = ()
+    """What is missing, and why."""
 
     @property
     def samples_per_s(self) -> float:
@@ -102,7 +104,8 @@ def record_from_dict(values: Any) -> RunRecord:
             for one in values["servers"]
         )
         losses = tuple(LossPoint(**one) for one in values["losses"])
-        return RunRecord(**{**values, "workers": workers, "servers": servers, "losses": losses})
+        warnings = tuple(values.get("warnings", ()))
+        return RunRecord(**{**values, "workers": workers, "servers": servers, "losses": losses, "warnings": warnings})
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"this is no record of a run: {error!r}") from None
 

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
+from cdmpp.synchrony.processes.child import begin
 from cdmpp.synchrony.processes.namespaces import Place
 from cdmpp.synchrony.processes.wire import receive, tell, told, view
 
@@ -68,15 +69,11 @@ class Shard:
 
 def serve(pipe: Connection, threads: Sequence[Connection], place: Place | None, core: int | None) -> None:
     """Run one server until the process that started it is gone; ``threads``: a pipe for each worker."""
-    torch.set_num_threads(1)
-    if core is not None:
-        os.sched_setaffinity(0, {core})
-    if place is not None:
-        place.enter()
+    begin(place, core)
     address = place.address if place else "127.0.0.1"
     with socket.create_server((address, 0), backlog=len(threads)) as listener:
-        tell(pipe, address=listener.getsockname())
         try:
+            tell(pipe, address=listener.getsockname())
             shard = Shard(told(pipe)["count"])
             for _ in threads:
                 connection, _ = listener.accept()
@@ -89,7 +86,7 @@ def serve(pipe: Connection, threads: Sequence[Connection], place: Place | None, 
             while told(pipe):
                 shard.copy_to(room)
                 pipe.send_bytes(view(room))
-        except EOFError:
+        except (EOFError, ConnectionError):
             os._exit(0)  # threads wait in the kernel for workers that are gone too
 
 

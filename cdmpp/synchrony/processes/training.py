@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import numbers
+import operator
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from cdmpp.errors import UsageError
+from cdmpp.platform.limits import Limits, shown
+
+_SAMPLES = Limits(1, 2**31, "samples")
 
 
 class Training(Protocol):
@@ -46,3 +53,37 @@ def flattened(parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         one.data = flat[at : at + one.numel()].view(one.shape)
         at += one.numel()
     return flat
+
+
+def samples_and_loss(returned: Any, call: str) -> tuple[int, float]:
+    """Return what a call of ``batch()`` returned as a whole number and a float; ``call`` names it in messages.
+
+    Raises:
+        UsageError: it is no pair, has less than one sample, or its loss is no finite number.
+    """
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
+        raise UsageError(f"{call} returned {shown(returned)}: expected (samples, loss)")
+    samples, loss = returned
+    try:
+        samples = samples if isinstance(samples, bool) else operator.index(samples)
+    except TypeError:
+        pass  # the next line says what it is
+    return _SAMPLES.fitting(f"the samples of {call}", samples), finite_loss(loss, call)
+
+
+def finite_loss(loss: Any, call: str) -> float:
+    """Return the loss that a call of the user's code returned, a number or a tensor of one element, as a float.
+
+    Raises:
+        UsageError: it is something else, or is not finite.
+    """
+    if isinstance(loss, torch.Tensor | np.ndarray):
+        if math.prod(loss.shape) != 1:
+            shape = tuple(loss.shape)
+            raise UsageError(f"the loss of {call} has shape {shape}: expected one number, such as loss.mean().item()")
+        loss = loss.item()
+    if isinstance(loss, bool) or not isinstance(loss, numbers.Real):
+        raise UsageError(f"the loss of {call} is {shown(loss)}: expected a number")
+    if not math.isfinite(loss):
+        raise UsageError(f"the loss of {call} is {float(loss)}: expected a finite number")
+    return float(loss)

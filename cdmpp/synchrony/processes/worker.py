@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import count
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
+from cdmpp.errors import UsageError
+from cdmpp.synchrony.processes.child import begin
 from cdmpp.synchrony.processes.namespaces import Place
-from cdmpp.synchrony.processes.training import TrainFunction, flattened
+from cdmpp.synchrony.processes.training import TrainFunction, Training, finite_loss, flattened, samples_and_loss
 from cdmpp.synchrony.processes.wire import call, exchange, tell, told, view
 
 WARM_UP = 2
@@ -22,29 +26,40 @@ def work(
     pipe: Connection, train: TrainFunction, seed: int, worker: int, workers: int, place: Place | None, core: int | None
 ) -> None:
     """Run one worker until the process that started it is gone; what it raises is told there."""
-    torch.set_num_threads(1)
     try:
-        if place is not None:
-            place.enter()
-        if core is not None:
-            os.sched_setaffinity(0, {core})
+        begin(place, core)
         training = train(seed, worker, workers)
-        local = flattened(training.parameters)
+        parameters = list(training.parameters)
+        local = flattened(parameters)
         pulled = local.clone()
-        losses = [training.batch()[1] for _ in range(WARM_UP)]
-        tell(pipe, count=local.numel(), loss=losses[0], has_loss=hasattr(training, "loss"))
+        batches = _batches(training, worker)
+        losses = [next(batches)[1] for _ in range(WARM_UP)]
+        shapes = [tuple(one.shape) for one in parameters]
+        tell(pipe, count=local.numel(), shapes=shapes, loss=losses[0], has_loss=hasattr(training, "loss"))
         start = told(pipe)
         connections = [call(address, port, worker) for address, port in start["servers"]]
-        _train(pipe, training, local, pulled, connections, start["bounds"])
+        _train(pipe, batches, local, pulled, connections, start["bounds"])
     except (EOFError, ConnectionError):
         os._exit(0)  # the job is over
-    except BaseException:
-        tell(pipe, error=traceback.format_exc())
+    except BaseException as error:
+        _tell_error(pipe, error)
+
+
+def _batches(training: Training, worker: int) -> Iterator[tuple[int, float]]:
+    """Train a batch with each ``next``; give its samples and loss."""
+    for number in count(1):
+        yield samples_and_loss(training.batch(), f"call {number} of batch() on worker {worker}")
+
+
+def _tell_error(pipe: Connection, error: BaseException) -> None:
+    """Say what the user's code raised and where; what it was refused for says all by itself."""
+    with suppress(ConnectionError):
+        tell(pipe, error=str(error) if isinstance(error, UsageError) else traceback.format_exc())
 
 
 def _train(
     pipe: Connection,
-    training: Any,
+    batches: Iterator[tuple[int, float]],
     local: torch.Tensor,
     pulled: torch.Tensor,
     connections: Sequence[Any],
@@ -64,7 +79,7 @@ def _train(
         tell(pipe, event="pulled")
         told(pipe)
         while True:
-            samples, loss = training.batch()
+            samples, loss = next(batches)
             tell(pipe, event="batch", samples=samples, loss=loss)
             if told(pipe)["commits"]:
                 break
@@ -73,12 +88,14 @@ def _train(
 
 def evaluate(pipe: Connection, train: TrainFunction, seed: int, workers: int) -> None:
     """Answer each vector of parameters with the loss on held-out samples, as worker 0 sees it."""
-    torch.set_num_threads(1)
-    training: Any = train(seed, 0, workers)
-    local = flattened(training.parameters)
     try:
+        begin()
+        training: Any = train(seed, 0, workers)
+        local = flattened(training.parameters)
         while True:
             pipe.recv_bytes_into(view(local))
-            tell(pipe, loss=training.loss())
-    except EOFError:
-        pass
+            tell(pipe, loss=finite_loss(training.loss(), "loss()"))
+    except (EOFError, ConnectionError):
+        os._exit(0)  # the job is over
+    except BaseException as error:
+        _tell_error(pipe, error)

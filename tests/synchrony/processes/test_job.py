@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import math
+import multiprocessing
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+from functools import partial
+
 import pytest
+import torch
 
 from cdmpp.errors import CdmppError, UsageError
 from cdmpp.synchrony import run
 from cdmpp.synchrony.policies import synchrony_of
+from cdmpp.synchrony.processes import job
 from cdmpp.synchrony.processes.place import ServerPlace, WorkerPlace
 from cdmpp.synchrony.processes.record import load_record
+from cdmpp.synchrony.processes.worker import work
 from tests.synchrony.processes import toy_training as toy
 
 ANY = WorkerPlace()
@@ -80,6 +93,8 @@ def test_momentum_of_the_servers_is_nesterovs():
         (toy.different, "worker 1 trains 7 parameters, worker 0 5"),
         (toy.doubles, "parameters\\[0\\] is torch.float64 on cpu"),
         (toy.stuck, "worker 1 ended no batch within 1 s"),
+        (toy.turned, r"parameters\[1\] is of shape \(4, 3\) on worker 1 and of shape \(3, 4\) on worker 0"),
+        (toy.split, r"parameters\[1\] is of shape \(3,\) on worker 1 and of shape \(2,\) on worker 0"),
     ],
 )
 def test_what_goes_wrong_in_a_worker_is_said(train, says):
@@ -87,11 +102,80 @@ def test_what_goes_wrong_in_a_worker_is_said(train, says):
         run(train, synchrony_of("async"), [ANY, ANY], seconds=1.0)
 
 
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        (7, r"failed:\ncall 3 of batch\(\) on worker 1 returned 7: expected \(samples, loss\)"),
+        ((3, 0.5, 0.5), r"call 3 of batch\(\) on worker 1 returned \(3, 0.5, 0.5\)"),
+        ((-8, 0.5), r"the samples of call 3 of batch\(\) on worker 1 is -8: expected a whole number from 1 "),
+        ((0, 0.5), "the samples of call 3 .* is 0"),
+        ((2.5, 0.5), "the samples of call 3 .* is 2.5"),
+        ((3, math.nan), r"the loss of call 3 of batch\(\) on worker 1 is nan: expected a finite number"),
+        ((3, -math.inf), "the loss of call 3 .* is -inf"),
+        ((3, "0.5"), "the loss of call 3 .* is '0.5': expected a number"),
+        ((3, torch.zeros(2)), r"the loss of call 3 .* has shape \(2,\): expected one number"),
+    ],
+)
+def test_what_a_batch_may_not_return_is_refused(returned, says):
+    with pytest.raises(CdmppError, match=says):
+        run(partial(toy.returning, returned=returned), synchrony_of("async"), [ANY, ANY], seconds=5.0)
+
+
+def test_a_loss_may_be_a_tensor_of_one_element():
+    record = run(toy.tensor_loss, synchrony_of("async"), [ANY], seconds=0.5, point_s=0.5)
+    assert 0 < record.losses[-1].batch_loss < 5.0
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("raise", r"from point 1 of 3 on: loss\(\) failed:\n(.|\n)*ZeroDivisionError: no held-out samples"),
+        ("exit", r"from point 1 of 3 on: loss\(\) ended its process$"),
+        ("nan", r"from point 1 of 3 on: loss\(\) failed:\nthe loss of loss\(\) is nan"),
+    ],
+)
+def test_a_loss_that_fails_leaves_the_record(tmp_path, how, says):
+    record = run(partial(toy.bad_loss, how=how), synchrony_of("async"), [ANY], seconds=0.5, point_s=0.25)
+    assert [one.held_out_loss for one in record.losses] == [5.0, None, None]
+    assert record.workers[0].share.batches > 10
+    assert len(record.warnings) == 1 and re.search(says, record.warnings[0])
+    record.save(tmp_path / "run.json")
+    assert load_record(tmp_path / "run.json") == record
+
+
+def test_an_interrupt_is_said_once():
+    command = [sys.executable, "-m", "tests.synchrony.processes.toy_training"]
+    ends = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, start_new_session=True, **ends) as started:
+        assert started.stdout.readline() == "trains\n"
+        os.killpg(started.pid, signal.SIGINT)  # as the terminal does: every process has it
+        _, said = started.communicate(timeout=60)
+    assert said.count("Traceback") == 1 and said.endswith("KeyboardInterrupt\n")
+
+
+def test_too_many_processes_are_refused_before_any_starts(monkeypatch):
+    monkeypatch.setattr(multiprocessing, "get_context", lambda kind: pytest.fail("a process was started"))
+    with pytest.raises(UsageError, match="number of servers is 2000: expected a whole number from 1 to 64"):
+        run(toy.train, synchrony_of("bsp"), [ANY], [ServerPlace()] * 2000)
+    with pytest.raises(UsageError, match="number of workers is 2000: expected a whole number from 1 to 200"):
+        run(toy.train, synchrony_of("bsp"), [ANY] * 2000)
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1024, 4096))
+    with pytest.raises(UsageError, match="100 workers and 50 servers need about 5,568 open files, .* may have 1,024"):
+        run(toy.train, synchrony_of("bsp"), [ANY] * 100, [ServerPlace()] * 50)
+
+
+def test_servers_start_only_for_parameters_that_are_there(monkeypatch):
+    started = list[object]()
+    begin = job._Job._process
+    monkeypatch.setattr(job._Job, "_process", lambda self, *given: started.append(given[0]) or begin(self, *given))
+    with pytest.raises(UsageError, match="6 servers for 5 parameters"):
+        run(toy.train, synchrony_of("bsp"), [ANY], [ServerPlace()] * 6)
+    assert started == [work]
+
+
 def test_what_cannot_be_is_refused():
     with pytest.raises(UsageError, match="workers is empty"):
         run(toy.train, synchrony_of("bsp"), [])
-    with pytest.raises(UsageError, match="6 servers for 5 parameters"):
-        run(toy.train, synchrony_of("bsp"), [ANY], [ServerPlace()] * 6)
     with pytest.raises(UsageError, match="function of a module"):
         run(lambda seed, worker, workers: None, synchrony_of("bsp"), [ANY])
     with pytest.raises(UsageError, match="worker.cpu_share"):

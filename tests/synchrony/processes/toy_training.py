@@ -94,3 +94,96 @@ def doubles(seed: int, worker: int, workers: int) -> Toy:
     toy = Toy(seed)
     toy.parameters = [torch.zeros(2, dtype=torch.float64)]
     return toy
+
+
+class Returning(Toy):
+    """Its third batch, the first one on the clock, returns something else."""
+
+    def __init__(self, returned: object) -> None:
+        super().__init__(0, 0.01)
+        self.returned, self.calls = returned, 0
+
+    def batch(self) -> tuple[int, float]:
+        self.calls += 1
+        right = super().batch()
+        return self.returned if self.calls == 3 else right  # type: ignore[return-value]
+
+
+def returning(seed: int, worker: int, workers: int, returned: object) -> Toy:
+    return Returning(returned) if worker == 1 else Toy(seed, 0.01)
+
+
+class TensorLoss(Toy):
+    def batch(self) -> tuple[int, float]:
+        samples, loss = super().batch()
+        return samples, torch.tensor([loss], requires_grad=True)  # type: ignore[return-value]
+
+
+def tensor_loss(seed: int, worker: int, workers: int) -> Toy:
+    return TensorLoss(seed, 0.01)
+
+
+def turned(seed: int, worker: int, workers: int) -> Toy:
+    toy = Toy(seed)
+    toy.parameters = [torch.zeros(1), torch.zeros(4, 3) if worker == 1 else torch.zeros(3, 4)]
+    return toy
+
+
+def split(seed: int, worker: int, workers: int) -> Toy:
+    toy = Toy(seed)
+    toy.parameters = (
+        [torch.zeros(2), torch.zeros(3)] if worker == 1 else [torch.zeros(2), torch.zeros(2), torch.zeros(1)]
+    )
+    return toy
+
+
+class BadLoss(Toy):
+    """``loss`` is right for the initial parameters; for others it does what ``how`` says."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(0, 0.01)
+        self.how = how
+
+    def batch(self) -> tuple[int, float]:
+        time.sleep(self.seconds)
+        for one in self.parameters:
+            one.add_(RATE * (1 - one))
+        return 3, 1.0
+
+    def loss(self) -> float:
+        if not self.parameters[1].any():
+            return super().loss()
+        if self.how == "raise":
+            raise ZeroDivisionError("no held-out samples")
+        if self.how == "exit":
+            os._exit(3)
+        return float("nan")
+
+
+def bad_loss(seed: int, worker: int, workers: int, how: str) -> Toy:
+    return BadLoss(how)
+
+
+class Saying(Toy):
+    """Says in a line when it trains on the clock."""
+
+    calls = 0
+
+    def batch(self) -> tuple[int, float]:
+        self.calls += 1
+        if self.calls == 5:
+            print("trains", flush=True)
+        return super().batch()
+
+
+def saying(seed: int, worker: int, workers: int) -> Toy:
+    return Saying(seed, 0.01)
+
+
+if __name__ == "__main__":
+    from cdmpp.synchrony import run
+    from cdmpp.synchrony.policies import synchrony_of
+    from cdmpp.synchrony.processes.place import ServerPlace, WorkerPlace
+    from tests.synchrony.processes import toy_training
+
+    run(toy_training.saying, synchrony_of("async"), [WorkerPlace()] * 2, [ServerPlace()] * 2, seconds=60.0)
