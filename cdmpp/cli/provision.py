@@ -117,22 +117,23 @@ def provision(options: argparse.Namespace, source_of: Callable[[argparse.Namespa
 
 
 def _link(options: argparse.Namespace, device: Device) -> tuple[AlphaBeta, tuple[str, ...]]:
-    """The link of a machine, by the messages that the collective model predicts between two machines."""
-    import numpy as np
-
+    """The link of a machine, and warnings of its cluster."""
     from cdmpp.collectives import cluster
-    from cdmpp.collectives.interconnect import AlphaBeta
+    from cdmpp.collectives.machine_link import backend_of, machine_link
     from cdmpp.collectives.topology import topology_of
 
-    if options.cluster is None and options.link is None:
+    if options.cluster is not None and options.link is not None:
+        raise UsageError(
+            f"--cluster {options.cluster} and --link {options.link}: a cluster names its own links, leave one out"
+        )
+    if options.link is not None:
+        return machine_link(options.link, options.backend), ()
+    if options.cluster is None:
         raise UsageError("nothing says what joins the machines: give --link, such as ethernet-10g, or --cluster")
-    inside = cluster.get(options.cluster).devices_per_node if options.cluster else 1
-    topology = topology_of(2 * inside, device, options.cluster, options.link, options.backend, can_grow=True)
-    small, large = (float(topology.latency_s("send_recv", np.array(size), (0, inside))) for size in (1, _LARGE_BYTES))
-    return AlphaBeta(small, (large - small) / _LARGE_BYTES), topology.warnings
-
-
-_LARGE_BYTES = 2**26
+    nodes = cluster.get(options.cluster)
+    backend = options.backend or (None if nodes.between is None else backend_of(nodes.between))
+    topology = topology_of(2 * nodes.devices_per_node, device, options.cluster, None, backend, can_grow=True)
+    return topology.wire(0, nodes.devices_per_node), topology.warnings
 
 
 def _slowdown(

@@ -34,7 +34,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     job = verb.add_argument_group("the job")
     files = "a YAML file for each worker, with device or batch_s, batch, speed, spread and link; one may be named twice"
     job.add_argument("--workers", type=text, required=True, metavar="A.yaml,B.yaml", help=files)
-    link = "of workers and servers: a file of conf/interconnect, such as ethernet-1g (default: no limit)"
+    link = "of workers and servers: such as ethernet-1g, or a CSV file bytes,seconds of messages (default: no limit)"
     job.add_argument("--link", type=text, help=link)
     job.add_argument("--servers", type=Limits(1, 1024, "servers"), default=1, help="default 1")
     on = "servers run on the machines of the first workers; else each has a machine of its own"
@@ -140,18 +140,19 @@ def _asked(options: argparse.Namespace, workers: int) -> list[tuple[str, Synchro
 def _links(options: argparse.Namespace, workers: int) -> tuple[AlphaBeta, AlphaBeta, AlphaBeta | None]:
     """The link of a worker, that of a server's machine, and the medium that all share."""
     from cdmpp.collectives import interconnect
+    from cdmpp.collectives.machine_link import machine_link
     from cdmpp.synchrony.worker import NO_LIMIT
 
     if options.servers_on_workers and options.server_link is not None:
         raise UsageError("--server-link is of machines of servers, and --servers-on-workers has none: leave out one")
     if options.servers_on_workers and options.servers > workers:
         raise UsageError(f"--servers {options.servers} on {workers} workers: expected one on each at most")
-    given = [None if name is None else interconnect.get(name) for name in (options.link, options.server_link)]
-    if given[1] is not None and given[1].topology == "medium":
-        raise UsageError(f"--server-link {given[1].name} is shared by all: give it as --link")
-    medium = given[0].alpha_beta() if given[0] is not None and given[0].topology == "medium" else None
-    link = NO_LIMIT if given[0] is None or medium is not None else given[0].alpha_beta()
-    return link, link if given[1] is None else given[1].alpha_beta(), medium
+    medium = None if options.link is None else interconnect.medium(options.link)
+    if options.server_link is not None and interconnect.medium(options.server_link) is not None:
+        raise UsageError(f"--server-link {options.server_link} is shared by all: give it as --link")
+    link = NO_LIMIT if options.link is None or medium is not None else machine_link(options.link).end
+    server_link = link if options.server_link is None else machine_link(options.server_link).end
+    return link, server_link, None if medium is None else medium.alpha_beta()
 
 
 def _listed(given: str, option: str) -> list[str]:

@@ -38,6 +38,11 @@ class AlphaBeta:
         """Compute the seconds of a message of ``n_bytes``."""
         return self.alpha_s + n_bytes * self.beta_s
 
+    @property
+    def end(self) -> AlphaBeta:
+        """Return the link of one of its two machines, with half of the start: a message crosses both."""
+        return AlphaBeta(self.alpha_s / 2, self.beta_s)
+
 
 @dataclass(frozen=True)
 class Interconnect:
@@ -120,6 +125,15 @@ def every() -> list[Interconnect]:
 def get(name: str) -> Interconnect:
     """Return the link of that name; ``CdmppError`` names the nearest ones where there is none."""
     return read_interconnect(sheet_file("interconnect", "link", name))
+
+
+def medium(link: str) -> Interconnect | None:
+    """Return the medium of that name; None for a link of its own or a ``*.csv`` file of messages.
+
+    ``CdmppError`` names the nearest links where there is none.
+    """
+    named = None if link.endswith(".csv") else get(link)
+    return named if named is not None and named.topology == "medium" else None
 
 
 @cache

@@ -33,6 +33,8 @@ from cdmpp.simulate.flow import Flow
 Cost = Callable[[Collective], CollectiveEstimate]
 FarCost = Callable[[Collective, float], CollectiveEstimate]
 """Cost of a collective, and of how many flows share each adapter."""
+_LONG_BYTES = 2**26
+"""Of a message that tells the bandwidth."""
 _NEAR_FLAGS = {
     "bus": ("groups of one node share its bus, which no table tells: they may be slow",),
     "local": ("groups of one machine share its memory and its processors, which no table tells: they may be slow",),
@@ -169,6 +171,14 @@ class Topology:
     def start_up_s(self, kind: str, members: Sequence[int]) -> float:
         """Return the seconds of a collective of one byte."""
         return self._curve(kind, members).least_s
+
+    def wire(self, source: int, target: int) -> AlphaBeta:
+        """Return the start of a message between two ranks that nothing disturbs, and the seconds a byte of long ones.
+
+        ``CdmppError`` where one of them is no rank of the job.
+        """
+        small_s, large_s = self.latency_s("send_recv", np.array([1.0, _LONG_BYTES]), (source, target))
+        return AlphaBeta(float(small_s), float(large_s - small_s) / _LONG_BYTES)
 
     def _curve(self, kind: str, members: Sequence[int]) -> CostCurve:
         shape = self.shape(members)

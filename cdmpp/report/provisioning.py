@@ -6,10 +6,13 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from cdmpp.plans.provisioning.question import ProvisioningQuestion
+from cdmpp.plans.provisioning.replayed import job_of
 from cdmpp.plans.provisioning.result import REPLAY, Provisioned, ProvisioningResult
 from cdmpp.report.charts import Bar, Bars, Chart, Plot, Point, points
 from cdmpp.report.report import Column, Report, Table, Total
-from cdmpp.units import RATE, percent, rate
+from cdmpp.synchrony.limit import link_busy_s
+from cdmpp.units import RATE, percent, quantity, rate
 
 _NOTES = {
     "closed form": "A closed queueing network: replicas train, push and pull, and the links of the servers and their "
@@ -37,7 +40,7 @@ def provisioning_report(found: ProvisioningResult) -> Report:
 
 
 def _totals(found: ProvisioningResult) -> tuple[Total, ...]:
-    best, one = found.best, found.best.configuration
+    best, one, link = found.best, found.best.configuration, found.question.link
     bought = f"{one.workers} train, {one.servers} are servers; {found.question.machines} allowed"
     works = f"the busiest part of a server works {percent(best.load)} of the time"
     others = (
@@ -50,6 +53,10 @@ def _totals(found: ProvisioningResult) -> tuple[Total, ...]:
         Total("machines", one.machines, note=bought),
         Total("limit", best.limit, note=works),
         Total("knee", f"{best.knee:.3g} replicas", note="beyond it the servers set the pace"),
+        Total("batch", best.batch_s, "s", note="of a replica, as predicted or given"),
+        Total(
+            "link", 1 / link.beta_s if link.beta_s else math.inf, "B/s", note=f"{quantity(link.alpha_s, 's')} to start"
+        ),
         *_of_replay(best),
         *(() if best.memory_bytes is None else (memory,)),
         Total("evaluated", found.evaluated, note=others),
@@ -93,7 +100,7 @@ def _rows(found: tuple[Provisioned, ...]) -> list[dict[str, Any]]:
 
 def _row(one: Provisioned) -> dict[str, Any]:
     configuration = one.configuration
-    kept = ("samples_per_s", "low", "high", "by", "formula_samples_per_s", "load", "limit", "memory_bytes")
+    kept = ("batch_s", "samples_per_s", "low", "high", "by", "formula_samples_per_s", "load", "limit", "memory_bytes")
     parts = {f"{name.replace(' ', '_').replace(chr(39), '')}_s": seconds for name, seconds in one.parts_s.items()}
     sizes = {**asdict(configuration), "workers": configuration.workers, "machines": configuration.machines}
     return {
@@ -124,8 +131,12 @@ def _front(found: ProvisioningResult) -> Table:
         Column("words", "configuration", kind="text"),
         Column("samples_per_s", "examples/s", digits=4),
         Column("limit", "limit", kind="text"),
+        Column("by", "by", kind="text"),
     )
-    caption = "The fastest of each number of machines, where it is over 1 % faster than with fewer; by closed form"
+    caption = (
+        "The fastest of each number of machines by closed form, where it is over 1 % faster than with fewer; the best "
+        "are replayed"
+    )
     return Table("By budget", columns, [_row(one) for one in found.front], caption)
 
 
@@ -157,7 +168,7 @@ def _answer(found: ProvisioningResult) -> dict[str, Any]:
         "unfit": found.unfit,
         "evaluated": found.evaluated,
         "replayed": found.replayed,
-        "configurations": [_row(one) | _replay(one) for one in found.ranked],
+        "configurations": [_row(one) | _replay(question, one) for one in found.ranked],
         "changes": [asdict(one) for one in found.changes],
         "front": [_row(one) for one in found.front],
         "curve": [{"replicas": replicas, "samples_per_s": speed} for replicas, speed in found.curve],
@@ -165,10 +176,10 @@ def _answer(found: ProvisioningResult) -> dict[str, Any]:
     }
 
 
-def _replay(one: Provisioned) -> dict[str, Any]:
+def _replay(question: ProvisioningQuestion, one: Provisioned) -> dict[str, Any]:
     if one.by != REPLAY or one.outcome is None:
         return {}
-    outcome = one.outcome
+    outcome, job = one.outcome, job_of(question, one.configuration)
     return {
         "replay": {
             "seconds": outcome.seconds,
@@ -176,6 +187,9 @@ def _replay(one: Provisioned) -> dict[str, Any]:
             "communication_share": outcome.communication_share,
             "limit": outcome.limit,
             "server_busy_share": [server.busy_s / outcome.seconds for server in outcome.servers],
+            "server_link_busy_share": [
+                link_busy_s(job, outcome, number) / outcome.seconds for number in range(len(outcome.servers))
+            ],
             "server_queue": [server.queue for server in outcome.servers],
             "staleness_mean": [worker.staleness_mean for worker in outcome.workers],
         }

@@ -10,6 +10,7 @@ from cdmpp.report.charts import Bar, Bars, Chart, Plot, Point, points
 from cdmpp.report.report import Column, Report, Table, Total
 from cdmpp.steps.registry import to_dict
 from cdmpp.synchrony.comparison import Comparison, JudgedSynchrony
+from cdmpp.synchrony.limit import link_busy_s
 from cdmpp.synchrony.loss.time_to_loss import ASSUMPTION, loss_by_time
 from cdmpp.units import RATE, SHARE
 
@@ -21,6 +22,7 @@ _STEP = 1.25
 _NOTES = {
     "waiting": "The mean part of the time in which a worker stands still for others.",
     "communication": "The mean part of the time in which a worker stands still while it pushes, pulls or is added.",
+    "link busy": "Part of the time in which the busier way of a server's link, or the medium, carries bytes.",
     "staleness": "Commits of others between a worker's pull and its own commit.",
 }
 
@@ -34,7 +36,7 @@ def synchrony_report(found: Comparison, explained: str | None = None) -> Report:
     """
     best = found.best
     shown = best if explained is None else found.named(explained)
-    tables = [_policies(found), _workers(found, shown), _servers(shown)]
+    tables = [_policies(found), _workers(found, shown), _servers(found, shown)]
     target = best.to_loss
     return Report(
         title=f"Best of {len(found.judged)} synchronies: {best.text}",
@@ -98,14 +100,15 @@ def _policies(found: Comparison) -> Table:
         Column("commits_per_s", "commits", RATE, rank=1),
         Column("staleness", "staleness", meaning=_NOTES["staleness"]),
         Column("server_busy", "server busy", SHARE, rank=2, meaning="Of the server that adds for the longest time."),
+        Column("link_busy", "link busy", SHARE, rank=1, meaning=f"{_NOTES['link busy']} The busiest server's."),
         Column("limit", "limit", kind="text"),
     )
-    rows = [_policy(one) for one in found.judged]
+    rows = [_policy(found, one) for one in found.judged]
     strong = next(place for place, one in enumerate(found.judged) if one is found.best)
     return Table("Synchronies", columns, rows, strong=strong)
 
 
-def _policy(one: JudgedSynchrony) -> dict[str, Any]:
+def _policy(found: Comparison, one: JudgedSynchrony) -> dict[str, Any]:
     outcome = one.outcome
     low, high = one.interval_per_s
     row = {
@@ -120,6 +123,7 @@ def _policy(one: JudgedSynchrony) -> dict[str, Any]:
         "staleness": sum(worker.staleness_mean * worker.commits for worker in outcome.workers)
         / max(1, outcome.commits),
         "server_busy": max(server.busy_s for server in outcome.servers) / outcome.seconds,
+        "link_busy": max(_links_busy(found, one)),
         "limit": outcome.limit,
     }
     if one.to_loss is not None:
@@ -169,10 +173,11 @@ def _workers(found: Comparison, shown: JudgedSynchrony) -> Table:
     return Table(f"Workers under {shown.text}", columns, rows)
 
 
-def _servers(shown: JudgedSynchrony) -> Table:
+def _servers(found: Comparison, shown: JudgedSynchrony) -> Table:
     columns = (
         Column("server", "server", kind="text"),
         Column("busy", "adds", SHARE),
+        Column("link_busy", "link busy", SHARE, meaning=_NOTES["link busy"]),
         Column("queue", "queue", meaning="Mean number of commits that wait for it to add them, or are being added."),
         Column("received_bytes", "received", "B"),
         Column("sent_bytes", "sent", "B"),
@@ -181,13 +186,20 @@ def _servers(shown: JudgedSynchrony) -> Table:
         {
             "server": str(number),
             "busy": one.busy_s / shown.outcome.seconds,
+            "link_busy": link_busy,
             "queue": one.queue,
             "received_bytes": one.received_bytes,
             "sent_bytes": one.sent_bytes,
         }
-        for number, one in enumerate(shown.outcome.servers)
+        for number, (one, link_busy) in enumerate(zip(shown.outcome.servers, _links_busy(found, shown), strict=True))
     ]
     return Table(f"Servers under {shown.text}", columns, rows)
+
+
+def _links_busy(found: Comparison, one: JudgedSynchrony) -> list[float]:
+    """For each server the part of the time in which its link is busy."""
+    outcome = one.outcome
+    return [link_busy_s(found.job, outcome, number) / outcome.seconds for number in range(len(outcome.servers))]
 
 
 def _charts(found: Comparison) -> tuple[Chart, ...]:
@@ -226,7 +238,12 @@ def _answer(found: Comparison) -> dict[str, Any]:
         "assumption": ASSUMPTION,
         "best": found.best.text,
         "synchronies": [
-            {**_policy(one), **_settings(one), "workers": _workers(found, one).rows, "servers": _servers(one).rows}
+            {
+                **_policy(found, one),
+                **_settings(one),
+                "workers": _workers(found, one).rows,
+                "servers": _servers(found, one).rows,
+            }
             for one in found.judged
         ],
     }

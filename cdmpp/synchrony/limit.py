@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from cdmpp.synchrony.job import Job
-from cdmpp.synchrony.outcome import ServerShare, WorkerShare
+from cdmpp.synchrony.outcome import JobOutcome, ServerShare, WorkerShare
 
 LIMITS = ("medium", "server link", "server's adding", "slowest worker", "worker link", "compute")
 """Names of the limits."""
@@ -27,12 +27,10 @@ def limit_of(job: Job, seconds: float, workers: Sequence[WorkerShare], servers: 
         workers: what each of its workers did.
         servers: what each of its servers did.
     """
-    server_s = max(_busy_s(job, number, workers, servers) for number in range(len(servers)))
-    medium_s = 0.0
-    if job.medium is not None:
-        medium_s = job.medium.beta_s * math.fsum(one.sent_bytes + one.received_bytes for one in servers)
-        if medium_s >= _BUSY * seconds:
-            return "medium"
+    server_s = max(_link_s(job, number, workers, servers) for number in range(len(servers)))
+    medium_s = _medium_s(job, servers)
+    if medium_s >= _BUSY * seconds:
+        return "medium"
     if server_s >= _BUSY * seconds:
         return "server link"
     if max(one.busy_s for one in servers) >= _BUSY * seconds:
@@ -52,7 +50,22 @@ def limit_of(job: Job, seconds: float, workers: Sequence[WorkerShare], servers: 
     return max(busy_s, key=lambda name: busy_s[name])
 
 
-def _busy_s(job: Job, server: int, workers: Sequence[WorkerShare], servers: Sequence[ServerShare]) -> float:
+def link_busy_s(job: Job, outcome: JobOutcome, server: int) -> float:
+    """Return the seconds in which the busiest link that a server's bytes cross on its side carries bytes.
+
+    It is the busier way of its link, with what a worker on the same machine moves, or the medium.
+    """
+    return max(_link_s(job, server, outcome.workers, outcome.servers), _medium_s(job, outcome.servers))
+
+
+def _medium_s(job: Job, servers: Sequence[ServerShare]) -> float:
+    """Seconds that the medium takes for all bytes; 0 without one."""
+    if job.medium is None:
+        return 0.0
+    return job.medium.beta_s * math.fsum(one.sent_bytes + one.received_bytes for one in servers)
+
+
+def _link_s(job: Job, server: int, workers: Sequence[WorkerShare], servers: Sequence[ServerShare]) -> float:
     """Seconds that the busier way of a server's link would take for its bytes, and its worker's on the same machine."""
     own, on = servers[server], job.servers[server].on
     shares: list[WorkerShare | ServerShare] = [own] if on is None else [own, workers[on]]

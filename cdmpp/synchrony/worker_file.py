@@ -5,7 +5,7 @@
     batch: 32              # samples of one batch
     speed: 0.5             # part of the device's speed that it has, such as its share of the processor; 1 if left out
     spread: 0.05           # standard deviation of the seconds of a batch, as a part of them; 0 if left out
-    link: ethernet-1g      # a file of conf/interconnect, or seconds and rate: {latency_s: 1e-3, bytes_per_s: 1.2e7}
+    link: ethernet-1g      # as of --link, or what it adds to a message: {latency_s: 1e-3, bytes_per_s: 1.2e7}
 
 Only one of ``device`` and ``batch_s`` is given; a link that is left out is that of the job.
 """
@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 from cdmpp.collectives import interconnect
 from cdmpp.collectives.interconnect import AlphaBeta
+from cdmpp.collectives.machine_link import machine_link
 from cdmpp.errors import CdmppError, UsageError
 from cdmpp.model.config import check_keys, config_from_dict
 from cdmpp.platform.content import read_yaml
@@ -91,10 +92,9 @@ def read_worker(file: Path | str) -> WorkerSheet:
 
 def _link(value: Any) -> AlphaBeta:
     if isinstance(value, str):
-        named = interconnect.get(value)
-        if named.topology == "medium":
+        if interconnect.medium(value) is not None:
             raise UsageError(f"worker.link {value} is shared by all: give it to the job, as in --link {value}")
-        return named.alpha_beta()
+        return machine_link(value).end
     found = dict(fitting("worker.link", value, Mapping))
     check_keys(found, list(_LINK), "worker.link.")
     if missing := [name for name in _LINK if name not in found]:

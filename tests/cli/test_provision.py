@@ -43,6 +43,13 @@ def test_servers_set_the_pace_of_many_workers(folder, capsys):
     best = found["configurations"][0]
     assert best["servers"] in (6, 7, 8) and best["limit"] == "compute" and best["by"] == "replay"
     assert best["samples_per_s"] == pytest.approx(16 * 8 / 0.12, rel=0.02)
+    assert best["batch_s"] == pytest.approx(0.12) and found["link"]["start_s"] == pytest.approx(1e-4, rel=1e-3)
+    shares = best["replay"]["server_link_busy_share"]
+    pushed = best["samples_per_s"] / 8 * 4_000_000 / best["servers"]
+    assert shares == pytest.approx([pushed / 1e8] * best["servers"], rel=0.02)
+    ranked = {one["words"]: (one["samples_per_s"], one["by"]) for one in found["configurations"]}
+    assert {one["by"] for one in found["front"]} == {"replay", "closed form"}
+    assert all((one["samples_per_s"], one["by"]) == ranked[one["words"]] for one in found["front"])
     assert {one["workers"] for one in found["configurations"]} == {16} and found["possible"] == 8
     assert found["changes"][0]["name"] == "one more server" and found["changes"][0]["gain"] < 0.05
 

@@ -121,3 +121,34 @@ def test_a_time_without_an_upper_end_is_said_so(command, capsys, tmp_path):
     more = ["--loss-curve", "line.csv", "--target-loss", "3", "--policies", "bsp"]
     assert cli.main([*command, *more]) == 0
     assert "loss 3 after" in capsys.readouterr().out
+
+
+def test_a_link_that_is_full_is_busy_though_adding_takes_no_time(command, capsys, tmp_path):
+    """Each of 12 workers would pull 10 MB in 0.1 s, and the server's link sends 11.9 MB in that time."""
+    (tmp_path / "uneven.yaml").write_text("batch_s: 0.1\nbatch: 32\nspread: 0.3\n")
+    command[2] = ",".join(["uneven.yaml", "slow.yaml"] * 6)
+    assert cli.main([*command, "--policies", "async", "--link", "ethernet-1g", "--seconds", "100", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["synchronies"]
+    (server,) = found["servers"]
+    assert found["link_busy"] == server["link_busy"] > 0.8 and found["server_busy"] == server["busy"] == 0
+    sent = max(server["sent_bytes"], server["received_bytes"])
+    assert server["link_busy"] == pytest.approx(sent / 100 / (0.95 * 0.125e9), rel=1e-3)
+    assert found["limit"] == "server link"
+    assert cli.main([*command, "--policies", "async", "--link", "wifi", "--seconds", "100", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["synchronies"][0]["link_busy"] > 0.85  # of the medium
+
+
+def test_a_link_carries_the_same_for_buying_machines_and_for_replaying_them(command, capsys, tmp_path):
+    (tmp_path / "layers.csv").write_text(
+        "name,forward_s,backward_s,parameter_bytes,output_bytes,examples\na,1,2,9,9,8\n"
+    )
+    (tmp_path / "timed.csv").write_text("bytes,seconds\n1,1e-4\n1000000,10.1e-3\n100000000,1000.1e-3\n")
+    for link, rate in (("ethernet-10g", 0.95 * 1.25e9), ("timed.csv", 1e8)):
+        for device in ("t4", "xeon-icelake"):
+            words = ["plan", "layers.csv", "--device", device, "--strategy", "ps", "--machines", "2", "--link", link]
+            assert cli.main([*words, "--json"]) == 0
+            bought = json.loads(capsys.readouterr().out)["link"]
+            assert 1 / bought["seconds_per_byte"] == pytest.approx(rate, rel=1e-3)
+        assert cli.main([*command, "--policies", "async", "--link", link, "--json"]) == 0
+        replayed = json.loads(capsys.readouterr().out)["workers"][0]["link"]
+        assert replayed["beta_s"] == bought["seconds_per_byte"] and 2 * replayed["alpha_s"] == bought["start_s"]

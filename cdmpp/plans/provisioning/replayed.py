@@ -34,7 +34,7 @@ def job_of(question: ProvisioningQuestion, configuration: Configuration) -> Job:
         question.spread * question.commit_every**-0.5,
         AlphaBeta(link.alpha_s / 2, link.beta_s * max(sizes) / sum(sizes)),
     )
-    server = Server(AlphaBeta(link.alpha_s / 2, link.beta_s), question.add_bytes_per_s)
+    server = Server(link.end, question.add_bytes_per_s)
     workers = tuple(replace(worker, start_s=number * later_s) for number in range(replicas))
     return Job(workers, sum(sizes), (server,) * configuration.servers, question.overlaps)
 

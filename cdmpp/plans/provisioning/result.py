@@ -17,6 +17,8 @@ class Provisioned:
     """One configuration, judged."""
 
     configuration: Configuration
+    batch_s: float
+    """Seconds from the end of a batch of a replica to the next, where it waits for nobody."""
     samples_per_s: float
     """Examples a second of all replicas, by ``by``."""
     low: float
@@ -68,7 +70,8 @@ class ProvisioningResult:
     replayed: int
     changes: tuple[Change, ...]
     front: tuple[Provisioned, ...]
-    """By rising number of machines the fastest, where it is faster than all with fewer; by closed form."""
+    """By rising number of machines the fastest, where it is faster than all with fewer by closed form; each
+    as in ``ranked``, where it is there."""
     curve: tuple[tuple[int, float], ...]
     """Replicas, and examples a second by closed form with all else as chosen, up to beyond the knee."""
     warnings: tuple[str, ...]

@@ -79,10 +79,12 @@ class _Search:
         shown = [self._formula(pace) for pace in ranked(self.paces)[:top]]
         best = ranked([self._replayed(one) for one in shown[:replays]]) + shown[replays:]
         chosen = best[0].configuration
+        known = {one.configuration: one for one in best}
+        front = tuple(known.get(one.configuration, one) for one in self._front())
         possible = sum(1 for _ in self.question.configurations())
         return ProvisioningResult(
             self.question, tuple(best), possible, possible - len(self.fitting), len(self.paces), len(shown[:replays]),
-            tuple(self._changes(chosen)), tuple(self._front()), tuple(self._curve(chosen)),
+            tuple(self._changes(chosen)), front, tuple(self._curve(chosen)),
             tuple(dict.fromkeys((*self.question.warnings, *self.question.work.warnings))),
         )  # fmt: skip
 
@@ -106,8 +108,9 @@ class _Search:
         work, one = self.question.work, pace.configuration
         low, high = (replace(pace, factor=factor).samples_per_s for factor in (work.high, work.low))
         return Provisioned(
-            one, pace.samples_per_s, low, high, CLOSED_FORM, pace.samples_per_s, pace.parts_s, pace.load, pace.knee,
-            pace.limit, self._held[one.machines_per_replica, one.threads],
+            one, pace.train_s / self.question.commit_every, pace.samples_per_s, low, high, CLOSED_FORM,
+            pace.samples_per_s, pace.parts_s, pace.load, pace.knee, pace.limit,
+            self._held[one.machines_per_replica, one.threads],
         )  # fmt: skip
 
     def _changes(self, chosen: Configuration) -> Iterator[Change]:
