@@ -124,9 +124,10 @@ def test_a_time_without_an_upper_end_is_said_so(command, capsys, tmp_path):
 
 
 def test_a_link_that_is_full_is_busy_though_adding_takes_no_time(command, capsys, tmp_path):
-    """Each of 12 workers would pull 10 MB in 0.1 s, and the server's link sends 11.9 MB in that time."""
-    (tmp_path / "uneven.yaml").write_text("batch_s: 0.1\nbatch: 32\nspread: 0.3\n")
-    command[2] = ",".join(["uneven.yaml", "slow.yaml"] * 6)
+    """Each of 12 workers would pull 10 MB in 0.1 to 0.2 s, and the server's link sends 11.9 MB in that time."""
+    for i in range(12):
+        (tmp_path / f"{i}.yaml").write_text(f"batch_s: {0.1 + 0.01 * i}\nbatch: 32\nspread: 0.3\n")
+    command[2] = ",".join(f"{i}.yaml" for i in range(12))
     assert cli.main([*command, "--policies", "async", "--link", "ethernet-1g", "--seconds", "100", "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["synchronies"]
     (server,) = found["servers"]
