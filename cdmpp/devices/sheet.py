@@ -119,7 +119,7 @@ def out_of_range(group: str, kind: str, numbers: Mapping[str, Quantity]) -> Iter
         least, most = range_ if isinstance(range_, list) else range_["cpu" if kind == "cpu" else "gpu"]
         for value in () if number.low is None or number.high is None else (number.low, number.high):
             if not least <= value <= most:
-                yield f"{name} is {value:g} {unit}: a {kind} has {least:g} to {most:g}"
+                yield f"{name} is {value:g} {unit}: expected what a {kind} has, {least:g} to {most:g}"
             if unit == "1" and value % 1 and not FIELDS[group][name].get("may_be_broken"):
                 yield f"{name} is {value:g}: expected a whole number"
 

@@ -56,6 +56,7 @@ COMMANDS = {
     "trace": "trace --help",
     "collective": "collective --help",
     "compare": "compare --help",
+    "synchrony": "synchrony --help",
     "tune": "tune --help",
     "predict a script": "predict matmul.py --device xeon-icelake --json",
 }
