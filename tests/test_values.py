@@ -228,7 +228,10 @@ def test_every_strategy_is_swept():
         (lambda: ParameterServer(part_bytes=0), "ps.part_bytes is 0"),
         (lambda: DDP(1.5), "ddp.bucket_bytes is 1.5"),
         (lambda: DDP((1.5,)), r"ddp.bucket_bytes\[0\] is 1.5"),
-        (lambda: devices.get("h200").with_spec(bandwidth_gbps=4.8), "bandwidth_gbps is 4.8 GB/s: a gpu has 8"),
+        (
+            lambda: devices.get("h200").with_spec(bandwidth_gbps=4.8),
+            "bandwidth_gbps is 4.8 GB/s: expected what a gpu has, 8",
+        ),
         (lambda: devices.get("h200").with_spec(core_count=1.5), "core_count is 1.5: expected a whole number"),
     ],
 )
