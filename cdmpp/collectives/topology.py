@@ -34,7 +34,7 @@ Cost = Callable[[Collective], CollectiveEstimate]
 FarCost = Callable[[Collective, float], CollectiveEstimate]
 """Cost of a collective, and of how many flows share each adapter."""
 _LONG_BYTES = 2**26
-"""Of a message that tells the bandwidth."""
+"""A message of so many bytes tells the bandwidth."""
 _NEAR_FLAGS = {
     "bus": ("groups of one node share its bus, which no table tells: they may be slow",),
     "local": ("groups of one machine share its memory and its processors, which no table tells: they may be slow",),

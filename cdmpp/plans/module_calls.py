@@ -33,7 +33,7 @@ class ModuleCalls:
     """A gather is awaited by the first op of this module, others by what follows its last one; -1: only by what waits
     for all."""
     follows: NDArray[np.bool_]
-    """As ``Exchange.follows``."""
+    """The same as ``Exchange.follows``."""
 
     @classmethod
     def made(

@@ -111,7 +111,7 @@ class Autograd:
         return Saved(made, kept, last, backward)
 
     def _run(self, node: Any, args: Any, kwargs: Any) -> tuple[Any, dict[int, int], str]:
-        """What a node gives, the bytes of the buffers that its backward pass reads, and ``Saved.last``."""
+        """Run a node: return what it gives, bytes of the buffers that its backward pass reads, and ``Saved.last``."""
         import torch
 
         function = _on_gpus(node) if self.kind == "gpu" else None
@@ -135,7 +135,7 @@ class Autograd:
         return found, packed, last
 
     def _again(self, form: Form, given: list[int]) -> tuple[Any, dict[int, int]]:
-        """What a run of the same form gives, and what is kept of it; ``given``: the storages of its arguments."""
+        """Return what a run of a known form gives and keeps; ``given``: numbers of the storages of its arguments."""
         values = form.values(self.mode)
         numbers = [self._number(one) for one in values if one is not None]
         self.unseen -= len(form.kept)

@@ -17,10 +17,10 @@ class Form(NamedTuple):
     many: Any
     """``tuple`` or ``list`` where there are several; None: one."""
     kept: tuple[tuple[str, int, int], ...]
-    """What the backward pass reads: a storage of an ``argument`` or a ``result``, by its place, or of its ``own``, and
-    bytes."""
+    """The backward pass reads these: a storage of an ``argument`` or a ``result``, by its place, or of its ``own``, and
+    its bytes."""
     last: str
-    """As of ``Saved``; so is ``backward_bytes``."""
+    """The same as ``Saved.last``; ``backward_bytes`` is that of ``Saved`` too."""
     backward_bytes: int
 
     def values(self, mode: Any) -> list[Any]:

@@ -43,7 +43,7 @@ class ProvisioningQuestion:
 
     source: StepSource
     link: AlphaBeta
-    """Of each machine, in each direction."""
+    """Each machine has it, in each direction."""
     machines: int
     """The budget: workers and servers together."""
     batch: int

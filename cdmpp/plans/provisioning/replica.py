@@ -32,7 +32,7 @@ class Replica:
     """The whole step for one batch."""
     machines: int
     link: AlphaBeta
-    """Of each machine, in each direction."""
+    """Each machine has it, in each direction."""
     is_gpu: bool = False
     """True if the allocator of a GPU counts."""
 

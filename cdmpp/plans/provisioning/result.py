@@ -37,7 +37,7 @@ class Provisioned:
     limit: str
     """What limits it; one of ``pace.PARTS``."""
     memory_bytes: int | None
-    """Of the machine that holds most; None: unknown."""
+    """The machine that holds most holds these; None: unknown."""
     outcome: JobOutcome | None = None
     """The replay; None where there is none."""
 

@@ -103,7 +103,7 @@ class StepTimes:
     """Bytes of each exchange of divided operators."""
     low: float
     high: float
-    """As of ``RankWork``."""
+    """The same as of ``RankWork``."""
 
     @classmethod
     def of(cls, work: RankWork) -> StepTimes:
