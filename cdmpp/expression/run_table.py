@@ -1,0 +1,216 @@
+"""RunTable: timed runs, a row each: the values of factors, the seconds, and the group that the run belongs to."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cdmpp.errors import DataError, UsageError, some
+from cdmpp.expression.columns import is_time, role_of, seconds_of
+from cdmpp.platform.limits import shown
+
+Floats = npt.NDArray[np.float64]
+_WILD = 2.0
+"""Runs of the same configuration whose times differ by more than this factor contradict each other."""
+_MOST_ROWS = 20_000
+_ALL = ""
+"""Label of the only group of a table without groups."""
+
+
+@dataclass(frozen=True)
+class RunTable:
+    """A table of runs. All factors vary, all numbers are positive, and no row is missing a value."""
+
+    factors: Mapping[str, Floats]
+    """Name of a factor -> its value in each run, shape ``(rows,)``."""
+    times_s: Floats
+    """Seconds of each run, shape ``(rows,)``."""
+    group_names: tuple[str, ...] = ()
+    """Names of the categorical columns that say to which group a run belongs."""
+    labels: tuple[str, ...] = ()
+    """The group of each run; runs of a group share constants, all groups share exponents."""
+    time_name: str = "time_s"
+    """Name of the column of times."""
+    warnings: tuple[str, ...] = ()
+    """Sentences about the data that a reader should know."""
+    codes: npt.NDArray[np.intp] = field(init=False, repr=False, compare=False)
+    """Place of the group of each run in ``groups``, whole numbers of shape ``(rows,)``."""
+
+    def __post_init__(self) -> None:
+        labels = self.labels or (_ALL,) * len(self.times_s)
+        object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "codes", np.unique(labels, return_inverse=True)[1])
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Return the groups in alphabetical order; one without a name where the table has none."""
+        return tuple(map(str, np.unique(self.labels)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the factors."""
+        return tuple(self.factors)
+
+    @property
+    def values(self) -> Floats:
+        """Return all values, shape ``(rows, factors)``."""
+        return np.column_stack(list(self.factors.values())) if self.factors else np.empty((len(self.times_s), 0))
+
+    def __len__(self) -> int:
+        return len(self.times_s)
+
+    def rows(self, kept: npt.NDArray[Any]) -> RunTable:
+        """Return the table of some rows, by a mask or by places. A factor need not vary in it."""
+        factors = {name: values[kept] for name, values in self.factors.items()}
+        labels = tuple(np.asarray(self.labels)[kept].tolist())
+        return RunTable(factors, self.times_s[kept], self.group_names, labels, self.time_name, self.warnings)
+
+    @classmethod
+    def of(
+        cls,
+        columns: Mapping[str, Any],
+        time: str,
+        factors: Sequence[str] | None = None,
+        groups: Sequence[str] = (),
+    ) -> RunTable:
+        """Make a table of columns.
+
+        Args:
+            columns: name -> values, one a run.
+            time: name of the column of times; ``_ms`` or another unit at its end says what they are in, else seconds.
+            factors: names of the columns that the time depends on; None: those that are recognised, or all numeric
+                ones where none is.
+            groups: names of categorical columns.
+
+        Raises:
+            UsageError: a column that is not there or is named twice; a factor that never varies.
+            DataError: values that cannot be: text, NaN, times or factors that are not positive.
+        """
+        named = [time, *(factors or ()), *groups]
+        if missing := [name for name in named if name not in columns]:
+            raise UsageError(f"there is no column {shown(missing[0])}: expected {some(list(columns), ', ', 30)}")
+        if twice := [name for place, name in enumerate(named) if name in named[:place]]:
+            raise UsageError(f"column {shown(twice[0])} is named twice: a column is a time, a factor or a group")
+        warnings = list[str]()
+        if factors is None:
+            factors, left_out = _recognised(columns, time, groups)
+            warnings += left_out
+        if not factors:
+            raise UsageError("no factor is named and no column is recognised: name them, such as factors=gpus,batch")
+        times_s = _numbers(time, columns[time]) * seconds_of(time)
+        found = {name: _numbers(name, columns[name]) for name in factors}
+        if len(times_s) > _MOST_ROWS:
+            raise DataError(f"the table has {len(times_s)} rows: at most {_MOST_ROWS} are fitted, take a sample")
+        labels = tuple("/".join(map(str, row)) for row in zip(*(columns[name] for name in groups), strict=True))
+        for name in factors:
+            if len(np.unique(found[name])) < 2:
+                value = f"is {found[name][0]:g} in all rows" if len(times_s) else "has no rows"
+                raise UsageError(f"factor {name} {value}: it says nothing of the time, leave it out or vary it")
+        table = cls(found, times_s, tuple(groups), labels, time, ())
+        warnings += _contradictions(table)
+        return cls(found, times_s, tuple(groups), labels, time, tuple(warnings))
+
+    @classmethod
+    def read_csv(
+        cls,
+        path: str | Path,
+        time: str | None = None,
+        factors: Sequence[str] | None = None,
+        groups: Sequence[str] = (),
+    ) -> RunTable:
+        """Read a CSV file with a head; arguments as of ``of``, and ``time`` may be left out where one column is a time.
+
+        Raises:
+            DataError: the file cannot be read, or a row has more or fewer cells than the head.
+        """
+        path = Path(path)
+        try:
+            with path.open(newline="", encoding="utf-8-sig") as file:
+                read = list(csv.reader(file))
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise DataError(f"cannot read {path}: {error}") from error
+        lines = [(number, row) for number, row in enumerate(read, 1) if any(cell.strip() for cell in row)]
+        if len(lines) < 2:
+            raise DataError(f"{path} has no rows: expected a head such as gpus,batch,step_s and a line for each run")
+        head = [name.strip() for name in lines[0][1]]
+        if twice := [name for place, name in enumerate(head) if name in head[:place]]:
+            raise DataError(f"{path}: the head has {shown(twice[0])} twice")
+        for number, row in lines[1:]:
+            if len(row) != len(head):
+                raise DataError(f"{path}, line {number}: {len(row)} cells, expected {len(head)} as the head has")
+        columns = {name: [row[place].strip() for _, row in lines[1:]] for place, name in enumerate(head)}
+        if time is None:
+            times = [name for name in head if is_time(name)]
+            if len(times) != 1:
+                seen = f"{', '.join(times)} are" if times else "no column is"
+                raise UsageError(f"{path}: {seen} named like times: say which, such as time=step_s")
+            time = times[0]
+        try:
+            return cls.of(columns, time, factors, groups)
+        except (UsageError, DataError) as error:
+            raise type(error)(f"{path}: {error}") from error
+
+
+def _recognised(columns: Mapping[str, Any], time: str, groups: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Columns that are recognised and vary, and what is said of the others; all numeric ones where none is."""
+    others = [name for name in columns if name != time and name not in groups]
+    found = [name for name in others if role_of(name).name] or [name for name in others if not is_time(name)]
+    kept, said = list[str](), list[str]()
+    for name in found:
+        try:
+            varies = len(np.unique(_numbers(name, columns[name]))) > 1
+        except DataError:
+            varies = False
+        if varies:
+            kept.append(name)
+    if left := [name for name in others if name not in kept]:
+        said.append(f"columns that were not taken as factors: {some(left, ', ')}")
+    return kept, said
+
+
+def _numbers(name: str, values: Any) -> Floats:
+    """The values as positive numbers; ``DataError`` names the first row that has none."""
+    found = np.empty(len(values))
+    for row, value in enumerate(values):
+        try:
+            found[row] = float(value)
+        except (TypeError, ValueError):
+            raise DataError(
+                f"column {name}, row {row + 1}: {shown(value)} is no number; a column of texts can be a group"
+            ) from None
+        if not math.isfinite(found[row]):
+            raise DataError(f"column {name}, row {row + 1}: {shown(value)}: leave out rows without a value")
+        if found[row] <= 0:
+            raise DataError(
+                f"column {name}, row {row + 1}: {found[row]:g} is not above 0; "
+                "times and factors are positive, and a column of flags can be a group"
+            )
+    return found
+
+
+def _contradictions(table: RunTable) -> list[str]:
+    """Runs of one configuration whose times have little to do with each other."""
+    if not len(table):
+        return []
+    keys = np.column_stack([table.values, table.codes])
+    _, places = np.unique(keys, axis=0, return_inverse=True)
+    places = places.ravel()
+    low, high = np.full(places.max() + 1, np.inf), np.zeros(places.max() + 1)
+    np.minimum.at(low, places, table.times_s)
+    np.maximum.at(high, places, table.times_s)
+    wild = np.flatnonzero(high > _WILD * low)
+    if not len(wild):
+        return []
+    first = np.flatnonzero(places == wild[0])[0]
+    where = ", ".join(f"{name}={values[first]:g}" for name, values in table.factors.items())
+    return [
+        f"{len(wild)} configurations have runs that contradict each other by more than {_WILD:g} times, such as "
+        f"{where} with {low[wild[0]]:.3g} to {high[wild[0]]:.3g} s: a factor that matters may be missing"
+    ]

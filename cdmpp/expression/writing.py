@@ -1,0 +1,148 @@
+"""Writing: an expression as text, as LaTeX and as Python."""
+
+from __future__ import annotations
+
+import keyword
+import re
+
+from cdmpp.expression.expression import Expression
+from cdmpp.expression.factor import Factor
+from cdmpp.expression.term import Product, Term
+
+_SHAPES = {"log2": "log2({n})", "share": "({n} - 1) / {n}", "any": "[{n} > 1]", "others": "({n} - 1)"}
+_LATEX = {
+    "log2": r"\log_2 {n}", "share": r"\frac{{{n} - 1}}{{{n}}}", "any": r"[{n} > 1]", "others": "({n} - 1)",
+}  # fmt: skip
+_PYTHON = {
+    "log2": "math.log2({n})", "share": "({n} - 1) / {n}", "any": "({n} > 1)", "others": "({n} - 1)",
+}  # fmt: skip
+
+
+def text_of(expression: Expression) -> str:
+    """Write ``step_s = 0.12 s + 3.4 ms * batch / gpus``; for several groups a line of constants each."""
+    named = {one.name: one.text for one in expression.factors}
+    terms = [_term(term, named, _SHAPES, _power, " * ", "max({0}, {1:.4g} * {2})") for term in expression.terms]
+    if len(expression.groups) == 1:
+        constants = [f"{value:.4g} s" for value in expression.constants[0]]
+        return f"{expression.time_name} = {_sum(constants, terms, ' * ', expression.constants[0])}"
+    names = [f"a{place}" for place in range(1, len(terms) + 1)]
+    head = f"{expression.time_name} = {_sum(names, terms, ' * ', (1.0,) * len(names))}"
+    lines = [
+        f"  {group}: " + ", ".join(f"{name} = {value:.4g} s" for name, value in zip(names, own, strict=True))
+        for group, own in zip(expression.groups, expression.constants, strict=True)
+    ]
+    return "\n".join([f"{head}, with", *lines])
+
+
+def latex_of(expression: Expression) -> str:
+    """Write the formula; constants of several groups are named a_1 and so on."""
+    named = {one.name: _latex_factor(one) for one in expression.factors}
+    form = r"\max\left({0}, {1:.4g} \cdot {2}\right)"
+    terms = [_term(term, named, _LATEX, _latex_power, r" \cdot ", form) for term in expression.terms]
+    if len(expression.groups) == 1:
+        own = expression.constants[0]
+        constants = [_latex_number(value) for value in own]
+    else:
+        own, constants = (1.0,) * len(terms), [f"a_{{{place}}}" for place in range(1, len(terms) + 1)]
+    return f"{_roman(expression.time_name)} = " + _sum(constants, terms, r" \cdot ", own)
+
+
+def python_of(expression: Expression) -> str:
+    """Write a module with one function, whose arguments are the columns; of several groups the first is the group."""
+    names = {column: _identifier(column) for column in expression.columns}
+    named = {one.name: one.text.format() for one in expression.factors}
+    for one in expression.factors:
+        text = one.text
+        for column in one.columns:
+            text = re.sub(rf"(?<!\w){re.escape(column)}(?!\w)", names[column], text)
+        named[one.name] = text.replace("ceil(", "math.ceil(")
+    terms = [_term(term, named, _PYTHON, _python_power, " * ", "max({0}, {1!r} * {2})") for term in expression.terms]
+    several = len(expression.groups) > 1
+    own = (1.0,) * len(terms) if several else expression.constants[0]
+    constants = [f"a[{place}]" for place in range(len(terms))] if several else [repr(value) for value in own]
+    arguments = ", ".join((["group"] if several else []) + list(names.values()))
+    lines = ["import math", "", ""]
+    if several:
+        lines += ["CONSTANTS_S = {"]
+        lines += [
+            f"    {group!r}: {own_!r}," for group, own_ in zip(expression.groups, expression.constants, strict=True)
+        ]
+        lines += ["}", "", ""]
+    lines += [f"def {_identifier(expression.time_name)}({arguments}):", '    """Seconds of a run."""']
+    lines += ["    a = CONSTANTS_S[group]"] if several else []
+    body = " + ".join(
+        constant if text == "1" else f"{constant} * {text}"
+        for constant, text, value in zip(constants, terms, own, strict=True)
+        if value
+    )
+    return "\n".join([*lines, f"    return {body or '0.0'}", ""])
+
+
+def term_text(expression: Expression, term: Term) -> str:
+    """Write one term without its constant; ``1`` for a constant one."""
+    named = {one.name: one.text for one in expression.factors}
+    return _term(term, named, _SHAPES, _power, " * ", "max({0}, {1:.4g} * {2})")
+
+
+def _term(term: Term, named: dict[str, str], shapes: dict[str, str], power, times: str, larger: str) -> str:  # type: ignore[no-untyped-def]
+    first = _product(term.product, named, shapes, power, times)
+    if term.rival is None:
+        return first
+    text = larger.replace("{0}", "\0").replace("{2}", "\1")
+    number = re.search(r"\{1[^}]*\}", text)
+    assert number is not None
+    text = text.replace(number[0], number[0].replace("{1", "{").format(term.ratio))
+    return text.replace("\0", first).replace("\1", _product(term.rival, named, shapes, power, times))
+
+
+def _product(product: Product, named: dict[str, str], shapes: dict[str, str], power, times: str) -> str:  # type: ignore[no-untyped-def]
+    parts = [power(named[name], exponent) for name, exponent in product.powers.items()]
+    if product.shape is not None:
+        parts.append(shapes[product.shape[0]].format(n=named[product.shape[1]]))
+    return times.join(parts) or "1"
+
+
+def _sum(constants: list[str], terms: list[str], times: str, values: tuple[float, ...]) -> str:
+    parts = [
+        constant if text == "1" else f"{constant}{times}{text}"
+        for constant, text, value in zip(constants, terms, values, strict=True)
+        if value
+    ]
+    return " + ".join(parts) or "0 s"
+
+
+def _power(name: str, exponent: float) -> str:
+    return name if exponent == 1 else f"{name}^{exponent:.3g}" if exponent > 0 else f"{name}^({exponent:.3g})"
+
+
+def _python_power(name: str, exponent: float) -> str:
+    return name if exponent == 1 else f"{name} ** {exponent!r}"
+
+
+def _latex_power(name: str, exponent: float) -> str:
+    return name if exponent == 1 else f"{name}^{{{exponent:.3g}}}"
+
+
+def _latex_factor(factor: Factor) -> str:
+    text = factor.text
+    for column in factor.columns:
+        text = re.sub(rf"(?<!\w){re.escape(column)}(?!\w)", _roman(column).replace("\\", r"\\"), text)
+    return text.replace("ceil(", r"\mathrm{ceil}(").replace(" * ", r" \cdot ")
+
+
+def _latex_number(value: float) -> str:
+    digits = f"{value:.4g}"
+    if "e" in digits:
+        mantissa, exponent = digits.split("e")
+        digits = rf"{mantissa} \cdot 10^{{{int(exponent)}}}"
+    return rf"{digits}\,\mathrm{{s}}"
+
+
+def _roman(name: str) -> str:
+    escaped = re.sub(r"([#$%&_{}])", r"\\\1", name)
+    return rf"\mathrm{{{escaped}}}"
+
+
+def _identifier(name: str) -> str:
+    plain = re.sub(r"\W", "_", name)
+    return f"{plain}_" if keyword.iskeyword(plain) else f"_{plain}" if plain[:1].isdigit() else plain
