@@ -12,6 +12,7 @@ import numpy.typing as npt
 from cdmpp.errors import DataError
 from cdmpp.expression.factor import Factor, factors_of
 from cdmpp.expression.term import SHAPES, Product, Term
+from cdmpp.expression.writing import latex_of, python_of, text_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -51,20 +52,14 @@ class Expression:
 
     def text(self) -> str:
         """Return the expression as people write it, with units."""
-        from cdmpp.expression.writing import text_of
-
         return text_of(self)
 
     def latex(self) -> str:
         """Return the expression as LaTeX, for a displayed formula."""
-        from cdmpp.expression.writing import latex_of
-
         return latex_of(self)
 
     def python(self) -> str:
         """Return a function of Python that needs ``math`` only."""
-        from cdmpp.expression.writing import python_of
-
         return python_of(self)
 
     @property

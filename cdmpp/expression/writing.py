@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import keyword
 import re
+from typing import Protocol
 
-from cdmpp.expression.expression import Expression
 from cdmpp.expression.factor import Factor
 from cdmpp.expression.term import Product, Term
 
@@ -18,7 +18,35 @@ _PYTHON = {
 }  # fmt: skip
 
 
-def text_of(expression: Expression) -> str:
+class Written(Protocol):
+    """An expression, as far as it is written."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that a run is described by."""
+
+    @property
+    def factors(self) -> tuple[Factor, ...]:
+        """Factors of the columns."""
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """Terms without their constants."""
+
+    @property
+    def constants(self) -> tuple[tuple[float, ...], ...]:
+        """Seconds for each group, for each term."""
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the groups."""
+
+    @property
+    def time_name(self) -> str:
+        """Name of the time."""
+
+
+def text_of(expression: Written) -> str:
     """Write ``step_s = 0.12 s + 3.4 ms * batch / gpus``; for several groups a line of constants each."""
     named = {one.name: one.text for one in expression.factors}
     terms = [_term(term, named, _SHAPES, _power, " * ", "max({0}, {1:.4g} * {2})") for term in expression.terms]
@@ -34,7 +62,7 @@ def text_of(expression: Expression) -> str:
     return "\n".join([f"{head}, with", *lines])
 
 
-def latex_of(expression: Expression) -> str:
+def latex_of(expression: Written) -> str:
     """Write the formula; constants of several groups are named a_1 and so on."""
     named = {one.name: _latex_factor(one) for one in expression.factors}
     form = r"\max\left({0}, {1:.4g} \cdot {2}\right)"
@@ -47,7 +75,7 @@ def latex_of(expression: Expression) -> str:
     return f"{_roman(expression.time_name)} = " + _sum(constants, terms, r" \cdot ", own)
 
 
-def python_of(expression: Expression) -> str:
+def python_of(expression: Written) -> str:
     """Write a module with one function, whose arguments are the columns; of several groups the first is the group."""
     names = {column: _identifier(column) for column in expression.columns}
     named = {one.name: one.text.format() for one in expression.factors}
@@ -78,7 +106,7 @@ def python_of(expression: Expression) -> str:
     return "\n".join([*lines, f"    return {body or '0.0'}", ""])
 
 
-def term_text(expression: Expression, term: Term) -> str:
+def term_text(expression: Written, term: Term) -> str:
     """Write one term without its constant; ``1`` for a constant one."""
     named = {one.name: one.text for one in expression.factors}
     return _term(term, named, _SHAPES, _power, " * ", "max({0}, {1:.4g} * {2})")
