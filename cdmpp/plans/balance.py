@@ -1,17 +1,39 @@
-"""Balance: a sequence cut into parts of which the longest is as short as possible."""
+"""Balance: a whole cut into parts of which the longest is as short as possible, by dynamic programming.
+
+What can be cut may be a sequence, or any set of states of which some lie within others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 _CLOSE = 1e-9
+Floats = NDArray[np.float64]
+Combine = Callable[[Floats, Floats], Floats]
+"""``np.maximum`` where the longest part counts, ``np.add`` where all do."""
+
+
+def extended(rest: Floats, length: Floats, combine: Combine) -> tuple[Floats, NDArray[np.int64]]:
+    """Put one part in front of the best ways to cut what lies behind it.
+
+    Args:
+        rest: state -> value of the best way to cut all behind it.
+        length: of the part from a state (row) to a later one (column); infinite where there is none.
+        combine: the value of a part and of the rest.
+
+    Returns:
+        State -> value of the best way from there on, and the state at which its first part ends.
+    """
+    total = combine(length, rest[None, :])
+    ends = total.argmin(axis=1)
+    return total[np.arange(len(rest)), ends], ends
 
 
 def balanced(until_s: Sequence[float], cut_s: Sequence[float], parts: int) -> tuple[int, ...]:
-    """Choose the cuts under which the longest part is shortest, by dynamic programming.
+    """Choose the cuts of a sequence under which the longest part is shortest.
 
     Of several such choices the one whose parts are most equal, by the sum of their squares; then the earliest cuts.
 
@@ -27,17 +49,16 @@ def balanced(until_s: Sequence[float], cut_s: Sequence[float], parts: int) -> tu
     cut[0] = cut[-1] = 0.0
     length = at[None, :] - at[:, None] + cut[None, :] + cut[:, None]
     length[np.tril_indices(len(at))] = np.inf
-    longest = length[0]
+    longest = length[:, -1]
     for _ in range(parts - 1):
-        longest = np.maximum(longest[:, None], length).min(axis=0)
-    square = np.where(length <= longest[-1] * (1 + _CLOSE), length, np.inf) ** 2
-    best, steps = square[0], list[NDArray[np.int64]]()
+        longest, _ = extended(longest, length, np.maximum)
+    square = np.where(length <= longest[0] * (1 + _CLOSE), length, np.inf) ** 2
+    best, steps = square[:, -1], list[NDArray[np.int64]]()
     for _ in range(parts - 1):
-        total = best[:, None] + square
-        steps.append(total.argmin(axis=0))
-        best = total.min(axis=0)
-    found, end = list[int](), len(at) - 1
-    for before in reversed(steps):
-        end = int(before[end])
-        found.append(end)
-    return tuple(reversed(found))
+        best, ends = extended(best, square, np.add)
+        steps.append(ends)
+    found, place = list[int](), 0
+    for ends in reversed(steps):
+        place = int(ends[place])
+        found.append(place)
+    return tuple(found)

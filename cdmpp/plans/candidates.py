@@ -117,7 +117,7 @@ def candidates(
         schedules: of a pipeline; None: all that are known.
         can_recompute: whether the network has modules that can be recomputed.
     """
-    schedules = [kind() for kind in SCHEDULES] if schedules is None else schedules
+    schedules = [kind() for kind in SCHEDULES if kind.is_in_torch] if schedules is None else schedules
     ways = [(place, one, degrees) for place, one in enumerate(combinations) for degrees in _degrees(one, ranks)]
     blocks = [
         _block(*way, global_batch, limits, schedules, can_recompute)

@@ -30,7 +30,11 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule(ABC):
-    """It orders the actions of each rank. A rank has one stage; one that has several names each in its actions."""
+    """It orders the actions of each rank. A rank has one stage; one that has several names each in its actions.
+
+    It is a synchrony, too: it says what a stage's update waits for, and how old the weights of a gradient are. As it
+    stands, a step ends with one update, which waits for all micro-batches and which the next step waits for.
+    """
 
     LIMITS: ClassVar[Mapping[str, Limits]] = {}
     """Name of a field that holds numbers -> what they may be."""
@@ -38,6 +42,15 @@ class Schedule(ABC):
     """The name in files and on the command line."""
     title: ClassVar[str]
     """A few words for a reader."""
+    is_in_torch: ClassVar[bool] = True
+    """False if ``torch.distributed.pipelining`` has no such schedule: plans are not searched with it."""
+    flushes: ClassVar[bool] = True
+    """True if a stage begins no micro-batch of the next step before its update. Else micro-batches follow each other
+    without an end, and ``actions`` are those of a stream of them."""
+    updates_each: ClassVar[bool] = False
+    """True if each micro-batch ends with an update of its own; else those of a step share one."""
+    passes_side_by_side: ClassVar[bool] = False
+    """True if a stage has two workers, which share its memory: one runs forward passes, the other backward passes."""
 
     def __post_init__(self) -> None:
         check_fields(self, f"{self.name}.")
@@ -57,6 +70,14 @@ class Schedule(ABC):
             most = max(most, alive)
         return most
 
+    def weight_versions(self, rank: int, ranks: int) -> int:  # noqa: ARG002
+        """Count the versions of its weights that a rank holds."""
+        return 1
+
+    def staleness(self, rank: int, ranks: int) -> int:  # noqa: ARG002
+        """Count the updates of a rank between the forward pass of a micro-batch and the update with its gradient."""
+        return 0
+
     def in_flight(self, ranks: int, micro_batches: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return ``live_micro_batches`` of several numbers of micro-batches: a row each, a column a rank."""
         numbers, which = np.unique(micro_batches, return_inverse=True)
@@ -69,14 +90,19 @@ class Schedule(ABC):
         """Return the seconds from the first forward to the last backward pass by closed form, without messages.
 
         The slowest stage runs without a pause, once the first micro-batch has come to it and until the last leaves it.
+        Without flushes that is so from step to step, so that a step takes the seconds of the slowest stage.
 
         Args:
             forward_s: of one micro-batch on each stage; a row a plan, a column a stage.
             backward_s: the same of the backward pass.
             micro_batches: of each plan.
         """
-        both_s = forward_s + backward_s
-        return both_s.sum(axis=1) + (micro_batches - 1) * both_s.max(axis=1)
+        slowest_s = (forward_s + backward_s).max(axis=1)
+        if self.passes_side_by_side:
+            slowest_s = np.maximum(forward_s, backward_s).max(axis=1)
+        if not self.flushes:
+            return micro_batches * slowest_s
+        return (forward_s + backward_s).sum(axis=1) + (micro_batches - 1) * slowest_s
 
     def warnings(self, ranks: int, micro_batches: int) -> tuple[str, ...]:
         """Say where frameworks refuse what is asked, a sentence each."""

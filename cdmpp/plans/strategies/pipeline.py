@@ -65,7 +65,7 @@ class Pipeline(Strategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("pipeline.schedule", self.schedule, [one.name for one in SCHEDULES])
+        check_choice("pipeline.schedule", self.schedule, [one.name for one in SCHEDULES if one.is_in_torch])
         if self.cuts is not None:
             object.__setattr__(self, "cuts", fitting("pipeline.cuts", self.cuts, tuple[str, ...]))
             check_once("pipeline.cuts", self.cuts)

@@ -1,0 +1,1 @@
+"""Partitions: a network cut over devices that may differ, and the schedules in which the parts train."""
