@@ -100,7 +100,6 @@ class Chain:
         forward_s = float(device.forward_s[own].sum())
         crossing = made.downsets.crossing(), made.downsets.crossing(is_backward=True)
         copy_s = float(made.held_bytes[at]) / device.copy_bytes_per_s if problem.schedule.passes_side_by_side else 0.0
-        ranks = after + one.replicas
         return PartCost(
             float(made.seconds(one.kind, self.link(place - 1), self.link(place + 1), one.replicas)[at]),
             forward_s,
@@ -115,7 +114,7 @@ class Chain:
             float(made.passing_bytes()[at]),
             problem.live(after, one.replicas),
             problem.versions(after, one.replicas),
-            problem.schedule.staleness(0, ranks),
+            problem.schedule.staleness(0, problem.ranks(after, one.replicas)),
         )
 
     @property

@@ -161,24 +161,23 @@ class _Programme:
         update = added(times(held, device.update_s / max(graph.parameter_bytes, 1)), sums)
         forward = self._sum(stage, device.forward_s)
         backward = added(self._sum(stage, device.backward_s), times(forward, float(problem.recompute)))
-        computed = [added(forward, backward, times(update, problem.updates))]
-        if problem.schedule.passes_side_by_side:
-            copied = times(held, problem.updates / device.copy_bytes_per_s)
-            computed = [added(forward, copied), added(backward, times(update, problem.updates))]
+        copied = times(held, problem.updates / device.copy_bytes_per_s)
+        has_two = problem.schedule.passes_side_by_side
+        passes = [added(forward, copied if has_two else {}), added(backward, times(update, problem.updates))]
         front = self.crosses[stage - 1] if stage else _NONE
         behind = self.crosses[stage] if stage < len(self.crosses) else _NONE
-        messages = list[Row]()
-        for sent, other in ((front, max(stage - 1, 0)), (behind, min(stage + 1, len(links) - 1))):
-            pair = pair_link(links[other], device.link)
-            messages += [
-                added(times(sent[at], pair.alpha_s), times(sent[at + 1], pair.beta_s)) for at in (0, 2)
-            ]  # fmt: skip
+        messages = list[Row]()  # of results in front and behind, of gradients in front and behind
+        for at in (0, 2):
+            for sent, other in ((front, max(stage - 1, 0)), (behind, min(stage + 1, len(links) - 1))):
+                pair = pair_link(links[other], device.link)
+                messages.append(added(times(sent[at], pair.alpha_s), times(sent[at + 1], pair.beta_s)))
+        if not problem.overlap:
+            passes = [added(passes[0], *messages[:2]), added(passes[1], *messages[2:])]
+        computed = passes if has_two else [added(*passes)]
         if problem.overlap:
             busy = [times(added(a, b), device.link.beta_s) for a, b in ((behind[1], front[3]), (front[1], behind[3]))]
-            rows = [*computed, *messages, *busy]
-        else:
-            rows = [added(one, *messages) for one in computed]
-        for row in rows:
+            computed += [*messages, *busy]
+        for row in computed:
             self.model.at_most(times(row, 1 / self.unit_s), {self.slowest: 1.0})
         if math.isfinite(device.memory_bytes):
             self._memory(stage, held, front, behind)

@@ -72,19 +72,24 @@ class PartitionProblem:
         """Return how many devices there are of each kind."""
         return kinds_of(self.devices)[1]
 
+    def ranks(self, after: int, replicas: int = 1) -> int:
+        """Return the stages from one on to the last, as a schedule counts them.
+
+        Later stages have ``after`` devices. Each of ``replicas`` has as many micro-batches under way as it would have
+        if all later stages had that many devices, too.
+        """
+        return -(-(after + replicas) // replicas)
+
     def live(self, after: int, replicas: int = 1) -> int:
-        """Count the micro-batches that a device holds at a time where ``after`` devices are on later stages."""
-        ranks = after + replicas
-        return -(-self.schedule.live_micro_batches(0, ranks, self._stream) // replicas)
+        """Count the micro-batches that a device holds at a time; arguments as of ``ranks``."""
+        ranks, many = self.ranks(after, replicas), -(-self.micro_batches // replicas)
+        if not self.schedule.flushes:  # there are enough to fill all stages
+            many += 4 * len(self.devices)
+        return self.schedule.live_micro_batches(0, ranks, many)
 
     def versions(self, after: int, replicas: int = 1) -> int:
-        """Count the versions of its weights that a device holds."""
-        return -(-self.schedule.weight_versions(0, after + replicas) // replicas)
-
-    @property
-    def _stream(self) -> int:
-        """Micro-batches that ``actions`` are asked for: without flushes there are enough to fill all stages."""
-        return self.micro_batches if self.schedule.flushes else 4 * len(self.devices) + self.micro_batches
+        """Count the versions of its weights that a device holds; arguments as of ``ranks``."""
+        return self.schedule.weight_versions(0, self.ranks(after, replicas))
 
     @property
     def updates(self) -> float:
@@ -135,17 +140,19 @@ class StageCosts:
             found = found + steps * (wire.alpha_s + self.held_bytes / replicas * wire.beta_s) * (self.held_bytes > 0)
         return found
 
-    def compute_s(self, kind: int, replicas: int = 1) -> Floats:
-        """Seconds that a stage computes for each micro-batch: passes, and its part of an update."""
+    def passes_s(self, kind: int, replicas: int = 1) -> tuple[Floats, Floats]:
+        """Return the seconds that a stage computes for each micro-batch, in forward and in backward passes.
+
+        The update belongs to backward passes; where the two have a worker each, copying of weights to forward passes.
+        """
         problem, device = self.problem, self.problem.kinds[kind]
         forward_s = self._between(self.downsets.sums(device.forward_s))
         backward_s = self._between(self.downsets.sums(device.backward_s)) + problem.recompute * forward_s
         rate = 1 / replicas if problem.schedule.updates_each else problem.updates
         update_s = rate * self.update_s(kind, replicas)
         if problem.schedule.passes_side_by_side:
-            copied_s = rate * self.held_bytes / device.copy_bytes_per_s
-            return np.maximum(forward_s / replicas + copied_s, backward_s / replicas + update_s)
-        return (forward_s + backward_s) / replicas + update_s
+            forward_s = forward_s + replicas * rate * self.held_bytes / device.copy_bytes_per_s
+        return forward_s / replicas, backward_s / replicas + update_s
 
     def messages_s(self, kind: int, before: AlphaBeta, after: AlphaBeta) -> tuple[Floats, Floats, Floats, Floats]:
         """Return seconds of a micro-batch's messages: results received, results sent, gradients sent and received.
@@ -171,10 +178,15 @@ class StageCosts:
             after: link of the device of the stage behind.
             replicas: devices that share the stage.
         """
-        compute_s = self.compute_s(kind, replicas)
+        forward_s, backward_s = self.passes_s(kind, replicas)
         received, sent, returned, given = self.messages_s(kind, before, after)
+        has_two = self.problem.schedule.passes_side_by_side
         if not self.problem.overlap:
-            return compute_s + ((received + returned)[:, None] + (sent + given)[None, :]) / replicas
+            forward_s = forward_s + (received[:, None] + sent[None, :]) / replicas
+            backward_s = backward_s + (returned[:, None] + given[None, :]) / replicas
+        compute_s = np.maximum(forward_s, backward_s) if has_two else forward_s + backward_s
+        if not self.problem.overlap:
+            return compute_s
         beta_s = self.problem.kinds[kind].link.beta_s
         size, back = self._sent[0][1], self._sent[1][1]
         front, behind = np.maximum(received, returned), np.maximum(sent, given)

@@ -78,6 +78,10 @@ class Schedule(ABC):
         """Count the updates of a rank between the forward pass of a micro-batch and the update with its gradient."""
         return 0
 
+    def why_not(self, ranks: int, micro_batches: int) -> str:  # noqa: ARG002
+        """Say why a step of so many micro-batches on so many ranks is not what the schedule says; empty if it is."""
+        return ""
+
     def in_flight(self, ranks: int, micro_batches: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return ``live_micro_batches`` of several numbers of micro-batches: a row each, a column a rank."""
         numbers, which = np.unique(micro_batches, return_inverse=True)

@@ -129,11 +129,9 @@ def stage(problem, begin, end, kind, before, after, devices_after, many):
     if many > 1 and held:
         update_s += 2 * (many - 1) * (far + held / many * device.link.beta_s)
     rate = 1 / many if problem.schedule.updates_each else 1 / problem.micro_batches
-    if problem.schedule.passes_side_by_side:
-        copied_s = rate * held / device.copy_bytes_per_s
-        compute_s = max(forward_s / many + copied_s, backward_s / many + rate * update_s)
-    else:
-        compute_s = (forward_s + backward_s) / many + rate * update_s
+    has_two = problem.schedule.passes_side_by_side
+    forward_s = forward_s / many + (rate * held / device.copy_bytes_per_s if has_two else 0.0)
+    backward_s = backward_s / many + rate * update_s
 
     def message(crossed, other, is_backward):
         sizes = _sizes(graph, crossed, is_backward)
@@ -146,18 +144,19 @@ def stage(problem, begin, end, kind, before, after, devices_after, many):
 
     seconds = [message(begin, before, False), message(end, after, False), message(begin, before, True),
                message(end, after, True)]  # fmt: skip
+    if not problem.overlap:
+        forward_s, backward_s = forward_s + sum(seconds[:2]) / many, backward_s + sum(seconds[2:]) / many
+    taken_s = max(forward_s, backward_s) if has_two else forward_s + backward_s
     if problem.overlap:
         sent = sum(_sizes(graph, end, False)) + sum(_sizes(graph, begin, True))
         received = sum(_sizes(graph, begin, False)) + sum(_sizes(graph, end, True))
         busy = max(*seconds, device.link.beta_s * max(sent, received)) / many
-        taken_s = max(compute_s, busy)
-    else:
-        taken_s = compute_s + sum(seconds) / many
+        taken_s = max(taken_s, busy)
     inputs = sum(_sizes(graph, begin, False)) if begin else graph.input_bytes
-    saved, ranks = sum(graph.layers[one].saved_bytes for one in own), devices_after + many
-    stream = problem.micro_batches if problem.schedule.flushes else problem.micro_batches + 100
-    live = math.ceil(problem.schedule.live_micro_batches(0, ranks, stream) / many)
-    versions = math.ceil(problem.schedule.weight_versions(0, ranks) / many)
+    saved, ranks = sum(graph.layers[one].saved_bytes for one in own), math.ceil((devices_after + many) / many)
+    stream = math.ceil(problem.micro_batches / many) if problem.schedule.flushes else 100
+    live = problem.schedule.live_micro_batches(0, ranks, stream)
+    versions = problem.schedule.weight_versions(0, ranks)
     stash = live * inputs + saved if problem.recompute else live * (inputs + saved)
     back = sum(_sizes(graph, begin, True)) + sum(_sizes(graph, end, True))
     size = held * (versions + 1 + problem.states) + stash + back + max(graph.layers[one].work_bytes for one in own)

@@ -29,11 +29,15 @@ class TwoBufferedWeights(OneForwardOneBackward):
         """Return one, on all stages."""
         return min(1, ranks - 1)
 
-    def warnings(self, ranks: int, micro_batches: int) -> tuple[str, ...]:
-        """Say where two versions are too few."""
+    def why_not(self, ranks: int, micro_batches: int) -> str:
+        """Say where two versions of the weights are too few."""
         if micro_batches >= ranks:
-            return ()
+            return ""
         return (
-            f"2bw with {micro_batches} micro-batches a step on {ranks} stages: micro-batches of more than two updates "
-            f"are under way, and two versions of the weights do not suffice; give {ranks} or more",
+            f"2bw has {micro_batches} micro-batches a step on {ranks} stages: those of more than two updates are under "
+            f"way, and two versions of the weights do not suffice; give {ranks} micro-batches or more"
         )
+
+    def warnings(self, ranks: int, micro_batches: int) -> tuple[str, ...]:
+        """Say nothing: PyTorch has no such schedule."""
+        return ()
