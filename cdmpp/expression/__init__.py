@@ -7,4 +7,7 @@ that of Kavarakuntla et al. (IEEE Access 2024); forms, search and selection are 
 from cdmpp.expression.fit import FitSettings as FitSettings
 from cdmpp.expression.fit import fit_runs as fit_runs
 from cdmpp.expression.fitted_expression import FittedExpression as FittedExpression
+from cdmpp.expression.fitted_expression import RunPrediction as RunPrediction
 from cdmpp.expression.run_table import RunTable as RunTable
+from cdmpp.expression.suggestion import SuggestedRun as SuggestedRun
+from cdmpp.expression.suggestion import suggest as suggest

@@ -33,7 +33,7 @@ class Candidates:
         places = independent(design)
         shapes = range(len(design.shape_keys))
         most = max(len(shapes), min(_MOST, _MOST_NUMBERS // len(design.table))) // len(shapes)
-        choices = [[power for power in design.factors[place].role.powers if power] for place in places]
+        choices = [_tried(design.factors[place].role.powers) for place in places]
         found = list[tuple[tuple[int, ...], tuple[float, ...]]]()
         for count in range(len(places) + 1):
             for chosen in itertools.combinations(range(len(places)), count):
@@ -95,6 +95,11 @@ class Candidates:
             if len(kept) == most:
                 break
         return kept
+
+
+def _tried(powers: tuple[float, ...]) -> list[float]:
+    """Powers that a search begins with: the plausible ones, and half of the first."""
+    return sorted({power for one in powers for power in (one, *((one / 2,) if abs(one) == 1 else ())) if power})
 
 
 def independent(design: Design) -> list[int]:

@@ -19,6 +19,8 @@ from cdmpp.expression.form import MOST_POWER, Form
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
 _STEP = 1e-5
+_CONVERGED = 1e-4
+"""Part of the cost that a step must take away for another one to follow."""
 _RATIO_REACH = 6.0
 """Logarithm of the factor by which the ratio of two overlapping atoms may leave its start."""
 
@@ -37,11 +39,15 @@ class ExponentFit:
 
 
 def plausible(design: Design, form: Form) -> Floats:
-    """Return the plausible exponent that is nearest to each exponent of a form, shape ``(form.powers,)``."""
+    """Return the plausible exponent that is nearest to each exponent of a form, shape ``(form.powers,)``.
+
+    Those that are fixed are plausible as they are.
+    """
     found = []
     for atom in form.atoms:
         for factor, power in zip(atom.factors, atom.powers, strict=True):
-            found.append(min(design.factors[factor].role.powers, key=lambda one: abs(one - power)))
+            known = (power,) if factor in atom.fixed else design.factors[factor].role.powers
+            found.append(min(known, key=lambda one: abs(one - power)))
     return np.array(found)
 
 
@@ -55,31 +61,33 @@ def polish(design: Design, form: Form, rows: Rows, strength: float, steps: int =
         strength: of the regularisation; infinite: exponents stay.
         steps: at most.
     """
-    vector = form.start
-    if not len(vector) or np.isinf(strength):
+    vector, free = form.start, form.free
+    if not len(free) or np.isinf(strength):
         return _finished(design, form, rows, 0.0 if np.isinf(strength) else strength)
     low, high = _bounds(form)
-    damping, current = 1e-3, _residuals(design, form, vector[None], rows, strength)[0]
+    damping = 1e-3
     for _ in range(steps):
-        moved = np.concatenate([vector[None], vector + _STEP * np.eye(len(vector))])
+        moved = np.concatenate([vector[None], vector + _STEP * np.eye(len(vector))[free]])
         residuals = _residuals(design, form, moved, rows, strength)
         slope = (residuals[1:] - residuals[0]).T / _STEP
         gram, right = slope.T @ slope, slope.T @ residuals[0]
         diagonal = np.diag(np.maximum(np.diag(gram), 1e-12))
         dampings = damping * np.array([0.01, 0.1, 1.0, 10.0, 100.0])
-        tried = np.stack([vector - np.linalg.solve(gram + one * diagonal, right) for one in dampings])
+        tried = np.repeat(vector[None], len(dampings), axis=0)
+        tried[:, free] -= np.stack([np.linalg.solve(gram + one * diagonal, right) for one in dampings])
         tried = np.clip(tried, low, high)
-        costs = (_residuals(design, form, tried, rows, strength) ** 2).sum(axis=1)
+        lefts = _residuals(design, form, tried, rows, strength)
+        costs = (lefts**2).sum(axis=1)
         best = int(np.argmin(costs))
-        before = (current**2).sum()
+        before = (residuals[0] ** 2).sum()
         if costs[best] >= before * (1 - 1e-12):
-            damping *= 1e3
+            damping *= 1e4
             if damping > 1e6:
                 break
             continue
         damping = float(np.clip(dampings[best], 1e-9, 1e6))
-        vector, current = tried[best], _residuals(design, form, tried[best][None], rows, strength)[0]
-        if costs[best] > before * (1 - 1e-6):
+        vector = tried[best]
+        if costs[best] > before * (1 - _CONVERGED):
             break
     return _finished(design, form.at(vector), rows, strength)
 
@@ -89,20 +97,26 @@ def evolve(design: Design, form: Form, rows: Rows, strength: float, evaluations:
 
     ``evaluations`` bounds the work, so that the same seed gives the same answer on every machine.
     """
-    if not len(form.start):
+    free = form.free
+    if not len(free):
         return _finished(design, form, rows, strength)
-    low, high = _bounds(form)
+    low, high = (bound[free] for bound in _bounds(form))
     size = 15 if len(low) < 4 else 10 if len(low) < 8 else 6
     rounds = max(1, evaluations // (size * len(low)) - 1)
 
     def costs(vectors: Floats) -> Floats:
-        return (_residuals(design, form, np.atleast_2d(vectors.T), rows, strength) ** 2).sum(axis=1)
+        return (_residuals(design, form, whole(np.atleast_2d(vectors.T)), rows, strength) ** 2).sum(axis=1)
+
+    def whole(vectors: Floats) -> Floats:
+        found = np.repeat(form.start[None], len(vectors), axis=0)
+        found[:, free] = vectors
+        return found
 
     found = differential_evolution(
-        costs, list(zip(low, high, strict=True)), x0=np.clip(form.start, low, high), maxiter=rounds, popsize=size,
+        costs, list(zip(low, high, strict=True)), x0=np.clip(form.start[free], low, high), maxiter=rounds, popsize=size,
         rng=np.random.default_rng(seed), polish=False, vectorized=True, updating="deferred", tol=1e-6,
     )  # fmt: skip
-    return polish(design, form.at(found.x), rows, strength, 20)
+    return polish(design, form.at(whole(found.x[None])[0]), rows, strength, 20)
 
 
 def squared_errors(design: Design, fit: ExponentFit, rows: Rows) -> Floats:
@@ -126,9 +140,9 @@ def _residuals(design: Design, form: Form, vectors: Floats, rows: Rows, strength
     errors = design.relative(columns, design.constants(columns, rows), rows) - 1.0
     powers = vectors[:, : form.powers]
     allowed = [design.factors[factor].role.powers for atom in form.atoms for factor in atom.factors]
-    away = np.column_stack([
-        np.abs(powers[:, place, None] - np.array(values)).min(axis=1) for place, values in enumerate(allowed)
-    ]) if allowed else np.zeros((len(vectors), 0))  # fmt: skip
+    away = np.zeros((len(vectors), form.powers))
+    for place in form.free[form.free < form.powers]:
+        away[:, place] = np.abs(powers[:, place, None] - np.array(allowed[place])).min(axis=1)
     return np.concatenate([errors / np.sqrt(len(rows)), np.sqrt(strength) * away], axis=1)
 
 

@@ -14,19 +14,32 @@ from cdmpp.expression.anchor import Anchor, choices
 from cdmpp.expression.design import Design
 from cdmpp.expression.exponents import ExponentFit, evolve, polish
 from cdmpp.expression.expression import Expression
-from cdmpp.expression.fitted_expression import ExponentInterval, FittedExpression, scaling_columns
+from cdmpp.expression.fitted_expression import (
+    TINY_S,
+    ExponentInterval,
+    FittedExpression,
+    disagreements,
+    scaling_columns,
+)
 from cdmpp.expression.folds import Fold, extrapolating_folds, random_folds
 from cdmpp.expression.form import Atom
-from cdmpp.expression.form_search import ScoredForm, grow, score
+from cdmpp.expression.form_search import search
+from cdmpp.expression.judge import Judge, ScoredForm
 from cdmpp.expression.run_table import RunTable
 from cdmpp.expression.spread import Spread, beyond_range
 from cdmpp.expression.term import Product, Term
 from cdmpp.platform.limits import SEED, Limits, check_fields, numbers
 
 Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.intp]
 Progress = Callable[[float, str], None]
 """Called with the part of the work that is done, from 0 to 1, and what is done now."""
 _STRENGTHS = (1e-4, 1e-3, 1e-2, np.inf)
+_SEARCH = 0.45
+"""Part of the budget in which forms are searched."""
+_FOLD_RESAMPLES = 8
+_OTHERS, _NEAR = 6, 0.15
+"""Other forms that join the ensemble at most, and the score that they may have above the best."""
 _EVALUATIONS_A_SECOND = 600
 """Costs of exponents that a second of the budget stands for, so that a budget gives the same answer everywhere."""
 
@@ -81,16 +94,16 @@ def fit_runs(
         )
     folds = extrapolating_folds(design) or random_folds(design, min(4, rows), settings.seed)
     tell(0.0, "terms")
-    found = _best(design, folds, settings, tell)
+    found, others = _best(design, folds, settings, tell)
     tell(0.7, "intervals")
     expression = expression_of(design, found.fit)
-    ensemble = _resampled(design, found, settings)
+    ensemble = _resampled(design, found, design.every, settings.resamples, settings.seed)
     anchor = _anchor(design, found, folds)
     random = random_folds(design, min(4, rows), settings.seed)
     residuals, error_constant = _held_at_random(design, found, random)
     spread = _spread(design, found, folds, residuals, anchor)
     fitted = FittedExpression(
-        expression, table, tuple(expression_of(design, one) for one in ensemble),
+        expression, table, tuple(expression_of(design, one) for one in [*ensemble, *others]),
         _intervals(design, found.fit, ensemble), anchor, spread, found.inside, found.held_out,
         float(np.abs(np.exp(-residuals) - 1).mean()), error_constant, found.strength, table.warnings,
     )  # fmt: skip
@@ -98,32 +111,35 @@ def fit_runs(
     return replace(fitted, warnings=(*fitted.warnings, *_doubts(fitted)))
 
 
-def _best(design: Design, folds: Sequence[Fold], settings: FitSettings, tell: Progress) -> ScoredForm:
-    """The form that extrapolates best: grown, its exponents evolved, its regularisation chosen."""
+def _best(
+    design: Design, folds: Sequence[Fold], settings: FitSettings, tell: Progress
+) -> tuple[ScoredForm, list[ExponentFit]]:
+    """The form that extrapolates best: searched, its exponents evolved, its regularisation chosen; and near ones."""
     most = max(1, min(settings.most_terms, len(design.table) // (3 * len(design.table.groups))))
-    best_of = list[ScoredForm]()
-    for beam in grow(design, folds, 1e-3, most):
-        best_of.append(beam[0])
-        tell(0.4 * len(best_of) / most, "terms")
-    best_of.sort(key=lambda one: one.score)
+    judge = Judge(design, folds, 1e-3)
+    pool = list[ScoredForm]()
+    for step, found in enumerate(search(judge, most, _SEARCH * settings.budget_s), 1):
+        pool = found
+        tell(0.4 * step / (step + 3), "terms")
     evaluations = int(_EVALUATIONS_A_SECOND * settings.budget_s) // (2 * len(design.table.groups))
-    found = list[ScoredForm](best_of)
-    for place, one in enumerate(best_of[:2]):
+    found = pool[:1]
+    for place, one in enumerate(pool[:2]):
         evolved = evolve(design, one.fit.form, design.every, 1e-3, evaluations, settings.seed)
-        form = evolved.form
-        found += [score(design, form, folds, strength, 10) for strength in _STRENGTHS]
+        found += [judge.score(form, strength) for form in (one.fit.form, evolved.form) for strength in _STRENGTHS]
         tell(0.4 + 0.15 * (place + 1), "exponents")
-    return min(found, key=lambda one: one.score)
+    best = min(found, key=lambda one: one.score)
+    near = [one.fit for one in pool[:_OTHERS] if one.score < best.score + _NEAR and one.fit.form != best.fit.form]
+    return best, near
 
 
-def _resampled(design: Design, found: ScoredForm, settings: FitSettings) -> list[ExponentFit]:
-    """Fits to runs that are drawn again from each group."""
-    rng = np.random.default_rng(settings.seed)
-    codes, fits = design.table.codes, list[ExponentFit]()
-    places = [np.flatnonzero(codes == group) for group in range(len(design.table.groups))]
-    for _ in range(settings.resamples):
-        rows = np.sort(np.concatenate([rng.choice(own, len(own)) for own in places]))
-        fits.append(polish(design, found.fit.form, rows, found.strength, 3))
+def _resampled(design: Design, found: ScoredForm, rows: Rows, count: int, seed: int) -> list[ExponentFit]:
+    """Fits to runs that are drawn again from each group, among ``rows``."""
+    rng = np.random.default_rng(seed)
+    codes, fits = design.table.codes[rows], list[ExponentFit]()
+    places = [rows[codes == group] for group in np.unique(codes)]
+    for _ in range(count):
+        drawn = np.sort(np.concatenate([rng.choice(own, len(own)) for own in places]))
+        fits.append(polish(design, found.fit.form, drawn, found.strength, 3))
     return fits
 
 
@@ -145,7 +161,7 @@ def _fold_predictor(design: Design, found: ScoredForm, fold: Fold) -> Callable[[
     table = design.table
     inner = {name: values[fold.trained] for name, values in table.factors.items()}
     codes = table.codes[fold.trained]
-    residuals = np.log(table.times_s[fold.trained] / np.maximum(again.times_s(inner, codes), 1e-300))
+    residuals = np.log(table.times_s[fold.trained] / np.maximum(again.times_s(inner, codes), TINY_S))
     points = {name: values[fold.held] for name, values in table.factors.items()}, table.codes[fold.held]
     scaling = scaling_columns(again)
     return lambda anchor: anchor.correct(again.times_s, (inner, codes, residuals), scaling, points)
@@ -157,7 +173,7 @@ def _held_at_random(design: Design, found: ScoredForm, folds: Sequence[Fold]) ->
     for fold in folds:
         times_s = _fold_predictor(design, found, fold)(Anchor())
         measured = design.table.times_s[fold.held]
-        residuals[fold.held] = np.log(measured / np.maximum(times_s, 1e-300))
+        residuals[fold.held] = np.log(measured / np.maximum(times_s, TINY_S))
         for group in range(len(design.table.groups)):
             known = design.table.times_s[fold.trained][design.table.codes[fold.trained] == group]
             own = measured[design.table.codes[fold.held] == group]
@@ -172,13 +188,17 @@ def _spread(design: Design, found: ScoredForm, folds: Sequence[Fold], residuals:
         if not fold.factor:
             continue
         times_s = _fold_predictor(design, found, fold)(anchor)
-        left = np.clip(np.log(design.table.times_s[fold.held] / np.maximum(times_s, 1e-300)), -3, 3)
+        left = np.clip(np.log(design.table.times_s[fold.held] / np.maximum(times_s, TINY_S)), -3, 3)
         ranges = {
             name: (float(values[fold.trained].min()), float(values[fold.trained].max()))
             for name, values in design.table.factors.items()
         }
         points = {name: values[fold.held] for name, values in design.table.factors.items()}
-        judged.append((left, np.zeros(len(left)), beyond_range(ranges, points)[0]))
+        again = polish(design, found.fit.form, fold.trained, found.strength, 6)
+        drawn = _resampled(design, replace(found, fit=again), fold.trained, _FOLD_RESAMPLES, 0)
+        members = [expression_of(design, one) for one in drawn]
+        away = disagreements(expression_of(design, again), members, points, design.table.codes[fold.held])
+        judged.append((left, np.sqrt((away**2).mean(axis=0)), beyond_range(ranges, points)[0]))
     return Spread.calibrated(residuals, judged)
 
 

@@ -18,6 +18,18 @@ from cdmpp.platform.limits import shown
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.intp]
+TINY_S = 1e-300
+"""Times below this count as this, so that each has a logarithm."""
+
+
+@dataclass(frozen=True)
+class Points:
+    """Configurations of runs."""
+
+    columns: Mapping[str, Floats]
+    """Column -> its values, shape ``(points,)``."""
+    codes: Codes
+    """Place of the group of each point."""
 
 
 @dataclass(frozen=True)
@@ -90,24 +102,38 @@ class FittedExpression:
         Raises:
             UsageError: a column that is missing, unknown or not positive, or a group that no run belongs to.
         """
-        columns, codes = self._points(points)
-        times_s = self._times_s(self.expression, columns, codes)
-        logs = np.log(np.maximum(times_s, 1e-300))
-        others = [np.log(np.maximum(one.times_s(columns, codes), 1e-300)) for one in self.ensemble]
-        plain = np.log(np.maximum(self.expression.times_s(columns, codes), 1e-300))
-        away = np.stack([np.clip(one - plain, -3, 3) for one in others]) if others else np.zeros((1, len(logs)))
-        far, outside = beyond_range(self.ranges, columns)
-        sigma = self.spread.sigma(np.sqrt((away**2).mean(axis=0)), far)
+        asked = self.points(points)
+        times_s = self.times_s(asked)
+        far, outside = beyond_range(self.ranges, asked.columns)
+        sigma = self.spread.sigma(np.sqrt((self.disagreements(asked) ** 2).mean(axis=0)), far)
         low_s, high_s = self.spread.bounds(times_s, sigma)
         return RunPrediction(times_s, low_s, high_s, tuple(outside))
 
-    def _times_s(self, expression: Expression, columns: Mapping[str, Floats], codes: Codes) -> Floats:
+    def times_s(self, points: Points) -> Floats:
+        """Return the predicted seconds of points."""
         runs = self.table.factors, self.table.codes
-        residuals = np.log(self.table.times_s / np.maximum(expression.times_s(*runs), 1e-300))
-        return self.anchor.correct(expression.times_s, (*runs, residuals), self.scaling, (columns, codes))
+        residuals = np.log(self.table.times_s / np.maximum(self.expression.times_s(*runs), TINY_S))
+        return self.anchor.correct(
+            self.expression.times_s, (*runs, residuals), self.scaling, (points.columns, points.codes)
+        )
 
-    def _points(self, points: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> tuple[dict[str, Floats], Codes]:
-        """Columns and codes of groups of points."""
+    def disagreements(self, points: Points) -> Floats:
+        """Return logarithms of the times of the ensemble over those of the expression, shape ``(members, points)``."""
+        return disagreements(self.expression, self.ensemble, points.columns, points.codes)
+
+    def parts(self, points: Points) -> Floats:
+        """Return the share of each term in the time of each point, shape ``(points, terms)``."""
+        parts_s = self.expression.parts_s(points.columns, points.codes)
+        return parts_s / np.maximum(parts_s.sum(axis=1, keepdims=True), TINY_S)
+
+    def named(self, points: Points, place: int) -> dict[str, Any]:
+        """Return one point with the names of its columns and groups."""
+        labels = self.expression.groups[points.codes[place]].split("/")
+        groups = dict(zip(self.table.group_names, labels, strict=False))
+        return {name: float(values[place]) for name, values in points.columns.items()} | groups
+
+    def points(self, points: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Points:
+        """Read points; arguments and errors as of ``predict``."""
         needed = [*self.table.factors, *self.table.group_names]
         if isinstance(points, Mapping):
             given: Mapping[str, Sequence[Any]] = {
@@ -139,7 +165,16 @@ class FittedExpression:
         if unknown := [label for label in labels if label not in self.expression.groups]:
             known = some(list(self.expression.groups), ", ")
             raise UsageError(f"no run is of the group {shown(unknown[0])}: expected one of {known}")
-        return columns, np.array([self.expression.groups.index(label) for label in labels], dtype=np.intp)
+        return Points(columns, np.array([self.expression.groups.index(label) for label in labels], dtype=np.intp))
+
+
+def disagreements(
+    expression: Expression, ensemble: Sequence[Expression], columns: Mapping[str, Floats], codes: Codes
+) -> Floats:
+    """Return logarithms of the times of an ensemble over those of an expression, shape ``(members, points)``."""
+    plain = np.log(np.maximum(expression.times_s(columns, codes), TINY_S))
+    others = [np.log(np.maximum(one.times_s(columns, codes), TINY_S)) for one in ensemble]
+    return np.stack([np.clip(one - plain, -3, 3) for one in others])
 
 
 def scaling_columns(expression: Expression) -> frozenset[str]:

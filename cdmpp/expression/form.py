@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,6 +22,8 @@ class Atom:
     factors: tuple[int, ...]
     powers: tuple[float, ...]
     shape: int = 0
+    fixed: frozenset[int] = frozenset()
+    """Factors whose exponents stay as they are."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,12 @@ class Form:
         """How many of the vector are exponents."""
         return sum(len(atom.powers) for atom in self.atoms)
 
+    @cached_property
+    def free(self) -> npt.NDArray[np.intp]:
+        """Places in the vector that a fit may change."""
+        free = [factor not in atom.fixed for atom in self.atoms for factor in atom.factors]
+        return np.flatnonzero(free + [True] * len(self.log_ratios))
+
     def at(self, vector: Floats) -> Form:
         """Return the form with other exponents and ratios."""
         place, terms = 0, list[tuple[Atom, ...]]()
@@ -55,7 +63,7 @@ class Form:
             atoms = []
             for atom in term:
                 powers = tuple(float(one) for one in vector[place : place + len(atom.powers)])
-                atoms.append(Atom(atom.factors, powers, atom.shape))
+                atoms.append(replace(atom, powers=powers))
                 place += len(atom.powers)
             terms.append(tuple(atoms))
         return Form(tuple(terms), tuple(float(one) for one in vector[self.powers :]))

@@ -1,78 +1,68 @@
-"""Search of a form: terms are added one by one, exponents follow, and rows held out as users extrapolate decide."""
+"""Search of a form: terms are added one by one, then changed; rows held out as users extrapolate decide."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from cdmpp.expression.candidates import Candidates
-from cdmpp.expression.design import Design
-from cdmpp.expression.exponents import ExponentFit, plausible, polish, squared_errors
-from cdmpp.expression.folds import Fold
-from cdmpp.expression.form import Form
+from cdmpp.expression.form import Atom, Form
+from cdmpp.expression.judge import Judge, ScoredForm
 
-Floats = npt.NDArray[np.float64]
 _SCREENED, _KEPT, _BEAM = 48, 4, 3
 """Candidates that are tried with exponents as they are, those whose exponents are fitted, and forms that go on."""
-_COMPLEX = 0.01
-"""What a constant or an exponent costs, as a part of the error."""
-_INSIDE = 0.35
-"""Weight of the logarithm of the error on fitted rows; the rest is that of held-out ones."""
-_FLOOR = 2e-3
-"""Errors below this are alike."""
+_REVISIONS = 5
+"""Rounds in which the best forms are changed, at most."""
+_PLAUSIBLE = 0.25
+"""An exponent is tried as a plausible one where it is this near to it."""
 
 
-@dataclass(frozen=True)
-class ScoredForm:
-    """A form, fitted to all rows, with how well it does where it was not fitted."""
+def search(judge: Judge, most_terms: int, budget_s: float) -> Iterator[list[ScoredForm]]:
+    """Yield ever better forms, best first: forms grow term by term, then the best ones are revised.
 
-    fit: ExponentFit
-    strength: float
-    """Strength of the regularisation."""
-    inside: float
-    """Mean absolute relative error on the rows of the fit."""
-    held_out: float
-    """The same on held-out rows, each fold weighing the same; that of the fit where there are no folds."""
-    score: float
-    """What is minimised."""
-
-
-def score(design: Design, form: Form, folds: Sequence[Fold], strength: float, steps: int = 6) -> ScoredForm:
-    """Fit a form to all rows and without each fold, and score it.
-
-    Fits of folds begin at plausible exponents: those of all rows have seen what is held out.
+    It ends where nothing gets better, or after ``budget_s`` nominal seconds.
     """
-    snapped = form.at(np.concatenate([plausible(design, form), form.start[form.powers :]]))
-    fit = polish(design, snapped if np.isinf(strength) else form, design.every, strength, steps)
-    inside = float(np.abs(squared_errors(design, fit, design.every)).mean())
-    held = []
-    for fold in folds:
-        again = polish(design, snapped, fold.trained, strength, steps)
-        held.append(float(np.minimum(np.abs(squared_errors(design, again, fold.held)), 2.0).mean()))
-    return _scored(design, fit, strength, inside, float(np.mean(held)) if held else inside)
-
-
-def grow(design: Design, folds: Sequence[Fold], strength: float, most_terms: int) -> Iterator[tuple[ScoredForm, ...]]:
-    """Yield the best forms of 1, 2, ... terms, best first."""
-    candidates = Candidates.of(design)
-    beam: list[ScoredForm] = []
+    candidates = Candidates.of(judge.design)
+    beam, pool = list[ScoredForm](), list[ScoredForm]()
     for _ in range(most_terms):
-        tried = dict[Form, ScoredForm]()
+        grown = dict[Form, None]()
         for form in [one.fit.form for one in beam] or [Form(())]:
-            for grown in _grown(design, candidates, form, folds):
-                if grown not in tried:
-                    tried[grown] = score(design, grown, folds, strength)
-        beam = sorted(tried.values(), key=lambda one: one.score)[:_BEAM]
+            grown |= dict.fromkeys(_extended(judge, candidates, form))
+        beam = judge.best(grown)[:_BEAM]
         if not beam:
+            break
+        pool = _sorted([*pool, *beam])
+        yield pool
+        if judge.spent_s > budget_s:
             return
-        yield tuple(beam)
+    seen = set[Form]()
+    for _ in range(_REVISIONS):
+        begun = [one.fit.form for one in pool[:_BEAM] if one.fit.form not in seen]
+        for form in begun:
+            seen.add(form)
+            pool = _sorted([*pool, *judge.best(_revised(judge, candidates, form, most_terms))])
+            if judge.spent_s > budget_s:
+                yield pool
+                return
+        yield pool
+        if not begun:
+            break
 
 
-def _grown(design: Design, candidates: Candidates, form: Form, folds: Sequence[Fold]) -> list[Form]:
+def _sorted(pool: list[ScoredForm]) -> list[ScoredForm]:
+    """Best first, one for each score."""
+    found = dict[float, ScoredForm]()
+    for one in pool:
+        found.setdefault(round(one.score, 9), one)
+    return [found[key] for key in sorted(found)]
+
+
+def _extended(judge: Judge, candidates: Candidates, form: Form, most: int = _KEPT) -> list[Form]:
     """The form with one more term, for the most promising candidates."""
+    design = judge.design
     here = form.columns(design, form.start[None])
     if form.terms:
         relative = design.relative(here, design.constants(here, design.every), design.every)[0]
@@ -82,26 +72,72 @@ def _grown(design: Design, candidates: Candidates, form: Form, folds: Sequence[F
     if not places:
         return []
     tried = np.concatenate([np.repeat(here, len(places), axis=0), candidates.columns[:, places].T[:, :, None]], axis=2)
-    inside, held = _fixed_errors(design, tried, folds)
-    logs = _INSIDE * np.log(inside + _FLOOR) + (1 - _INSIDE) * np.log(held + _FLOOR)
-    logs += _COMPLEX * np.array([len(candidates.atoms[place].factors) for place in places])
-    best = [places[i] for i in np.argsort(logs, kind="stable")[:_KEPT]]
+    scores = judge.quick(tried) + judge.price * np.array([len(candidates.atoms[place].factors) for place in places])
+    best = [places[i] for i in np.argsort(scores, kind="stable")[:most]]
     return [Form((*form.terms, (candidates.atoms[place],)), form.log_ratios) for place in best]
 
 
-def _fixed_errors(design: Design, columns: Floats, folds: Sequence[Fold]) -> tuple[Floats, Floats]:
-    """Errors of forms with exponents as they are, shape ``(forms,)`` each: on all rows, and on held-out ones."""
+def _revised(judge: Judge, candidates: Candidates, form: Form, most_terms: int) -> list[Form]:
+    """Forms that differ in one step: a term or factor less, a plausible exponent, one term for one or two, overlaps."""
+    found = list[Form]()
+    for place, term in enumerate(form.terms):
+        rest = _without(form, place)
+        if rest.terms:
+            found.append(rest)
+        if len(term) == 1:
+            found += [_with(form, place, atom) for atom in _simpler(judge, term[0])]
+        found += _extended(judge, candidates, rest, 2)
+    for first, second in itertools.combinations(range(len(form.terms)), 2):
+        found += _extended(judge, candidates, _without(_without(form, second), first), 1)
+    if len(form.terms) < most_terms:
+        found += _extended(judge, candidates, form, 2)
+    return [*found, *_overlapping(judge, form)]
 
-    def error(trained: npt.NDArray[np.intp], held: npt.NDArray[np.intp]) -> Floats:
-        relative = design.relative(columns, design.constants(columns, trained), held)
-        return np.minimum(np.abs(relative - 1.0), 2.0).mean(axis=1)
 
-    inside = error(design.every, design.every)
-    held = [error(fold.trained, fold.held) for fold in folds]
-    return inside, np.mean(held, axis=0) if held else inside
+def _without(form: Form, place: int) -> Form:
+    """The form without a term."""
+    ratio = sum(len(term) > 1 for term in form.terms[:place])
+    ratios = form.log_ratios[:ratio] + form.log_ratios[ratio + (len(form.terms[place]) > 1) :]
+    return Form(form.terms[:place] + form.terms[place + 1 :], ratios)
 
 
-def _scored(design: Design, fit: ExponentFit, strength: float, inside: float, held_out: float) -> ScoredForm:
-    size = len(fit.form.terms) + fit.form.powers + len(fit.form.log_ratios)
-    value = _INSIDE * np.log(inside + _FLOOR) + (1 - _INSIDE) * np.log(held_out + _FLOOR) + _COMPLEX * size
-    return ScoredForm(fit, strength, inside, held_out, float(value))
+def _with(form: Form, place: int, atom: Atom) -> Form:
+    return Form((*form.terms[:place], (atom,), *form.terms[place + 1 :]), form.log_ratios)
+
+
+def _simpler(judge: Judge, atom: Atom) -> Iterator[Atom]:
+    """Atoms with one factor less, without or with another shape, or with an exponent fixed at a plausible value."""
+    for place, (factor, power) in enumerate(zip(atom.factors, atom.powers, strict=True)):
+        factors, powers = (list[int](atom.factors), list[float](atom.powers))
+        del factors[place], powers[place]
+        yield Atom(tuple(factors), tuple(powers), atom.shape, atom.fixed - {factor})
+        if factor in atom.fixed:
+            yield replace(atom, fixed=atom.fixed - {factor})
+            continue
+        nearest = min((*judge.design.factors[factor].role.powers, 0.5, -0.5), key=lambda one: abs(one - power))
+        if nearest and abs(nearest - power) < _PLAUSIBLE:
+            changed = tuple(nearest if i == place else one for i, one in enumerate(atom.powers))
+            yield replace(atom, powers=changed, fixed=atom.fixed | {factor})
+    if atom.shape:
+        yield replace(atom, shape=0)
+    used = {factor for factor in atom.factors}
+    for shape, key in enumerate(judge.design.shape_keys):
+        if shape != atom.shape and key is not None and key[1] not in used:
+            current = judge.design.shape_keys[atom.shape]
+            if current is not None and current[1] == key[1]:
+                yield replace(atom, shape=shape)
+
+
+def _overlapping(judge: Judge, form: Form) -> Iterator[Form]:
+    """Forms in which the larger of two terms counts, for pairs of the three largest terms."""
+    design = judge.design
+    columns = form.columns(design, form.start[None])
+    constants = design.constants(columns, design.every)
+    parts = (columns[0] * constants[0][design.table.codes]).mean(axis=0)
+    large = [int(place) for place in np.argsort(-parts)[:3] if parts[place] > 0 and len(form.terms[place]) == 1]
+    for i, first in enumerate(large):
+        for second in large[i + 1 :]:
+            sizes = constants[0][:, [first, second]].mean(axis=0)
+            rest = _without(_without(form, max(first, second)), min(first, second))
+            both = (form.terms[first][0], form.terms[second][0])
+            yield Form((*rest.terms, both), (*rest.log_ratios, float(np.log(sizes[1] / sizes[0]))))

@@ -6,6 +6,7 @@ import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ class RunTable:
         object.__setattr__(self, "labels", labels)
         object.__setattr__(self, "codes", np.unique(labels, return_inverse=True)[1])
 
-    @property
+    @cached_property
     def groups(self) -> tuple[str, ...]:
         """Return the groups in alphabetical order; one without a name where the table has none."""
         return tuple(map(str, np.unique(self.labels)))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 LEVEL = 0.8
 """Part of the runs that an interval is to cover."""
-_SIGMAS = 1.2815515655446004
+SIGMAS = 1.2815515655446004
 """Standard deviations of a normal distribution to each side that cover it."""
 
 
@@ -37,7 +37,7 @@ class Spread:
 
     def bounds(self, times_s: Floats, sigma: Floats) -> tuple[Floats, Floats]:
         """Return the lower and the upper bound, which cover ``LEVEL`` of the runs."""
-        return times_s * np.exp(-_SIGMAS * sigma), times_s * np.exp(_SIGMAS * sigma)
+        return times_s * np.exp(-SIGMAS * sigma), times_s * np.exp(SIGMAS * sigma)
 
     @classmethod
     def calibrated(cls, inside: Floats, folds: Sequence[tuple[Floats, Floats, Floats]]) -> Spread:
@@ -48,12 +48,12 @@ class Spread:
             folds: of each fold that extrapolates: residuals of its held-out rows, disagreement, and how far beyond
                 they are; each of shape ``(held,)``.
         """
-        noise = max(float(np.quantile(np.abs(inside), LEVEL)) / _SIGMAS, 1e-4)
+        noise = max(float(np.quantile(np.abs(inside), LEVEL)) / SIGMAS, 1e-4)
         if not folds:
             return cls(noise, 0.2)
         wanted = []
         for residuals, disagreement, beyond in folds:
-            left = (np.abs(residuals) / _SIGMAS) ** 2 - noise**2 - disagreement**2
+            left = (np.abs(residuals) / SIGMAS) ** 2 - noise**2 - disagreement**2
             needed = np.sqrt(np.maximum(left, 0.0)) / np.maximum(beyond, 0.25)
             wanted.append(float(np.quantile(needed, LEVEL)))
         return cls(noise, float(np.mean(wanted)))
