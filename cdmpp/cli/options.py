@@ -8,9 +8,11 @@ from cdmpp.network.runtime import RUNTIMES
 from cdmpp.platform.limits import text
 
 
-def add_device(verb: argparse.ArgumentParser, meaning: str = "name of a device, see `cdmpp devices`") -> None:
-    """Declare ``--device``, which the verb needs."""
-    verb.add_argument("--device", type=text, required=True, help=meaning)
+def add_device(
+    verb: argparse.ArgumentParser, meaning: str = "name of a device, see `cdmpp devices`", required: bool = True
+) -> None:
+    """Declare ``--device``; ``required``: whether the verb needs it in any case."""
+    verb.add_argument("--device", type=text, required=required, help=meaning)
 
 
 def add_model(verb: argparse.ArgumentParser, meaning: str = "(default: one trained on the device)") -> None:

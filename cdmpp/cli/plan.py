@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cdmpp.cli import step
 from cdmpp.cli.network import workload_of
 from cdmpp.cli.output import show
+from cdmpp.cli.partition import add_partition_arguments, is_partition, partition
 from cdmpp.cli.plan_options import add_memory_argument, add_search_arguments, write_plan
 from cdmpp.cli.provision import add_provision_arguments, is_asked, provision
 from cdmpp.cli.ranks import check_searched
@@ -35,7 +36,7 @@ _ALL_WAYS = ("strategies", "price", "explain", "scaling", "calibrate", "input_sa
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of a step; what they leave open is searched."""
-    step.add_arguments(verb, left_out=("--servers",))
+    step.add_arguments(verb, left_out=("--servers", "--device"))
     add_search_arguments(verb)
     add_memory_argument(verb)
     ways = verb.add_argument_group("ways to train")
@@ -61,11 +62,17 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     inputs = "most examples a second that the input pipeline yields, for all devices"
     ways.add_argument("--input-samples-per-s", type=numbers(0, 10**12, above=True), metavar="N", help=inputs)
     add_provision_arguments(verb)
+    add_partition_arguments(verb)
     verb.set_defaults(optimize=True, runtime="torch")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Rank all ways to train; or, where one is given, search its settings; or choose machines and servers."""
+    """Rank all ways to train; or, where one is given, search its settings; or choose machines, or cut for devices."""
+    if is_partition(options):
+        partition(options, _source)
+        return
+    if options.device is None:
+        raise UsageError("--device is missing: name one, see `cdmpp devices`")
     if is_asked(options):
         provision(options, _source)
         return

@@ -29,8 +29,11 @@ LOSSES = ("cross_entropy", "mse", "model")
 
 
 def add_arguments(verb: argparse.ArgumentParser, left_out: Collection[str] = ()) -> None:
-    """Declare the options of this verb, without those ``left_out``, which another verb declares its own way."""
-    add_device(verb)
+    """Declare the options of this verb.
+
+    Without those ``left_out``, which another verb declares its own way; a ``--device`` that is left out may be missing.
+    """
+    add_device(verb, required="--device" not in left_out)
     replica = "examples of one replica (one device, or all that divide a model) in each gradient accumulation step"
     add_graph_arguments(verb, f"{replica}; of one device where `cdmpp plan` ranks all ways")
     verb.epilog = "NETWORK may also be a table of measured layers, layers.csv."

@@ -68,6 +68,8 @@ class PartitionGraph:
     def of(cls, rank: RankGraph, input_bytes: int = 0) -> PartitionGraph:
         """Read the forward pass of a rank, with what belongs to each of its ops.
 
+        An op that reads nothing and that nobody reads, such as the counter of a batch norm, stays with the next one.
+
         Raises:
             CdmppError: nothing says which op of the backward pass belongs to which of the forward pass.
         """
@@ -90,7 +92,14 @@ class PartitionGraph:
             for one in rank.gradients
             if one.readers
         )
-        return cls(tuple(layers), parameters, input_bytes)
+        read = {source for one in layers for source in one.inputs} | {n for one in parameters for n in one.readers}
+        groups, next_group = list(range(len(layers))), len(layers) - 1
+        for place in reversed(range(len(layers))):
+            if place in read or layers[place].inputs:
+                next_group = place
+            else:
+                groups[place] = next_group
+        return cls(tuple(layers), parameters, input_bytes, tuple(groups))
 
     @property
     def count(self) -> int:

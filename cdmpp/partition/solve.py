@@ -97,7 +97,7 @@ class _Solver:
         if (sets := self._sets) is not None:
             chain = DynamicSearch(problem, sets).best() or self._known
             if chain is None:
-                raise InfeasiblePlanError(missing_memory(problem))
+                raise InfeasiblePlanError(missing_memory(leanest(problem)))
             return self._made(chain, chain.slowest_s, DYNAMIC, len(sets))
         least_s = ideal_s(problem)
         if problem.replicas:
@@ -106,7 +106,7 @@ class _Solver:
             found, bound_s = integer_search(problem, self._most_s, self.seconds)
             method = INTEGER
         if (chain := _best([self._known, found])) is None:
-            raise InfeasiblePlanError(missing_memory(problem))
+            raise InfeasiblePlanError(missing_memory(leanest(problem)))
         return self._made(chain, min(max(bound_s, least_s), chain.slowest_s), method, 0)
 
     @cached_property
@@ -148,9 +148,9 @@ class _Solver:
         return Partition(Chain(whole, chain.parts), bound_s, method, sets, first, second, all_devices_s)
 
 
-def missing_memory(problem: PartitionProblem) -> str:
-    """Say how much memory the leanest partition lacks, on which device, and what would help."""
-    chain = leanest(problem)
+def missing_memory(chain: Chain) -> str:
+    """Say how much memory the leanest partition of a problem lacks, on which device, and what would help."""
+    problem = chain.problem
     limits = [problem.kinds[one.kind].memory_bytes for one in chain.parts]
     over = [cost.bytes - limit for cost, limit in zip(chain.costs, limits, strict=True)]
     place = int(np.argmax(over))

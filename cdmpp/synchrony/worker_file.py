@@ -6,6 +6,7 @@
     speed: 0.5             # part of the device's speed that it has, such as its share of the processor; 1 if left out
     spread: 0.05           # standard deviation of the seconds of a batch, as a part of them; 0 if left out
     link: ethernet-1g      # as of --link, or what it adds to a message: {latency_s: 1e-3, bytes_per_s: 1.2e7}
+    memory_gb: 8           # GB (1e9 bytes) that it may hold, for `cdmpp plan`; that of the device if left out
 
 Only one of ``device`` and ``batch_s`` is given; a link that is left out is that of the job.
 """
@@ -38,6 +39,7 @@ class WorkerSheet:
         "batch_s": numbers(0, 1e9, "seconds", above=True),
         "speed": numbers(0, 1e3, above=True),
         "spread": numbers(0, 10),
+        "memory_gb": numbers(0, 10**6, "GB", above=True),
     }
 
     batch: int
@@ -52,6 +54,8 @@ class WorkerSheet:
     """Standard deviation of the seconds of a batch, as a part of their mean."""
     link: AlphaBeta | None = None
     """None: that of the job."""
+    memory_gb: float | None = None
+    """GB (1e9 bytes) that it may hold; None: as its device's sheet says."""
 
     def __post_init__(self) -> None:
         check_fields(self, "worker.")
