@@ -15,8 +15,6 @@ from cdmpp.report.timeline import TimelineSpan
 from cdmpp.units import RATE, SHARE, quantity
 
 _KEYS = {lock: lock.replace(" ", "_") for lock in LOCKS}
-_SHOWN_STEPS = 2
-"""Steps that the timeline shows of each schedule, at most."""
 _NOTES = {
     "schedule": "sequential: one micro-batch at a time. gpipe, 1f1b: each step ends with a flush. pipedream: 1f1b "
     "without flushes, weights stashed. 2bw: without flushes, two versions of the weights. delayed: a stage updates "
@@ -37,6 +35,7 @@ def partition_report(found: PartitionResult) -> Report:
     best, parts = found.best, len(found.best.chain.parts)
     many = f"{parts} stage{'s' * (parts > 1)} on {best.chain.devices} of {len(found.question.devices)} devices"
     tables = [_schedules(found), _stages(best), _cuts(found)]
+    shown_s = min(one.outcome.window_s[1] - one.outcome.window_s[0] for one in found.ranked)
     if found.refused:
         rows = [{"schedule": name, "reason": reason} for name, reason in found.refused.items()]
         columns = (Column("schedule", "schedule", kind="text"), Column("reason", "why it cannot be", kind="text"))
@@ -47,7 +46,7 @@ def partition_report(found: PartitionResult) -> Report:
         totals=_totals(found),
         tables=tuple(tables),
         warnings=found.warnings,
-        timeline=tuple(span for one in found.ranked for span in _timeline(one)),
+        timeline=tuple(span for one in found.ranked for span in _timeline(one, shown_s)),
         charts=_charts(found),
         notes=_NOTES,
     )
@@ -245,10 +244,10 @@ def _charts(found: PartitionResult) -> tuple[Chart, ...]:
     )
 
 
-def _timeline(one: ScheduledPartition) -> Iterator[TimelineSpan]:
-    """What workers run in the reported time, or in its first steps; each schedule begins at 0."""
-    begin_s, end_s = one.outcome.window_s
-    end_s = min(end_s, begin_s + _SHOWN_STEPS * one.step_s)
+def _timeline(one: ScheduledPartition, shown_s: float) -> Iterator[TimelineSpan]:
+    """What workers run in so many seconds of the reported time; each schedule begins at 0."""
+    begin_s = one.outcome.window_s[0]
+    end_s = begin_s + shown_s
     names, critical = one.chain.names(), {id(span) for span in one.outcome.timeline.critical_path}
     for span in one.outcome.spans:
         start_s, stop_s = max(span.start_s, begin_s) - begin_s, min(span.end_s, end_s) - begin_s
