@@ -55,6 +55,8 @@ ROLES: tuple[Role, ...] = (
          "bytes")),
 )  # fmt: skip
 """Meanings that are recognised, with the spellings of their columns."""
+LAYERED = ("layers", "hidden", "seq")
+"""Roles of the sizes of a network of layers. What layers compute and exchange is known as a function of these."""
 UNKNOWN = Role("", "intrinsic", (-1.0, 0.0, 1.0, 2.0))
 """The role of a factor whose name says nothing."""
 _BY_SPELLING: Mapping[str, Role] = {spelling: role for role in ROLES for spelling in role.spellings}

@@ -16,6 +16,9 @@ from cdmpp.expression.writing import latex_of, python_of, text_of
 
 Floats = npt.NDArray[np.float64]
 
+TINY_S = 1e-300
+"""Times below this count as this, so that each has a logarithm."""
+
 
 @dataclass(frozen=True)
 class Expression:

@@ -7,37 +7,28 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from cdmpp.errors import UsageError
-from cdmpp.expression.anchor import Anchor, choices
+from cdmpp.expression.blend import Blend
 from cdmpp.expression.design import Design
-from cdmpp.expression.exponents import ExponentFit, evolve, polish
-from cdmpp.expression.expression import Expression
-from cdmpp.expression.fitted_expression import (
-    TINY_S,
-    ExponentInterval,
-    FittedExpression,
-    disagreements,
-    scaling_columns,
-)
+from cdmpp.expression.exponents import ExponentFit, evolve
+from cdmpp.expression.fitted_expression import FittedExpression
 from cdmpp.expression.folds import Fold, extrapolating_folds, random_folds
-from cdmpp.expression.form import Atom
 from cdmpp.expression.form_search import search
+from cdmpp.expression.held_out import HeldOut, Refittable, held_out, relative_error
 from cdmpp.expression.judge import Judge, ScoredForm
 from cdmpp.expression.run_table import RunTable
-from cdmpp.expression.spread import Spread, beyond_range
-from cdmpp.expression.term import Product, Term
+from cdmpp.expression.searched import Searched, expression_of, resampled
+from cdmpp.expression.spread import Spread
 from cdmpp.platform.limits import SEED, Limits, check_fields, numbers
 
-Floats = npt.NDArray[np.float64]
-Rows = npt.NDArray[np.intp]
 Progress = Callable[[float, str], None]
 """Called with the part of the work that is done, from 0 to 1, and what is done now."""
 _STRENGTHS = (1e-4, 1e-3, 1e-2, np.inf)
 _SEARCH = 0.45
 """Part of the budget in which forms are searched."""
-_FOLD_RESAMPLES = 8
+_CLEARLY, _ALIKE = 0.75, 1.5
+"""A searched form is preferred where its error is smaller by the first; up to the second, errors are about the same."""
 _OTHERS, _NEAR = 6, 0.15
 """Other forms that join the ensemble at most, and the score that they may have above the best."""
 _EVALUATIONS_A_SECOND = 600
@@ -92,20 +83,26 @@ def fit_runs(
             f"{rows} runs in {groups} group{'s' * (groups > 1)} are fewer than the constants of any expression: "
             "make more runs, or leave out the groups"
         )
-    folds = extrapolating_folds(design) or random_folds(design, min(4, rows), settings.seed)
-    tell(0.0, "terms")
-    found, others = _best(design, folds, settings, tell)
-    tell(0.7, "intervals")
-    expression = expression_of(design, found.fit)
-    ensemble = _resampled(design, found, design.every, settings.resamples, settings.seed)
-    anchor = _anchor(design, found, folds)
     random = random_folds(design, min(4, rows), settings.seed)
-    residuals, error_constant = _held_at_random(design, found, random)
-    spread = _spread(design, found, folds, residuals, anchor)
+    folds = extrapolating_folds(design)
+    tell(0.0, "terms")
+    found, others = _best(design, folds or random, settings, tell)
+    tell(0.7, "intervals")
+    source = _preferred(design, Searched(design, found.fit, found.strength), folds or random, random)
+    expression = source.refit(design.every)
+    exponents, ensemble = resampled(source, design.table, settings.resamples, settings.seed)
+    if isinstance(source, Searched):
+        ensemble += tuple(expression_of(design, one) for one in others)
+    within, beyond = held_out(design, source, random), held_out(design, source, folds)
+    spread = Spread.calibrated(
+        [(one.residuals, one.sigma) for one in within], [(one.residuals, one.sigma, one.beyond) for one in beyond]
+    )
     fitted = FittedExpression(
-        expression, table, tuple(expression_of(design, one) for one in [*ensemble, *others]),
-        _intervals(design, found.fit, ensemble), anchor, spread, found.inside, found.held_out,
-        float(np.abs(np.exp(-residuals) - 1).mean()), error_constant, found.strength, table.warnings,
+        expression, table, ensemble, exponents, spread,
+        float(np.abs(expression.times_s(table.factors, table.codes) / table.times_s - 1).mean()),
+        _mean(beyond or within), _mean(within),
+        float(np.concatenate([one.constant_errors(design) for one in within]).mean()),
+        found.strength, table.warnings,
     )  # fmt: skip
     tell(1.0, "done")
     return replace(fitted, warnings=(*fitted.warnings, *_doubts(fitted)))
@@ -132,123 +129,26 @@ def _best(
     return best, near
 
 
-def _resampled(design: Design, found: ScoredForm, rows: Rows, count: int, seed: int) -> list[ExponentFit]:
-    """Fits to runs that are drawn again from each group, among ``rows``."""
-    rng = np.random.default_rng(seed)
-    codes, fits = design.table.codes[rows], list[ExponentFit]()
-    places = [rows[codes == group] for group in np.unique(codes)]
-    for _ in range(count):
-        drawn = np.sort(np.concatenate([rng.choice(own, len(own)) for own in places]))
-        fits.append(polish(design, found.fit.form, drawn, found.strength, 3))
-    return fits
+def _preferred(design: Design, searched: Searched, folds: Sequence[Fold], random: Sequence[Fold]) -> Refittable:
+    """The searched form, or all known terms at once.
+
+    A search has seen what its folds hold out. So where all columns are recognised, known terms are preferred if they do
+    about as well on rows that are held out at random; else if they extrapolate about as well.
+    """
+    blend, roles = Blend.of(design), [one.role for one in design.factors]
+    if all(role.name for role in roles) and any(role.is_count for role in roles):
+        is_known = _mean(held_out(design, blend, random)) <= _ALIKE * _mean(held_out(design, searched, random))
+    else:
+        by_blend, by_search = (
+            np.mean([relative_error(one.plain) for one in held_out(design, source, folds)])
+            for source in (blend, searched)
+        )
+        is_known = by_search > _CLEARLY * by_blend
+    return blend if is_known else searched
 
 
-def _anchor(design: Design, found: ScoredForm, folds: Sequence[Fold]) -> Anchor:
-    """The anchor under which held-out runs are predicted best."""
-    tried = choices()
-    errors = np.zeros(len(tried))
-    for fold in folds:
-        predict = _fold_predictor(design, found, fold)
-        measured = design.table.times_s[fold.held]
-        errors += [float(np.minimum(np.abs(predict(one) / measured - 1), 2.0).mean()) for one in tried]
-    best = int(np.argmin(errors))
-    return tried[best] if errors[best] < 0.97 * errors[0] else tried[0]
-
-
-def _fold_predictor(design: Design, found: ScoredForm, fold: Fold) -> Callable[[Anchor], Floats]:
-    """Seconds of the held-out rows of a fold under an anchor, by a fit to the others."""
-    again = expression_of(design, polish(design, found.fit.form, fold.trained, found.strength, 6))
-    table = design.table
-    inner = {name: values[fold.trained] for name, values in table.factors.items()}
-    codes = table.codes[fold.trained]
-    residuals = np.log(table.times_s[fold.trained] / np.maximum(again.times_s(inner, codes), TINY_S))
-    points = {name: values[fold.held] for name, values in table.factors.items()}, table.codes[fold.held]
-    scaling = scaling_columns(again)
-    return lambda anchor: anchor.correct(again.times_s, (inner, codes, residuals), scaling, points)
-
-
-def _held_at_random(design: Design, found: ScoredForm, folds: Sequence[Fold]) -> tuple[Floats, float]:
-    """Logarithmic residuals of rows that are held out at random, and the error of a constant there."""
-    residuals, constant = np.zeros(len(design.table)), list[Floats]()
-    for fold in folds:
-        times_s = _fold_predictor(design, found, fold)(Anchor())
-        measured = design.table.times_s[fold.held]
-        residuals[fold.held] = np.log(measured / np.maximum(times_s, TINY_S))
-        for group in range(len(design.table.groups)):
-            known = design.table.times_s[fold.trained][design.table.codes[fold.trained] == group]
-            own = measured[design.table.codes[fold.held] == group]
-            if len(known) and len(own):
-                constant.append(np.abs(np.median(known) / own - 1))
-    return np.clip(residuals, -5, 5), float(np.concatenate(constant).mean()) if constant else np.inf
-
-
-def _spread(design: Design, found: ScoredForm, folds: Sequence[Fold], residuals: Floats, anchor: Anchor) -> Spread:
-    judged = []
-    for fold in folds:
-        if not fold.factor:
-            continue
-        times_s = _fold_predictor(design, found, fold)(anchor)
-        left = np.clip(np.log(design.table.times_s[fold.held] / np.maximum(times_s, TINY_S)), -3, 3)
-        ranges = {
-            name: (float(values[fold.trained].min()), float(values[fold.trained].max()))
-            for name, values in design.table.factors.items()
-        }
-        points = {name: values[fold.held] for name, values in design.table.factors.items()}
-        again = polish(design, found.fit.form, fold.trained, found.strength, 6)
-        drawn = _resampled(design, replace(found, fit=again), fold.trained, _FOLD_RESAMPLES, 0)
-        members = [expression_of(design, one) for one in drawn]
-        away = disagreements(expression_of(design, again), members, points, design.table.codes[fold.held])
-        judged.append((left, np.sqrt((away**2).mean(axis=0)), beyond_range(ranges, points)[0]))
-    return Spread.calibrated(residuals, judged)
-
-
-def expression_of(design: Design, fit: ExponentFit) -> Expression:
-    """Turn a fitted form into an expression: constants in seconds, factors by name, terms without effect left out."""
-    form, constants = fit.form, fit.constants.copy()
-    terms, ratio = list[Term](), 0
-    for place, atoms in enumerate(form.terms):
-        products = [_product(design, atom) for atom in atoms]
-        scales = [_scale(design, atom) for atom in atoms]
-        constants[:, place] *= scales[0]
-        if len(atoms) > 1:
-            terms.append(Term(products[0], products[1], float(np.exp(form.log_ratios[ratio]) * scales[1] / scales[0])))
-            ratio += 1
-        else:
-            terms.append(Term(products[0]))
-    kept = [place for place in range(len(terms)) if constants[:, place].any()]
-    return Expression(
-        design.table.names, tuple(terms[place] for place in kept),
-        tuple(tuple(float(one) for one in own[kept]) for own in constants),
-        design.table.groups, design.table.time_name,
-    )  # fmt: skip
-
-
-def _product(design: Design, atom: Atom) -> Product:
-    powers = {
-        design.factors[factor].name: round(power, 6)
-        for factor, power in zip(atom.factors, atom.powers, strict=True)
-        if abs(power) >= 5e-7
-    }
-    key = design.shape_keys[atom.shape]
-    return Product(powers, None if key is None else (key[0], design.factors[key[1]].name))
-
-
-def _scale(design: Design, atom: Atom) -> float:
-    """What a constant is multiplied by where factors are no longer relative to their middles."""
-    powers = np.round(np.array(atom.powers), 6)
-    return float(np.exp(-(powers * np.log(design.middles[list(atom.factors)])).sum())) if len(powers) else 1.0
-
-
-def _intervals(design: Design, fit: ExponentFit, ensemble: Sequence[ExponentFit]) -> tuple[ExponentInterval, ...]:
-    found, place = list[ExponentInterval](), 0
-    vectors = np.stack([one.form.start for one in ensemble])
-    for number, term in enumerate(fit.form.terms):
-        for atom in term:
-            for factor, power in zip(atom.factors, atom.powers, strict=True):
-                low, high = np.quantile(vectors[:, place], [0.1, 0.9])
-                found.append(ExponentInterval(number, design.factors[factor].name, power, float(low), float(high)))
-                place += 1
-    return tuple(found)
+def _mean(judged: Sequence[HeldOut]) -> float:
+    return float(np.mean([one.error for one in judged]))
 
 
 def _doubts(fitted: FittedExpression) -> tuple[str, ...]:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cdmpp.errors import UsageError, some
-from cdmpp.expression.anchor import Anchor
-from cdmpp.expression.expression import Expression
+from cdmpp.expression.expression import TINY_S, Expression
+from cdmpp.expression.kriging import Kriging
 from cdmpp.expression.run_table import RunTable
 from cdmpp.expression.spread import Spread, beyond_range
 from cdmpp.platform.limits import shown
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.intp]
-TINY_S = 1e-300
-"""Times below this count as this, so that each has a logarithm."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,6 @@ class FittedExpression:
     ensemble: tuple[Expression, ...]
     """Fits to resampled runs, and other forms that do about as well."""
     exponents: tuple[ExponentInterval, ...]
-    anchor: Anchor
     spread: Spread
     error_inside: float
     """Mean absolute relative error on the runs that were fitted."""
@@ -81,6 +79,11 @@ class FittedExpression:
     strength: float
     """Strength of the regularisation, chosen by held-out rows."""
     warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def kriging(self) -> Kriging:
+        """Return what the runs near a point correct the expression by."""
+        return Kriging.of_fit(self.expression, self.table.factors, self.table.codes, self.table.times_s)
 
     @property
     def ranges(self) -> Mapping[str, tuple[float, float]]:
@@ -105,17 +108,15 @@ class FittedExpression:
         asked = self.points(points)
         times_s = self.times_s(asked)
         far, outside = beyond_range(self.ranges, asked.columns)
-        sigma = self.spread.sigma(np.sqrt((self.disagreements(asked) ** 2).mean(axis=0)), far)
+        left = self.kriging.at(asked.columns, asked.codes)[1]
+        sigma = self.spread.sigma(left, np.sqrt((self.disagreements(asked) ** 2).mean(axis=0)), far)
         low_s, high_s = self.spread.bounds(times_s, sigma)
         return RunPrediction(times_s, low_s, high_s, tuple(outside))
 
     def times_s(self, points: Points) -> Floats:
         """Return the predicted seconds of points."""
-        runs = self.table.factors, self.table.codes
-        residuals = np.log(self.table.times_s / np.maximum(self.expression.times_s(*runs), TINY_S))
-        return self.anchor.correct(
-            self.expression.times_s, (*runs, residuals), self.scaling, (points.columns, points.codes)
-        )
+        plain = np.maximum(self.expression.times_s(points.columns, points.codes), TINY_S)
+        return plain * np.exp(self.kriging.at(points.columns, points.codes)[0])
 
     def disagreements(self, points: Points) -> Floats:
         """Return logarithms of the times of the ensemble over those of the expression, shape ``(members, points)``."""

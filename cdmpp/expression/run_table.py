@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cdmpp.errors import DataError, UsageError, some
-from cdmpp.expression.columns import is_time, role_of, seconds_of
+from cdmpp.expression.columns import LAYERED, is_time, role_of, seconds_of
 from cdmpp.platform.limits import shown
 
 Floats = npt.NDArray[np.float64]
@@ -27,7 +27,10 @@ _ALL = ""
 
 @dataclass(frozen=True)
 class RunTable:
-    """A table of runs. All factors vary, all numbers are positive, and no row is missing a value."""
+    """A table of runs. All numbers are positive, and no row is missing a value.
+
+    All factors vary, but for sizes of layers, whose effect is known.
+    """
 
     factors: Mapping[str, Floats]
     """Name of a factor -> its value in each run, shape ``(rows,)``."""
@@ -66,6 +69,10 @@ class RunTable:
 
     def __len__(self) -> int:
         return len(self.times_s)
+
+    def at(self, rows: npt.NDArray[np.intp]) -> dict[str, Floats]:
+        """Return the values of the factors in some rows."""
+        return {name: values[rows] for name, values in self.factors.items()}
 
     def rows(self, kept: npt.NDArray[Any]) -> RunTable:
         """Return the table of some rows, by a mask or by places. A factor need not vary in it."""
@@ -112,6 +119,12 @@ class RunTable:
         labels = tuple("/".join(map(str, row)) for row in zip(*(columns[name] for name in groups), strict=True))
         for name in factors:
             if len(np.unique(found[name])) < 2:
+                if len(times_s) and role_of(name).name in (*LAYERED, "pp"):
+                    warnings.append(
+                        f"{name} is {found[name][0]:g} in all rows: how times depend on it is taken from what is known "
+                        "of layers and stages, not from these runs"
+                    )
+                    continue
                 value = f"is {found[name][0]:g} in all rows" if len(times_s) else "has no rows"
                 raise UsageError(f"factor {name} {value}: it says nothing of the time, leave it out or vary it")
         table = cls(found, times_s, tuple(groups), labels, time, ())

@@ -14,6 +14,9 @@ LEVEL = 0.8
 SIGMAS = 1.2815515655446004
 """Standard deviations of a normal distribution to each side that cover it."""
 
+_NEAR = (0.5, 3.0)
+"""Bounds of ``near``."""
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -25,38 +28,45 @@ class Spread:
     """Added for each factor of two beyond the range, over all factors."""
     scale: float = 1.0
     """Factor of what the ensemble disagrees by."""
+    near: float = 1.0
+    """Factor of the standard deviation that the runs near a point leave."""
 
-    def sigma(self, disagreement: Floats, beyond: Floats) -> Floats:
+    def sigma(self, left: Floats, disagreement: Floats, beyond: Floats) -> Floats:
         """Return the standard deviation at points.
 
         Args:
+            left: standard deviation that the runs near the points leave, shape ``(points,)``.
             disagreement: standard deviation of the logarithms of the ensemble, shape ``(points,)``.
             beyond: how far the points are outside of the range, in factors of two, shape ``(points,)``.
         """
-        return np.sqrt(self.noise**2 + (self.scale * disagreement) ** 2 + (self.by_doubling * beyond) ** 2)
+        return np.sqrt((self.near * left) ** 2 + (self.scale * disagreement) ** 2 + (self.by_doubling * beyond) ** 2)
 
     def bounds(self, times_s: Floats, sigma: Floats) -> tuple[Floats, Floats]:
         """Return the lower and the upper bound, which cover ``LEVEL`` of the runs."""
         return times_s * np.exp(-SIGMAS * sigma), times_s * np.exp(SIGMAS * sigma)
 
     @classmethod
-    def calibrated(cls, inside: Floats, folds: Sequence[tuple[Floats, Floats, Floats]]) -> Spread:
-        """Fit the spread to residuals.
+    def calibrated(
+        cls, inside: Sequence[tuple[Floats, Floats]], beyond: Sequence[tuple[Floats, Floats, Floats]]
+    ) -> Spread:
+        """Fit the spread to rows that were held out.
 
         Args:
-            inside: logarithmic residuals on rows within the range, which were not fitted.
-            folds: of each fold that extrapolates: residuals of its held-out rows, disagreement, and how far beyond
-                they are; each of shape ``(held,)``.
+            inside: of each random fold: logarithmic residuals of its rows, and the standard deviations that near runs
+                leave; each of shape ``(held,)``.
+            beyond: of each fold that extrapolates: the same two, and how far its rows are beyond the range.
         """
-        noise = max(float(np.quantile(np.abs(inside), LEVEL)) / SIGMAS, 1e-4)
-        if not folds:
-            return cls(noise, 0.2)
+        residuals, left = (np.concatenate(one) for one in zip(*inside, strict=True))
+        noise = max(float(np.quantile(np.abs(residuals), LEVEL)) / SIGMAS, 1e-4)
+        near = float(np.clip(np.quantile(np.abs(residuals) / left, LEVEL) / SIGMAS, *_NEAR))
+        if not beyond:
+            return cls(noise, 0.2, near=near)
         wanted = []
-        for residuals, disagreement, beyond in folds:
-            left = (np.abs(residuals) / SIGMAS) ** 2 - noise**2 - disagreement**2
-            needed = np.sqrt(np.maximum(left, 0.0)) / np.maximum(beyond, 0.25)
+        for found, deviation, steps in beyond:
+            more = (np.abs(found) / SIGMAS) ** 2 - (near * deviation) ** 2
+            needed = np.sqrt(np.maximum(more, 0.0)) / np.maximum(steps, 0.25)
             wanted.append(float(np.quantile(needed, LEVEL)))
-        return cls(noise, float(np.mean(wanted)))
+        return cls(noise, float(np.mean(wanted)), near=near)
 
 
 def beyond_range(

@@ -1,0 +1,108 @@
+"""Blend: all known terms at once, with constants that a prior keeps small where terms grow.
+
+Non-negative least squares of relative errors. The prior is on the share that a term would have of the time far outside
+of the range, at twice as many members of every group: of two terms that explain the runs alike, the one that grows less
+is preferred. Constants of groups are drawn to those of all groups together, each relative to its own times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cdmpp.expression.constants import nonnegative
+from cdmpp.expression.design import Design
+from cdmpp.expression.expression import Expression
+from cdmpp.expression.known_terms import KnownTerm, known_terms
+from cdmpp.expression.term import Term
+
+Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.intp]
+_STRENGTH = 1e-3
+"""Of the prior: on held-out rows of public tables any strength from 1e-5 to 1e-2 does alike."""
+_COMPUTED = 1e-2
+"""Strength of the prior on what a worker computes by itself, as a part of that on what is exchanged."""
+_FAR = 2.0
+"""How far outside of the range a share counts: so many times the largest group."""
+_LEAST_SHARE = 1e-3
+"""Terms that are nowhere this part of the time are left out."""
+
+
+@dataclass(frozen=True)
+class Blend:
+    """A blend knows the terms of a table and how strongly a prior holds their constants."""
+
+    design: Design
+    terms: tuple[KnownTerm, ...]
+    strength: float
+
+    @classmethod
+    def of(cls, design: Design, strength: float = _STRENGTH) -> Blend:
+        """Take the known terms that vary in the table, or are constant."""
+        known = known_terms(design.factors)
+        return cls(design, tuple(one for one in known if np.any(_values(design, one))), strength)
+
+    def refit(self, rows: Rows) -> Expression:
+        """Fit the constants to some rows of the table."""
+        design, table = self.design, self.design.table
+        times_s, codes = table.times_s[rows], table.codes[rows]
+        columns = np.column_stack([_values(design, one)[rows] for one in self.terms])
+        far = self._far(rows)
+        far = np.where(far > 0, far, 1.0)
+        typical = np.array([
+            np.exp(np.log(times_s[codes == group]).mean()) if (codes == group).any() else 1.0
+            for group in range(len(table.groups))
+        ])  # fmt: skip
+        shares = columns / far * (typical[codes] / times_s)[:, None]
+        prior = np.where([one.is_exchange for one in self.terms], 1.0, _COMPUTED) * self.strength
+        weights = self._weights(rows)
+        middle = _ridge(shares, weights, prior, np.zeros(len(prior)))
+        constants = []
+        for group, scale in enumerate(typical):
+            own = codes == group
+            found = _ridge(shares[own], weights[own], prior, middle) if len(typical) > 1 else middle
+            constants.append(found * scale / far)
+        return self._expression(np.array(constants), columns, times_s, codes)
+
+    def _weights(self, rows: Rows) -> Floats:
+        """Weight of each row: runs with many members count more, because predictions go on from them."""
+        found = np.zeros(len(rows))
+        counts = [one for one in self.design.factors if one.kind == "column" and one.role.is_count]
+        for factor in counts:
+            values = factor.values(self.design.table.factors)[rows]
+            found += values / values.max() / len(counts)
+        return found / found.mean() if counts else found + 1.0
+
+    def _far(self, rows: Rows) -> Floats:
+        """Value of each term at a point far outside of the range of some rows."""
+        point = {}
+        for factor in self.design.factors:
+            values = factor.values(self.design.table.factors)[rows]
+            count = factor.role.is_count
+            point[factor.name] = np.array([_FAR * values.max() if count else np.exp(np.log(values).mean())])
+        return np.array([one.product.values(point, 1)[0] for one in self.terms])
+
+    def _expression(self, constants: Floats, columns: Floats, times_s: Floats, codes: Rows) -> Expression:
+        largest = (constants[codes] * columns / times_s[:, None]).max(axis=0)
+        kept = np.flatnonzero(largest > _LEAST_SHARE)
+        return Expression(
+            self.design.table.names,
+            tuple(Term(self.terms[place].product) for place in kept),
+            tuple(tuple(float(one) for one in own[kept]) for own in constants),
+            self.design.table.groups,
+            self.design.table.time_name,
+        )
+
+
+def _ridge(shares: Floats, weights: Floats, prior: Floats, middle: Floats) -> Floats:
+    """Non-negative shares of terms whose sum is the time, drawn to ``middle``."""
+    held = np.diag(max(len(shares), 1) * prior)
+    weighted = shares * weights[:, None]
+    return nonnegative(weighted.T @ shares + held, weighted.sum(axis=0) + held @ middle)
+
+
+def _values(design: Design, one: KnownTerm) -> Floats:
+    factors = {factor.name: factor.values(design.table.factors) for factor in design.factors}
+    return one.product.values(factors, len(design.table))

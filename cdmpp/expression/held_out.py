@@ -1,0 +1,80 @@
+"""HeldOut: how well a form predicts rows that it was not fitted to, with the runs near them and without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from cdmpp.expression.design import Design
+from cdmpp.expression.expression import TINY_S, Expression
+from cdmpp.expression.folds import Fold
+from cdmpp.expression.kriging import Kriging
+from cdmpp.expression.spread import beyond_range
+
+Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.intp]
+_WORST = 2.0
+"""A larger relative error counts as this."""
+
+
+class Refittable(Protocol):
+    """A form of an expression, which can be fitted to any rows of its table."""
+
+    def refit(self, rows: Rows) -> Expression:
+        """Fit it to some rows."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The rows of a fold, predicted by a fit to the others."""
+
+    fold: Fold
+    plain: Floats
+    """Logarithm of measured over predicted time, by the expression alone."""
+    residuals: Floats
+    """The same, with the correction by near runs."""
+    sigma: Floats
+    """Standard deviation that near runs leave."""
+    beyond: Floats
+    """How far the rows are outside of the range of the others, in factors of two."""
+
+    @classmethod
+    def of(cls, design: Design, source: Refittable, fold: Fold) -> HeldOut:
+        """Fit without the rows of a fold and predict them."""
+        table, expression = design.table, source.refit(fold.trained)
+        known, columns, codes = table.at(fold.trained), table.at(fold.held), table.codes[fold.held]
+        kriging = Kriging.of_fit(expression, known, table.codes[fold.trained], table.times_s[fold.trained])
+        plain = np.log(table.times_s[fold.held] / np.maximum(expression.times_s(columns, codes), TINY_S))
+        residuals, sigma = kriging.at(columns, codes)
+        ranges = {name: (float(one.min()), float(one.max())) for name, one in known.items()}
+        plain = np.clip(plain, -5, 5)
+        return cls(fold, plain, plain - residuals, sigma, beyond_range(ranges, columns)[0])
+
+    @property
+    def error(self) -> float:
+        """Return the mean absolute relative error."""
+        return relative_error(self.residuals)
+
+    def constant_errors(self, design: Design) -> Floats:
+        """Return the relative errors of the middle time of the other runs of the group, shape ``(held,)`` or less."""
+        table, errors = design.table, [np.empty(0)]
+        for group in range(len(table.groups)):
+            known = table.times_s[self.fold.trained][table.codes[self.fold.trained] == group]
+            own = table.times_s[self.fold.held][table.codes[self.fold.held] == group]
+            if len(known) and len(own):
+                errors.append(np.abs(np.median(known) / own - 1))
+        return np.concatenate(errors)
+
+
+def relative_error(residuals: Floats) -> float:
+    """Return the mean absolute relative error of logarithmic residuals."""
+    return float(np.minimum(np.abs(np.expm1(-np.clip(residuals, -5, 5))), _WORST).mean())
+
+
+def held_out(design: Design, source: Refittable, folds: Sequence[Fold]) -> list[HeldOut]:
+    """Predict the rows of each fold by a fit to the others."""
+    return [HeldOut.of(design, source, fold) for fold in folds]
