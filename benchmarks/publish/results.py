@@ -104,6 +104,7 @@ OTHER_PAGES = {
     "networks": "predicted and measured times of whole networks",
     "new-devices": "what labels of a new device bring",
     "parameter-servers": "parameter servers and synchronies beside public measurements",
+    "partition": "networks cut over devices: speed-up, bounds, greedy and equal cuts beside",
     "peers": "plans judged a second, and their order, beside other projects",
     "plan-memory": "memory of small jobs on several ranks beside that of their plans",
     "plans": "parallel plans: the oracle beside public measurements and real runs",

@@ -16,6 +16,7 @@ PRINTED = {
     "trace": "with linear layers twice as fast",
     "new_device": "by the datasheet",
     "parameter_server": "async: ",
+    "partition": "delayed: 0.720 s a step",
 }
 
 
