@@ -31,8 +31,8 @@ GUIDES = [
     f"docs/{name}.md"
     for name in (
         "predicting", "networks", "framework-operators", "training-steps", "layers", "plans", "synchrony",
-        "parameter-servers", "partition", "traces", "collectives", "tuning", "training", "data", "measuring", "new-device",
-        "security",
+        "parameter-servers", "partition", "traces", "collectives", "tuning", "training", "data", "measuring",
+        "new-device", "security",
     )
 ]  # fmt: skip
 METHODS = sorted(f"docs/method/{path.name}" for path in (DOCS / "method").glob("*.md"))
