@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from benchmarks.synchrony.trainings import BATCH_CPU_S
 from cdmpp.steps.synchrony import Synchrony
 from cdmpp.synchrony.policies import SYNCHRONIES, synchrony_of
 from cdmpp.synchrony.processes.place import ServerPlace, WorkerPlace
@@ -27,9 +28,17 @@ POLICIES: dict[str, Synchrony] = {
     "async": synchrony_of("async"),
     "local:8": synchrony_of("local:8"),
     "adsp": SYNCHRONIES["adsp"](commits_per_check=4, check_s=6.0, least_s=1.0),  # type: ignore[call-arg]
+    "adsp, searched": SYNCHRONIES["adsp"](target_loss=1.5, check_s=4.0, least_s=0.5),  # type: ignore[call-arg]
+    "backup:1": synchrony_of("backup:1"),
+    "adacomm": SYNCHRONIES["adacomm"](every=8, check_s=4.0),  # type: ignore[call-arg]
+    "diloco": SYNCHRONIES["diloco"](every=4),  # type: ignore[call-arg]
+    "r2sp": synchrony_of("r2sp"),
 }
-"""ADSP with four commits in 6 s, at least 1 s apart, in place of periods of 60 s and 10 s: jobs here are short."""
-POLICY_S = 20.0
+"""Jobs here are short: ADSP has four commits in 6 s, at least 1 s apart, in place of periods of 60 s and 10 s, and is
+searched in periods of 4 s; AdaComm looks every 4 s in place of 60; DiLoCo averages every 4 batches in place of 500."""
+POLICY_S = 16.0
+UNEVEN_ALONE_S = 3.0
+"""Before and after each of those jobs its workers train so long without servers."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,15 @@ class Cell:
     every: int
     """Batches between two commits of a worker, which waits for nobody."""
     servers: int
+
+    @property
+    def name(self) -> str:
+        return "/".join(f"{value:g}" if isinstance(value, float) else str(value) for value in asdict(self).values())
+
+    @property
+    def about_batch_s(self) -> float:
+        """Seconds of a batch, about."""
+        return BATCH_CPU_S / self.share
 
     @property
     def worker_places(self) -> list[WorkerPlace]:
