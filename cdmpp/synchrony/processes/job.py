@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import pickle
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -18,19 +15,17 @@ from cdmpp.errors import CdmppError, UsageError
 from cdmpp.platform.limits import SEED, checked, numbers
 from cdmpp.steps.synchrony import Synchrony
 from cdmpp.synchrony.outcome import ServerShare, WorkerShare
-from cdmpp.synchrony.processes import namespaces, quota
+from cdmpp.synchrony.processes import namespaces
 from cdmpp.synchrony.processes.coordinator import Coordinator, Ledger, Pipes
+from cdmpp.synchrony.processes.crew import Crew, check_sendable, limits
 from cdmpp.synchrony.processes.place import ServerPlace, WorkerPlace, check_places
 from cdmpp.synchrony.processes.record import LossPoint, RunRecord, ServerRecord, WorkerRecord
 from cdmpp.synchrony.processes.server import serve
 from cdmpp.synchrony.processes.training import TrainFunction
-from cdmpp.synchrony.processes.wire import tell, told
+from cdmpp.synchrony.processes.wire import tell
 from cdmpp.synchrony.processes.worker import evaluate, work
 
-START_LIMIT_S = 300.0
-"""Seconds that a process may take to be ready, and a loss to be computed after the run."""
 _FLOAT_BYTES = 4
-_NO_MAIN = 'ended before it was ready: a script has to call `run` below `if __name__ == "__main__":`'
 
 
 @checked(seconds=numbers(0, 1e6, "seconds", above=True), seed=SEED, point_s=numbers(0.01, 1e6, "seconds"))
@@ -64,20 +59,10 @@ def run(
     """
     check_places(workers, servers)
     decisions = synchrony.decisions(len(workers))
-    try:
-        pickle.dumps(train)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise UsageError(
-            f"train cannot be given to other processes ({error}): expected a function of a module, or functools.partial"
-        ) from None
+    check_sendable("train", train)
     with ExitStack() as stack:
-        try:
-            shares = stack.enter_context(quota.quotas([one.cpu_share for one in workers]))
-            spots = _spots(stack, servers, workers)
-        except RuntimeError as error:
-            raise UsageError(
-                f"the limits of the job cannot be set here: {error}. Leave out cpu_share and mbit to run without limits"
-            ) from None
+        mbits = [*(one.mbit for one in servers), *(one.mbit for one in workers)]
+        shares, spots = stack.enter_context(limits([one.cpu_share for one in workers], mbits, fair=len(servers)))
         job = _Job(train, seed, list(workers), list(servers), spots)
         stack.callback(job.kill)
         job.start()
@@ -107,16 +92,6 @@ def run(
     )
 
 
-def _spots(
-    stack: ExitStack, servers: Sequence[ServerPlace], workers: Sequence[WorkerPlace]
-) -> Sequence[namespaces.Place | None]:
-    """Make a namespace for every process where any link has a rate: those of the servers, then those of the workers."""
-    rates = [*(one.mbit for one in servers), *(one.mbit for one in workers)]
-    if all(rate is None for rate in rates):
-        return [None for _ in rates]
-    return stack.enter_context(namespaces.links(rates, fair=len(servers)))
-
-
 @dataclass
 class _Job:
     """The processes of a job."""
@@ -129,11 +104,7 @@ class _Job:
     """Of the servers, then of the workers."""
 
     def __post_init__(self) -> None:
-        # Children of a server that has imported torch start at once, and share nothing with the caller's threads.
-        self._context = multiprocessing.get_context("forkserver")
-        # The optimizers of torch import its compiler with their first step, which takes seconds.
-        self._context.set_forkserver_preload([__name__, "torch._dynamo", self.train.__module__])
-        self._processes: list[Any] = []
+        self._crew = Crew("run", [__name__, self.train.__module__])
         self.worker_processes: list[Any] = []
         self.has_loss = False
         self.initial_loss = 0.0
@@ -146,20 +117,20 @@ class _Job:
         worker_ends = []
         for number, worker in enumerate(self.workers):
             spot = self.spots[len(self.servers) + number]
-            worker_ends.append(self._process(work, self.train, self.seed, number, count, spot, worker.core))
-            self.worker_processes.append(self._processes[-1])
-        ready = [self._told(end, f"worker {number}") for number, end in enumerate(worker_ends)]
+            worker_ends.append(self._crew.start(work, self.train, self.seed, number, count, spot, worker.core))
+            self.worker_processes.append(self._crew.processes[-1])
+        ready = [self._crew.told(end, f"worker {number}") for number, end in enumerate(worker_ends)]
         self._divide([one["count"] for one in ready], [one["shapes"] for one in ready])
         server_ends, thread_ends = [], []
         for number, place in enumerate(self.servers):
-            threads = [self._context.Pipe() for _ in self.workers]
-            end = self._process(serve, [theirs for _, theirs in threads], self.spots[number], place.core)
+            threads = [self._crew.pipe() for _ in self.workers]
+            end = self._crew.start(serve, [theirs for _, theirs in threads], self.spots[number], place.core)
             server_ends.append(end)
             thread_ends.append([ours for ours, _ in threads])
             for _, theirs in threads:
                 theirs.close()
         self.pipes = Pipes(worker_ends, server_ends, thread_ends)
-        addresses = [self._told(end, f"server {number}")["address"] for number, end in enumerate(server_ends)]
+        addresses = [self._crew.told(end, f"server {number}")["address"] for number, end in enumerate(server_ends)]
         self.has_loss = all(one["has_loss"] for one in ready)
         self.initial_loss = float(np.mean([one["loss"] for one in ready]))
         for number, end in enumerate(server_ends):
@@ -189,13 +160,13 @@ class _Job:
     def _share_parameters(self) -> None:
         for threads in self.pipes.threads:
             for worker, pipe in enumerate(threads):
-                self._told(pipe, f"a server, worker {worker}")
+                self._crew.told(pipe, f"a server, worker {worker}")
             tell(threads[0], do="set")
-            self._told(threads[0], "a server")
+            self._crew.told(threads[0], "a server")
             for pipe in threads:
                 tell(pipe, do="send")
         for number, end in enumerate(self.pipes.workers):
-            self._told(end, f"worker {number}")
+            self._crew.told(end, f"worker {number}")
 
     def held_out_losses(self, snapshots: Sequence[Sequence[bytes]]) -> tuple[list[float | None], tuple[str, ...]]:
         """Compute the loss of the parameters at each point, up to one where ``loss`` fails, and a warning if it does.
@@ -204,13 +175,13 @@ class _Job:
         """
         if not self.has_loss:
             return [], ()
-        end = self._process(evaluate, self.train, self.seed, len(self.workers))
+        end = self._crew.start(evaluate, self.train, self.seed, len(self.workers))
         found = list[float | None]()
         try:
             for parts in snapshots:
                 with suppress(ConnectionError):  # its last words are read below
                     end.send_bytes(b"".join(parts))
-                found.append(self._told(end, "loss()", "ended its process")["loss"])
+                found.append(self._crew.told(end, "loss()", "ended its process")["loss"])
         except CdmppError as error:
             missing = [None] * (len(snapshots) - len(found))
             warning = f"held-out losses are missing from point {len(found)} of {len(snapshots)} on: {error}"
@@ -221,31 +192,7 @@ class _Job:
 
     def kill(self) -> None:
         """End all processes."""
-        for process in self._processes:
-            process.kill()
-        for process in self._processes:
-            process.join()
-        self._processes.clear()
-
-    def _process(self, target: Callable[..., None], *given: Any) -> Connection:
-        ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=target, args=(theirs, *given), daemon=True)
-        process.start()
-        theirs.close()
-        self._processes.append(process)
-        return ours
-
-    def _told(self, pipe: Connection, name: str, ended: str = _NO_MAIN) -> dict[str, Any]:
-        """Wait for a message of a process that is being started; ``ended``: what is said of one that is gone."""
-        begin_s = time.monotonic()
-        with suppress(EOFError, ConnectionError):
-            if not pipe.poll(START_LIMIT_S):
-                raise CdmppError(f"{name} has not answered for {time.monotonic() - begin_s:.0f} s")
-            message = told(pipe)
-            if "error" in message:
-                raise CdmppError(f"{name} failed:\n{message['error']}")
-            return message
-        raise CdmppError(f"{name} {ended}")
+        self._crew.kill()
 
 
 def _worker_record(place: WorkerPlace, ledger: Ledger, count: int) -> WorkerRecord:

@@ -18,7 +18,7 @@ import torch
 from cdmpp.errors import CdmppError, UsageError
 from cdmpp.synchrony import run
 from cdmpp.synchrony.policies import synchrony_of
-from cdmpp.synchrony.processes import job
+from cdmpp.synchrony.processes.crew import Crew
 from cdmpp.synchrony.processes.place import ServerPlace, WorkerPlace
 from cdmpp.synchrony.processes.record import load_record
 from cdmpp.synchrony.processes.worker import work
@@ -166,8 +166,8 @@ def test_too_many_processes_are_refused_before_any_starts(monkeypatch):
 
 def test_servers_start_only_for_parameters_that_are_there(monkeypatch):
     started = list[object]()
-    begin = job._Job._process
-    monkeypatch.setattr(job._Job, "_process", lambda self, *given: started.append(given[0]) or begin(self, *given))
+    begin = Crew.start
+    monkeypatch.setattr(Crew, "start", lambda self, *given: started.append(given[0]) or begin(self, *given))
     with pytest.raises(UsageError, match="6 servers for 5 parameters"):
         run(toy.train, synchrony_of("bsp"), [ANY], [ServerPlace()] * 6)
     assert started == [work]
