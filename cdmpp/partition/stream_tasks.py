@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from cdmpp.partition.chain import Chain
 from cdmpp.partition.devices import pair_link
+from cdmpp.partition.stream import Stream
 from cdmpp.simulate.flow import Flow
 from cdmpp.simulate.key import Key
 from cdmpp.simulate.task import Task
@@ -72,8 +73,8 @@ class StreamTasks:
         return self.chain.problem.schedule.passes_side_by_side
 
     @property
-    def _step(self) -> int:
-        return self.chain.problem.micro_batches
+    def _stream(self) -> Stream:
+        return Stream(self.chain.problem.schedule, self.chain.problem.micro_batches, self.count)
 
     def worker(self, stage: int, number: int, kind: str) -> Worker:
         """Return the worker that runs a pass of a micro-batch, or the update with its gradient."""
@@ -92,14 +93,9 @@ class StreamTasks:
 
     def actions(self, stage: int) -> Iterator[Action]:
         """List the passes of a stage, those of each replica in its order."""
-        problem, part = self.chain.problem, self.chain.parts[stage]
-        schedule, many = problem.schedule, part.replicas
-        ranks = problem.ranks(self.chain.devices_after[stage], many)
-        each = self._step if schedule.flushes else self.count
-        for begin in range(0, self.count, each):
-            for replica in range(many):
-                for one in schedule.actions(0, ranks, len(range(replica, each, many))):
-                    yield Action(stage, one.kind, begin + replica + many * one.micro_batch)
+        replicas = self.chain.parts[stage].replicas
+        ranks = self.chain.problem.ranks(self.chain.devices_after[stage], replicas)
+        return self._stream.actions(stage, ranks, replicas)
 
     def tasks(self) -> list[Task]:
         """Return all tasks."""
@@ -137,12 +133,8 @@ class StreamTasks:
         before = number - self.chain.costs[stage].live * self.chain.parts[stage].replicas
         return StreamKey(UPDATE, stage, self._lasts(stage, before)[-1])
 
-    def _lasts(self, stage: int, number: int) -> list[int]:
-        """Last micro-batch of each replica of those whose gradients go into one update with that of a micro-batch."""
-        many = self.chain.parts[stage].replicas
-        each = many if self.chain.problem.schedule.updates_each else self._step
-        begin = number - number % each
-        return list(range(begin, min(begin + each, self.count)))[-many:]
+    def _lasts(self, stage: int, number: int) -> Sequence[int]:
+        return self._stream.lasts(number, self.chain.parts[stage].replicas)
 
     def _update(self, key: StreamKey, lasts: Sequence[int]) -> Task:
         workers = tuple(self.worker(key.stage, one, BACKWARD) for one in lasts)
