@@ -1,0 +1,136 @@
+"""Measure real runs of stages on this machine, one after another; what is there already is kept. Two cores, idle.
+
+python -m benchmarks.partition.measure link           # messages between two processes, over gloo
+python -m benchmarks.partition.measure layers         # each layer of both networks by itself, on one core
+python -m benchmarks.partition.measure runs [--only cnn]
+
+    --only TEXT   runs with this text in their name
+    --into FILE   default docs/measured/runs/partition.json
+
+Every run of a seed trains on the same examples in the same order, and as many of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from benchmarks.partition.peers import data_parallel, messages, profiled
+from benchmarks.partition.profile import chain_of
+from benchmarks.partition.tasks import SEEDS, TRAININGS, accuracy
+from cdmpp.collectives.interconnect import AlphaBeta
+from cdmpp.partition import train
+from cdmpp.partition.processes.record import KINDS
+from cdmpp.platform.files import read_json, write_json
+from cdmpp.synchrony.processes.crew import Crew
+from cdmpp.synchrony.processes.place import WorkerPlace
+
+RUNS = Path(__file__).parents[2] / "docs" / "measured" / "runs" / "partition.json"
+STAGES = 2
+METHODS: dict[str, tuple[str, int, int]] = {
+    "one device": ("sequential", 1, 1),
+    "data parallel": ("", 2, 1),
+    "sequential": ("sequential", 2, 4),
+    "gpipe": ("gpipe", 2, 4),
+    "1f1b": ("1f1b", 2, 4),
+    "2bw": ("2bw", 2, 4),
+    "pipedream": ("pipedream", 2, 1),
+    "delayed": ("delayed", 2, 1),
+    "side-by-side": ("side-by-side", 1, 1),
+}
+"""Schedule, stages and micro-batches of a step. Side by side one stage has both cores."""
+POINTS = 8
+"""Points of the held-out accuracy after the first one."""
+Measured = Iterator[tuple[str, Callable[[], dict[str, Any]]]]
+
+
+def runs(path: Path = RUNS) -> dict[str, dict[str, Any]]:
+    """What was measured, by name."""
+    return read_json(path) if path.exists() else {}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("link", "layers", "runs"))
+    parser.add_argument("--only", default="", help="runs with this text in their name")
+    parser.add_argument("--into", type=Path, default=RUNS, help="file of the runs")
+    asked = parser.parse_args()
+    asked.into.parent.mkdir(parents=True, exist_ok=True)
+    found = runs(asked.into)
+    for name, measure in {"link": _link, "layers": _layers, "runs": lambda: _runs(found)}[asked.part]():
+        if asked.only in name and name not in found:
+            begin_s = time.perf_counter()
+            found[name] = measure()
+            write_json(asked.into, found)
+            print(f"{name}: {time.perf_counter() - begin_s:.1f} s, step {found[name].get('step_s')}", flush=True)
+    return 0
+
+
+def together(target: Callable[..., None], count: int, *given: Any) -> list[dict[str, Any]]:
+    """What processes say that run a function at the same time, each on its core."""
+    with ExitStack() as stack:
+        meeting = stack.enter_context(tempfile.TemporaryDirectory())
+        crew = Crew("main", [target.__module__])
+        stack.callback(crew.kill)
+        pipes = [crew.start(target, number, count, f"{meeting}/store", *given) for number in range(count)]
+        return [crew.told(pipe, f"process {number}") for number, pipe in enumerate(pipes)]
+
+
+def _link() -> Measured:
+    yield "link", lambda: together(messages, STAGES)[0]
+
+
+def _layers() -> Measured:
+    for network, training in TRAININGS.items():
+        for micro_batches in (1, 4):
+            size = training.examples // micro_batches
+            yield f"layers/{network}/{micro_batches}", lambda n=network, s=size: together(profiled, 1, n, s)[0]
+            yield (
+                f"layers of two/{network}/{micro_batches}",
+                lambda n=network, s=size: together(profiled, STAGES, n, s)[0],
+            )
+
+
+def cuts_of(found: dict[str, dict[str, Any]], network: str, micro_batches: int) -> tuple[int, ...]:
+    """Where the planner's costs say that the slowest of two stages is fastest."""
+    measured, link = found[f"layers/{network}/{micro_batches}"], AlphaBeta(**found["link"]["fit"])
+    every = [(cut,) for cut in range(1, len(measured["forward_s"]))]
+    return min(every, key=lambda cuts: chain_of(measured, cuts, "pipedream", 1, link).slowest_s)
+
+
+def _runs(found: dict[str, dict[str, Any]]) -> Measured:
+    for seed in SEEDS:
+        for network in TRAININGS:
+            for method in METHODS:
+                yield f"{network}/{method}/{seed}", lambda n=network, m=method, s=seed: _run(found, n, m, s)
+
+
+def _run(found: dict[str, dict[str, Any]], network: str, method: str, seed: int) -> dict[str, Any]:
+    training, (schedule, stages, micro_batches) = TRAININGS[network], METHODS[method]
+    if not schedule:
+        return {**together(data_parallel, STAGES, network, seed)[0], "network": network, "method": method, "seed": seed}
+    cuts = cuts_of(found, network, micro_batches) if stages > 1 else ()
+    record = train(
+        training.build, list(cuts), schedule, training.data_of(seed, training.examples), training.loss,
+        training.optimizer, training.steps, micro_batches, seed, held_out=training.held_out_of(seed), score=accuracy,
+        held_out_every=training.steps // POINTS, warm_up=training.warm_up,
+        places=[WorkerPlace(core=stage if method != "side-by-side" else None) for stage in range(stages)],
+    ).record  # fmt: skip
+    return {
+        "network": network, "method": method, "seed": seed, "cuts": list(cuts), "step_s": record.step_s,
+        "micro_batches": micro_batches, "stash_bytes": [one.stash_bytes for one in record.stages],
+        "live": [one.live for one in record.stages], "staleness": [one.staleness for one in record.stages],
+        "weight_bytes": [one.versions * one.parameter_bytes for one in record.stages],
+        "seconds": [{kind: record.mean_s(stage, kind) for kind in KINDS} for stage in range(stages)],
+        "held_out": [[one.samples, one.loss, one.score] for one in record.held_out],
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
