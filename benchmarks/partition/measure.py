@@ -21,8 +21,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from benchmarks.partition.layer_profile import chain_of
 from benchmarks.partition.peers import data_parallel, messages, profiled
-from benchmarks.partition.profile import chain_of
 from benchmarks.partition.tasks import SEEDS, TRAININGS, accuracy
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.partition import train

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from benchmarks.partition.profile import profile
+from benchmarks.partition.layer_profile import profile
 from benchmarks.partition.tasks import TRAININGS, accuracy
 from cdmpp.partition.processes.messages import BACKWARD_TAG, FORWARD_TAG, Inbox, Outbox
 from cdmpp.synchrony.processes.child import begin
@@ -53,7 +53,10 @@ def messages(pipe: Connection, rank: int, count: int, meeting: str) -> None:
     weights = 1 / np.array(medians)
     matrix = np.stack([np.ones(len(_SIZES)), np.array(_SIZES, float)], 1)
     alpha_s, beta_s = np.linalg.lstsq(matrix * weights[:, None], np.ones(len(_SIZES)), rcond=None)[0]
-    fit = {"alpha_s": max(0.0, float(alpha_s)) / 2, "beta_s": max(0.0, float(beta_s))}  # a message has both ends' starts
+    fit = {
+        "alpha_s": max(0.0, float(alpha_s)) / 2,
+        "beta_s": max(0.0, float(beta_s)),
+    }  # a message has both ends' starts
     tell(pipe, fit=fit, sizes=_SIZES, seconds=medians)
     os._exit(0)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import zip_longest
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np

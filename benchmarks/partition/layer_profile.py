@@ -24,7 +24,10 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def profile(
-    model: nn.Sequential, loss: Loss, optimizer: Callable[..., torch.optim.Optimizer], inputs: torch.Tensor,
+    model: nn.Sequential,
+    loss: Loss,
+    optimizer: Callable[..., torch.optim.Optimizer],
+    inputs: torch.Tensor,
     targets: torch.Tensor,
 ) -> dict[str, Any]:
     """Train on one batch over and over, layer by layer; the median seconds of each layer, and the bytes it saves.
