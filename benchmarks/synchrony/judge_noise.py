@@ -61,7 +61,10 @@ def tables(runs: Runs, commands: Sequence[str]) -> list[dict[str, Any]]:
     if not batches:
         return []
     host = runs["host"]
-    others = [run["other_programs"] for run in runs.values() if "other_programs" in run]
+    quiet, busy = (
+        [run["other_programs"] for name, run in runs.items() if name.startswith(parts)]
+        for parts in (("grid/", "policies/"), "again/")
+    )
     around = (
         f"All on one host: {host['model name']}, family {host['cpu family']}, model {host['model']}, {host['cores']} "
         f"virtual cores, Linux {host['kernel']}. Workers share one core, servers and the process that decides the "
@@ -69,8 +72,10 @@ def tables(runs: Runs, commands: Sequence[str]) -> list[dict[str, Any]]:
         f"minute later, 6.2 ms. So each batch trains, about 10 ms, and then counts until it has had "
         f"{1e3 * BATCH_CPU_S:.0f} ms of the CPU: it lasts that long divided by the share. Before this was seen, 29 "
         "jobs had been measured without it; within one job their batches were up to 22 % slower or 16 % faster than "
-        "right before and after it, and no figure here uses them. Other programs took "
-        f"{np.mean(others):.1%} of one core on average and {np.max(others):.0%} in the worst run. Of links, one queue "
+        "right before and after it, and no figure here uses them. Other programs were stopped and took "
+        f"{np.mean(quiet):.1%} of one core on average, {np.max(quiet):.0%} in the worst run"
+        + (f"; in the second runs of the grid they were not, and took {np.mean(busy):.1f} cores" if busy else "")
+        + ". Of links, one queue "
         "for all workers was tried before classes (htb), and classes with buckets of 32 KB before those of 4 KB: both "
         "were left because pushes of several workers did not share a link equally, after jobs measured with them had "
         "been seen. Below, the seconds of a batch of the same workers without servers, before and after each job, and "

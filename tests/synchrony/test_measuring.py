@@ -10,6 +10,7 @@ import time
 import pytest
 
 from benchmarks.synchrony.framed import Framed, means
+from benchmarks.synchrony.judge_noise import batch_rows, repeat_rows
 from benchmarks.synchrony.other_programs import cpu_seconds, taken
 from benchmarks.synchrony.trainings import BATCH_CPU_S, TRAININGS
 from cdmpp.collectives.interconnect import AlphaBeta
@@ -64,3 +65,14 @@ def test_a_batch_takes_its_cpu_time(name):
     begin_s = time.process_time()
     training.batch()
     assert BATCH_CPU_S <= time.process_time() - begin_s < 3 * BATCH_CPU_S
+
+
+def test_noise_of_planted_runs():
+    cell = {"network": "cnn", "workers": 2, "share": 0.2, "mbit": 50.0, "every": 1, "servers": 1}
+    runs = {
+        "grid/x": {"cell": cell, "samples_per_s": 90.0, "batch_before_s": [0.1, 0.1], "batch_after_s": [0.1, 0.1]},
+        "again/x": {"cell": cell, "samples_per_s": 110.0, "batch_before_s": [0.3, 0.3], "batch_after_s": [0.3, 0.3]},
+        "grid/y": {"cell": cell, "samples_per_s": 1.0, "batch_before_s": [0.2, 0.2], "batch_after_s": [0.2, 0.2]},
+    }
+    assert batch_rows(runs) == [["cnn", "0.2", "2", "3", "200.0", "33.3", "50.0"]]
+    assert repeat_rows(runs) == [[part, "1", "20.0", "20.0", "20.0", "10.0"] for part in ("2", "all")]
