@@ -6,8 +6,10 @@ What can be cut may be a sequence, or any set of states of which some lie within
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 _CLOSE = 1e-9
@@ -47,18 +49,55 @@ def balanced(until_s: Sequence[float], cut_s: Sequence[float], parts: int) -> tu
     """
     at, cut = np.asarray(until_s, np.float64), np.asarray(cut_s, np.float64).copy()
     cut[0] = cut[-1] = 0.0
-    length = at[None, :] - at[:, None] + cut[None, :] + cut[:, None]
-    length[np.tril_indices(len(at))] = np.inf
-    longest = length[:, -1]
+    lengths = _Lengths.up_to(_even_s(at, cut, parts), at, cut)
+    longest = lengths.to_end
     for _ in range(parts - 1):
-        longest, _ = extended(longest, length, np.maximum)
-    square = np.where(length <= longest[0] * (1 + _CLOSE), length, np.inf) ** 2
-    best, steps = square[:, -1], list[NDArray[np.int64]]()
+        longest = np.maximum(lengths.each, lengths.behind(longest)).min(axis=1)
+    lengths = _Lengths.up_to(float(longest[0]), at, cut)
+    square, rows = lengths.each**2, np.arange(len(at))
+    best, steps = lengths.to_end**2, list[NDArray[np.int64]]()
     for _ in range(parts - 1):
-        best, ends = extended(best, square, np.add)
-        steps.append(ends)
+        total = square + lengths.behind(best)
+        steps.append(total.argmin(axis=1))
+        best = total[rows, steps[-1]]
     found, place = list[int](), 0
     for ends in reversed(steps):
-        place = int(ends[place])
+        place += int(ends[place]) + 1
         found.append(place)
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Lengths:
+    """Seconds of the parts of a sequence that are no longer than a bound: few where parts are many."""
+
+    each: Floats
+    """(places, most): a row a begin, the first column ends one place behind it; infinite where a part is too long."""
+    to_end: Floats
+    """(places,): of the parts that go to the end."""
+
+    def behind(self, values: Floats) -> Floats:
+        """Return the values of the places at which the parts of ``each`` end; infinite behind the end."""
+        most = self.each.shape[1]
+        return sliding_window_view(np.concatenate([values[1:], np.full(most, np.inf)]), most)
+
+    @classmethod
+    def up_to(cls, bound_s: float, at: Floats, cut: Floats) -> _Lengths:
+        """List the parts of at most ``bound_s``, and those that are longer by rounding alone."""
+        length = at[None, :] - at[:, None] + cut[None, :] + cut[:, None]
+        length[np.tril_indices(len(at))] = np.inf
+        length[length > bound_s * (1 + _CLOSE)] = np.inf
+        begins, ends = np.nonzero(np.isfinite(length))
+        each = np.full((len(at), int((ends - begins).max(initial=1))), np.inf)
+        each[begins, ends - begins - 1] = length[begins, ends]
+        return cls(each, length[:, -1])
+
+
+def _even_s(at: Floats, cut: Floats, parts: int) -> float:
+    """Seconds of the longest part where cuts are as even as can be: the best choice has none that is longer."""
+    last, numbers = len(at) - 1, np.arange(1, parts)
+    chosen = np.searchsorted(at, at[0] + (at[-1] - at[0]) * numbers / parts)
+    chosen = np.maximum.accumulate(np.maximum(chosen, numbers) - numbers) + numbers
+    ends = np.concatenate([[0], np.minimum(chosen, last - parts + numbers), [last]])
+    found: float = (at[ends[1:]] - at[ends[:-1]] + cut[ends[1:]] + cut[ends[:-1]]).max()
+    return found

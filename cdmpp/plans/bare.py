@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
+from cdmpp.steps.derived import derived
 from cdmpp.steps.step_graph import Op, RankGraph
 
 
 def bare(rank: RankGraph) -> RankGraph:
     """Return rank 0 with ops that do nothing: of them exchanges depend on the phases alone."""
-    return replace(rank, rank=0, ops=tuple(map(bare_op, rank.ops)), start_s=0.0)
+    return derived(rank, rank=0, ops=tuple(map(bare_op, rank.ops)), start_s=0.0)
 
 
 def bare_op(op: Op) -> Op:

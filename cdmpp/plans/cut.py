@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from heapq import heappop, heappush
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,7 @@ from cdmpp.plans.bare import bare_op
 from cdmpp.plans.cut_places import CutPlaces
 from cdmpp.plans.stage_modules import Span, StageModules, backward_of
 from cdmpp.plans.stages import Stage
+from cdmpp.steps.derived import derived
 from cdmpp.steps.exchange import START
 from cdmpp.steps.step_graph import Gradient, Op, RankGraph
 from cdmpp.steps.transforms.edit import moved_op
@@ -71,12 +74,20 @@ class Cut:
         """Stage of each op; -1: an update, or a sum of gradients over stages that all hold the parameter."""
         owners = self.on.owner_places
         found = np.where(owners < 0, -1, np.searchsorted(self.cuts, owners, side="right"))
-        made = {one.ready_after for one in self.on.rank.gradients}
-        for place in sorted(self.on.sums):
-            if (own := int(found[place])) >= 0:
-                parts = {int(found[one]) for one in self.on.rank.ops[place].inputs} - {-1}
-                is_shared = place in made and len(parts) > 1
-                found[place] = -1 if is_shared else max(own, min(parts, default=own))
+        readers, sources = self.on.columns.reads
+        is_odd = self.on.is_sum[readers] & (found[readers] != found[sources])
+        waiting, seen = sorted({*readers[is_odd].tolist()}), set[int]()
+        while waiting:  # in order, since a sum may read another one
+            place = heappop(waiting)
+            if place in seen or (own := int(found[place])) < 0:
+                continue
+            seen.add(place)
+            parts = {int(found[one]) for one in self.on.rank.ops[place].inputs} - {-1}
+            is_shared = place in self.on.made and len(parts) > 1
+            found[place] = new = -1 if is_shared else max(own, min(parts, default=own))
+            if new != own:
+                for reader in self.on.sum_readers.get(place, ()):
+                    heappush(waiting, reader)
         return found
 
     @cached_property
@@ -99,16 +110,23 @@ class Cut:
     @cached_property
     def places(self) -> tuple[NDArray[np.int64], ...]:
         """Places that the ops of each stage have in the whole rank."""
-        return tuple(np.flatnonzero((self.of == number) | self.on.columns.is_update) for number in range(self.count))
+        updates = np.flatnonzero(self.on.columns.is_update)
+        return tuple([np.sort(np.concatenate([own, updates])) for own in self.own_places])
+
+    @cached_property
+    def own_places(self) -> tuple[NDArray[np.int64], ...]:
+        """Places in the whole rank of the ops of each stage that no other one has."""
+        order = np.argsort(self.of, kind="stable")
+        bounds = np.searchsorted(self.of[order], np.arange(self.count + 1))
+        return tuple([order[begin:end] for begin, end in pairwise(bounds.tolist())])
 
     @cached_property
     def local(self) -> NDArray[np.int64]:
         """Place of each op among those of its stage; -1 where it is on several."""
-        found = np.full(len(self.of), -1)
-        for number, places in enumerate(self.places):
-            is_own = self.of[places] == number
-            found[places[is_own]] = np.flatnonzero(is_own)
-        return found
+        found, updates = np.full(len(self.of), -1), np.cumsum(self.on.columns.is_update)
+        for places in self.own_places:
+            found[places] = np.arange(len(places))
+        return np.where(found < 0, -1, found + updates)
 
     @cached_property
     def _local(self) -> list[int]:
@@ -146,15 +164,19 @@ class Cut:
 
     def sent_bytes(self, number: int) -> tuple[int, ...]:
         """Return the bytes of each tensor that a stage sends to the next one."""
-        return tuple(size for size, _ in self._tensors(number))
+        return self._tensors(number, is_gradient=False)
 
     def returned_bytes(self, number: int) -> tuple[int, ...]:
         """Return the bytes of each gradient that a stage sends to the one before."""
-        return tuple(size for size, has_gradient in self._tensors(number - 1) if has_gradient)
+        return self._tensors(number - 1, is_gradient=True)
 
-    def _tensors(self, number: int) -> tuple[tuple[int, bool], ...]:
-        """Bytes of each tensor between stage ``number`` and the next, and whether it has a gradient."""
-        return self.on.crossing(self.cuts[number]) if 0 <= number < len(self.cuts) else ()
+    def _tensors(self, number: int, is_gradient: bool) -> tuple[int, ...]:
+        """Bytes of each tensor between stage ``number`` and the next, or only of those that have a gradient."""
+        if not 0 <= number < len(self.cuts):
+            return ()
+        (sizes,), are_trained = self.on.crossing(self.cuts[number])
+        pairs = zip(sizes.tolist(), are_trained, strict=True)
+        return tuple(size for size, is_trained in pairs if is_trained or not is_gradient)
 
     def outputs(self, number: int) -> tuple[int, ...]:
         """Return the places in a stage of the ops whose results leave it.
@@ -184,7 +206,7 @@ class Cut:
     def _stage(self, number: int) -> Stage:
         share, new = self.shares[number], self._new(number)
         ops = (
-            replace(op, duration_s=share * op.duration_s) if op.phase == "update" else op
+            derived(op, duration_s=share * op.duration_s) if op.phase == "update" else op
             for op in (moved_op(self.on.rank.ops[old], new) for old in new)
         )
         return Stage(
@@ -199,14 +221,14 @@ class Cut:
             for one in self.gradients[number]
         ]
         gradients = (
-            replace(one, ready_after=self.ready(one, number), readers=own)
+            derived(one, ready_after=self.ready(one, number), readers=own)
             for one, own in zip(self.gradients[number], readers, strict=True)
         )
         modules = (
-            replace(part, forward=forward, backward=backward, in_backward=reached)
+            derived(part, forward=forward, backward=backward, in_backward=reached)
             for part, forward, backward, reached in self.modules[number]
         )
-        return replace(
+        return derived(
             self.on.rank, ops=ops, gradients=tuple(gradients), modules=tuple(modules), buffers=self.buffers(number)
         )
 
@@ -230,7 +252,7 @@ class Cut:
         buffers, rank = self.on.rank.buffers, self.on.rank
         if not buffers:
             return ()
-        norms = [self.at(place) for place in self.on.forward if rank.ops[place].kind == "norm"]
+        norms = [self.at(place) for place in self.on.norms]
         each, rest = divmod(len(buffers), len(norms) or 1)
         if rest or not norms:
             return buffers if number == 0 else ()

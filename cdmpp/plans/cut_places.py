@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from cdmpp.errors import CdmppError, some
 from cdmpp.plans.op_columns import OpColumns
-from cdmpp.steps.step_graph import Op, RankGraph
+from cdmpp.steps.step_graph import Gradient, Op, RankGraph
 
 WRAPPED = "inner."
 """Prefix of the names of a model that is kept inside a module of this package, as for its loss."""
@@ -98,6 +99,13 @@ class CutPlaces:
         return frozenset(found)
 
     @cached_property
+    def is_sum(self) -> NDArray[np.bool_]:
+        """Return which ops are ``sums``."""
+        found = np.zeros(len(self.rank.ops), np.bool_)
+        found[list(self.sums)] = True
+        return found
+
+    @cached_property
     def trained(self) -> frozenset[int]:
         """Places of the ops of the forward pass whose results have gradients."""
         pairs = zip(self.rank.ops, self.owners, strict=True)
@@ -120,17 +128,61 @@ class CutPlaces:
         sources, lasts = np.array([*self.last_readers.items()], np.int64).reshape(-1, 2).T
         return sources, lasts
 
-    @cached_property
-    def _crossing_at(self) -> dict[int, tuple[tuple[int, bool], ...]]:
-        return {}
+    def crossing(self, cut: int, sizes: NDArray[np.int64] | None = None) -> tuple[NDArray[np.int64], list[bool]]:
+        """Return the bytes of each tensor that is sent over a cut, and which have a gradient.
 
-    def crossing(self, cut: int) -> tuple[tuple[int, bool], ...]:
-        """List the bytes of each tensor that is sent over a cut, and whether it has a gradient."""
-        if cut not in self._crossing_at:
-            own = [(result_bytes(self.rank.ops[one]), one in self.trained) for one in self.tensors(cut)]
-            sent = tuple(pair for pair in own if pair[0])
-            self._crossing_at[cut] = sent or ((1, any(trained for _, trained in own)),)
-        return self._crossing_at[cut]
+        Args:
+            cut: place of an op of the forward pass.
+            sizes: (micro-batches, ops) bytes of results, of micro-batches that run the same ops; None: those of the
+                rank, as the only row.
+
+        Returns:
+            (micro-batches, tensors) bytes.
+        """
+        sizes = self.result_bytes[np.newaxis] if sizes is None else sizes
+        own = self.tensors(cut)
+        sent, are_trained = sizes[:, list(own)], [one in self.trained for one in own]
+        is_known = (sent > 0).any(axis=0)
+        if not is_known.any():
+            return np.ones((len(sizes), 1), np.int64), [any(are_trained)]
+        return sent[:, is_known], [trained for trained, known in zip(are_trained, is_known, strict=True) if known]
+
+    @cached_property
+    def result_bytes(self) -> NDArray[np.int64]:
+        """Return the bytes of what each op hands on."""
+        return np.array([result_bytes(op) for op in self.rank.ops], np.int64)
+
+    @cached_property
+    def sum_readers(self) -> dict[int, list[int]]:
+        """Map each op to those of ``sums`` that read it."""
+        found = dict[int, list[int]]()
+        for place in sorted(self.sums):
+            for one in self.rank.ops[place].inputs:
+                found.setdefault(one, []).append(place)
+        return found
+
+    @cached_property
+    def made(self) -> frozenset[int]:
+        """Places of the ops after which a gradient is there."""
+        return frozenset(one.ready_after for one in self.rank.gradients)
+
+    @cached_property
+    def norms(self) -> tuple[int, ...]:
+        """Places of the norms of the forward pass."""
+        return tuple(place for place in self.forward if self.rank.ops[place].kind == "norm")
+
+    @cached_property
+    def members(self) -> Mapping[str, list[Gradient]]:
+        """Map each module to its trained parameters; those of no other one are the root's."""
+        kept = {one.name: one.is_kept for one in self.rank.modules}
+        roots = [name for name, is_kept in kept.items() if is_kept]
+        found: dict[str, list[Gradient]] = {name: [] for name in kept}
+        for one in self.rank.gradients:
+            parts = one.name.split(".")
+            inside = {".".join(parts[:count]) for count in range(1, len(parts) + 1)} & kept.keys()
+            for name in [name for name in inside if not kept[name]] or roots:
+                found[name].append(one)
+        return found
 
     @cached_property
     def _crossing(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -167,21 +219,27 @@ class CutPlaces:
         Raises:
             CdmppError: the model has too few layers.
         """
+        found = next((own for own in self._between if len(own) >= stages - 1), None)
+        if found is None:
+            most = len(self._between[-1])
+            raise CdmppError(
+                f"pipeline: {stages} stages of a model that can be cut at {most} places: expected at most "
+                f"{most + 1} stages"
+            )
+        return found
+
+    @cached_property
+    def _between(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Places between modules, and between layers."""
         parts = [one for one in self.rank.modules if not one.is_kept]
         inside = [
             next((part.name for part in parts if part.forward[0] <= place <= part.forward[1]), place)
             for place in self.layers
         ]
-        found = list[int]()
-        for wanted in (inside, self.layers):
-            pairs = zip(self.layers, self.layers[1:], wanted, wanted[1:], strict=False)
-            found = [self._best(before, after) for before, after, a, b in pairs if a != b]
-            if len(found) >= stages - 1:
-                return tuple(found)
-        raise CdmppError(
-            f"pipeline: {stages} stages of a model that can be cut at {len(found)} places: expected at most "
-            f"{len(found) + 1} stages"
-        )
+        pairs = [*zip(self.layers, self.layers[1:], inside, inside[1:], strict=False)]
+        best = [self._best(before, after) for before, after, _, _ in pairs]
+        modules = tuple(place for place, (_, _, a, b) in zip(best, pairs, strict=True) if a != b)
+        return modules, tuple(best)
 
     @cached_property
     def begins(self) -> Mapping[str, int]:
@@ -231,7 +289,7 @@ class CutPlaces:
     def _best(self, before: int, after: int) -> int:
         """The cut with the fewest bytes behind the op ``before`` and up to the op ``after``."""
         unknown, sizes = self._crossing
-        own = [place for place in self.forward if before < place <= after]
+        own = self.forward[bisect_right(self.forward, before) : bisect_right(self.forward, after)]
         return min(reversed(own), key=lambda place: (unknown[place], sizes[place]))
 
     @cached_property

@@ -18,6 +18,7 @@ from cdmpp.plans.candidates import VALID, Candidates
 from cdmpp.plans.closed_form import ClosedForm
 from cdmpp.plans.combinations import Combination
 from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.held_stages import HeldStages
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.plan_stages import PlanStages, of_plans
 from cdmpp.plans.sources.source import StepSource
@@ -39,6 +40,7 @@ class Judge:
     """True if the allocator of a GPU counts."""
     _works: dict[tuple[int, ParallelDegrees], WorkColumns] = field(default_factory=dict, repr=False)
     _structures: dict[tuple[object, ...], StageStructure] = field(default_factory=dict, repr=False)
+    _held: dict[tuple[object, ...], HeldStages] = field(default_factory=dict, repr=False)
 
     def closed_form(self, plans: Candidates, topology: Topology) -> ClosedForm:
         """Compute time and memory of all plans.
@@ -115,7 +117,11 @@ class Judge:
         cuts = _cuts(works[0], recomputes, replace(degrees, dp_replicate=replicas), combination, topology)
         key = (degrees, recomputes, cuts, works[0].times.ops)
         if key not in self._structures or not self._structures[key].knows(sizes):
-            self._structures[key] = StageStructure(degrees, recomputes, works[0], works[-1], self.is_gpu, cuts)
+            low, high = works[0], works[-1]
+            own = replace(degrees, pp=1), cuts, low.batch, high.batch
+            if own not in self._held:
+                self._held[own] = HeldStages(low, high, cuts, self.is_gpu)
+            self._structures[key] = StageStructure(degrees, recomputes, self._held[own])
         return StageCosts(works, self._structures[key], topology, replicas)
 
 

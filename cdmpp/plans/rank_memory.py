@@ -10,7 +10,7 @@ from cdmpp.plans.memory import Memory, MemoryParts
 from cdmpp.plans.placement import micro_batches_of, pipeline_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.sources.source import RankWork
-from cdmpp.plans.stage_structure import held_by
+from cdmpp.plans.held_stages import held_by
 
 
 def peak_of(work: RankWork, plan: Plan, lowered: Lowered, is_gpu: bool) -> int | None:

@@ -131,15 +131,10 @@ class StageCosts:
             np.add.at(found.T, senders[which] + step, seconds.T)
         return found
 
-    @cached_property
+    @property
     def _messages(self) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
         """Phase -> sender of each tensor, and its bytes for the smallest and the largest micro-batch."""
-        found = {}
-        for phase, each in (("forward", self.structure.sent), ("backward", self.structure.returned)):
-            senders = [number for number, (low, _) in enumerate(each) for _ in low]
-            ends = [sizes for low, high in each for sizes in zip(low, high, strict=True)]
-            found[phase] = np.array(senders, np.int64), np.array(ends, np.float64).reshape(-1, 2)
-        return found
+        return self.structure.held.messages
 
     def _sizes(self, phase: str) -> Floats:
         """Bytes of each tensor of a phase; a row a micro-batch."""

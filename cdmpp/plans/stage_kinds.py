@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cdmpp.plans.cut import Cut
 
@@ -32,14 +34,18 @@ class StageKinds:
         phases = self.cut.on.columns.phase_numbers[self.cut.places[number]].tobytes()
         return phases, tuple(gradients), tuple(modules), self.cut.buffers(number), self.cut.shares[number]
 
-    @cached_property
-    def memory(self) -> tuple[tuple[object, ...], ...]:
-        """What is equal for stages that hold as much: what exchanges depend on, and what ops write and read."""
-        return tuple(self._memory_kind(number) for number in range(self.cut.count))
+    def memory(self, kinds: NDArray[np.int64]) -> tuple[tuple[object, ...], ...]:
+        """Return what is equal for stages that hold as much: what exchanges depend on, and what ops write and read.
 
-    def _memory_kind(self, number: int) -> tuple[object, ...]:
-        readers, sources = self.cut.on.columns.reads
-        own, read = (of == number for of in (self.cut.of, self.cut.of[readers]))
-        apart = np.where(self.cut.of[sources] == number, self.cut.local[readers] - self.cut.local[sources], 0)[read]
-        kinds = self.cut.on.columns.op_kinds[own].tobytes()
-        return kinds, apart.tobytes(), self.cut.outputs(number), *self.exchange[number]
+        Args:
+            kinds: a number for each op of the whole rank, the same for those that write and read as many bytes.
+        """
+        cut, (readers, sources) = self.cut, self.cut.on.columns.reads
+        stages, is_inside = cut.of[readers], cut.of[readers] == cut.of[sources]
+        apart = np.where(is_inside, cut.local[readers] - cut.local[sources], 0)
+        order = np.argsort(stages, kind="stable")
+        bounds = np.searchsorted(stages[order], np.arange(cut.count + 1)).tolist()
+        return tuple(
+            (kinds[own].tobytes(), apart[order[begin:end]].tobytes(), cut.outputs(number), *self.exchange[number])
+            for number, (own, (begin, end)) in enumerate(zip(cut.own_places, pairwise(bounds), strict=True))
+        )

@@ -10,7 +10,7 @@ import numpy as np
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.allocator import CONTEXT
 from cdmpp.plans.live_bytes import LiveBytes
-from cdmpp.plans.memory import peak_parts, rounded_bytes
+from cdmpp.plans.memory import peak_parts
 from cdmpp.plans.overlap import Floats
 from cdmpp.plans.stage_bytes import between, joined, stacked, taken
 from cdmpp.plans.stage_costs import StageCosts
@@ -91,11 +91,7 @@ def _own(
     structure: StageStructure, strategy: Strategy, sizes: Mapping[str, int], batches: int
 ) -> tuple[list[RankBytes], list[int]]:
     """What each stage holds under a strategy, and what the allocator of a GPU takes on top."""
-    found = dict[int, tuple[RankBytes, int]]()
-    for number, kind in structure.held.items():
-        held, _ = kind.ends[0]
-        own = strategy.rank_bytes(held, kind.modules, sizes, batches)
-        more = CONTEXT + rounded_bytes(held, kind.gradients, own) if structure.is_gpu else 0
-        found[number] = own, more
-    every = [found[number] for number in structure.held_alike]
-    return [own for own, _ in every], [more for _, more in every]
+    held, context = structure.held, CONTEXT if structure.held.is_gpu else 0
+    found = {number: kind.rank_bytes(strategy, sizes, batches) for number, kind in held.kinds.items()}
+    every = [found[number] for number in held.alike]
+    return [own for own, _ in every], [context + more for _, more in every]

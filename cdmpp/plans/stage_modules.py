@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 
 import numpy as np
 
 from cdmpp.plans.cut_places import CutPlaces
+from cdmpp.steps.derived import derived
 from cdmpp.steps.step_graph import Gradient, ModuleSpan
 
 Span = tuple[ModuleSpan, tuple[int, int], tuple[int, int], bool]
@@ -57,7 +57,7 @@ class StageModules:
         return module, (first, last), (spans[0], spans[-1]) if spans else (0, 0), module.in_backward and bool(spans)
 
     def _divided(self, module: ModuleSpan, number: int, first: int) -> Span | None:
-        readers = (place for one in self._members[module.name] for place in one.readers)
+        readers = (place for one in self.on.members[module.name] for place in one.readers)
         read, part = sorted(p for p in readers if self.of[p] == number), self._part(module, number, first)
         if part is None or not read:
             return None
@@ -66,22 +66,9 @@ class StageModules:
         both = (spans[0], spans[-1]) if spans else (0, 0)
         return part, (first_place, last_place), both, module.in_backward and bool(spans)
 
-    @cached_property
-    def _members(self) -> dict[str, list[Gradient]]:
-        """Module -> its trained parameters; those of no other one are the root's."""
-        kept = {one.name: one.is_kept for one in self.on.rank.modules}
-        found: dict[str, list[Gradient]] = {name: [] for name in kept}
-        for one in self.on.rank.gradients:
-            parts = one.name.split(".")
-            inside = {".".join(parts[:count]) for count in range(1, len(parts) + 1)} & kept.keys()
-            own = [name for name in inside if not kept[name]]
-            for name in own or [name for name, is_kept in kept.items() if is_kept]:
-                found[name].append(one)
-        return found
-
     def _part(self, module: ModuleSpan, number: int, first: int) -> ModuleSpan | None:
         """The part of a module that stage ``number`` holds. What is not trained counts on the first of its stages."""
-        members = self._members[module.name]
+        members = self.on.members[module.name]
         own = [number in self.holders[one.name] for one in members]
         frozen = module.bytes - sum(one.bytes for one in members) if number == first else 0
         size = sum(one.bytes for one, is_own in zip(members, own, strict=True) if is_own) + frozen
@@ -91,7 +78,7 @@ class StageModules:
         rows = tuple(row for row, is_own in zip(trained, own, strict=False) if is_own)
         if len(trained) != len(members):
             rows = ()
-        return replace(module, bytes=size, rows=() if frozen else rows, trained_rows=rows or None)
+        return derived(module, bytes=size, rows=() if frozen else rows, trained_rows=rows or None)
 
 
 def backward_of(

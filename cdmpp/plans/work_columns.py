@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.plans.cut import Cut
-from cdmpp.plans.cut_places import CutPlaces
+from cdmpp.plans.cut_places import CutPlaces, result_bytes
 from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.op_columns import OpColumns
 from cdmpp.plans.sources.source import RankWork, StepSource, StepTimes
 from cdmpp.plans.stage_kinds import StageKinds
 from cdmpp.steps.step_graph import RankGraph, StepGraph
@@ -50,7 +51,31 @@ class WorkColumns:
 
     def places(self, recomputes: bool) -> NDArray[np.int64]:
         """Return the places that its ops had before modules were recomputed."""
-        return np.array([place for place, _ in run_order(self.work.rank, self._modules if recomputes else ())])
+        return self._again_places if recomputes else np.arange(len(self.work.rank.ops))
+
+    @cached_property
+    def _again_places(self) -> NDArray[np.int64]:
+        return np.array([place for place, _ in run_order(self.work.rank, self._modules)])
+
+    def columns(self, recomputes: bool) -> OpColumns:
+        """Return the ops of ``rank`` as arrays."""
+        if recomputes not in self._columns:
+            self._columns[recomputes] = OpColumns(self.rank(recomputes))
+        return self._columns[recomputes]
+
+    @cached_property
+    def _columns(self) -> dict[bool, OpColumns]:
+        return {}
+
+    @property
+    def op_kinds(self) -> NDArray[np.int64]:
+        """Return a number for each op, the same for those that write as many bytes and read as many results."""
+        return self.columns(recomputes=False).op_kinds
+
+    @cached_property
+    def result_bytes(self) -> NDArray[np.int64]:
+        """Bytes of what each op hands on."""
+        return np.array([result_bytes(op) for op in self.work.rank.ops], np.int64)
 
     def cut_places(self, recomputes: bool) -> CutPlaces:
         """Return where the rank can be cut; ``CdmppError`` as ``CutPlaces``."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from cdmpp.steps.derived import derived
 from cdmpp.steps.step_graph import COPY, LAUNCH, ModuleSpan, Op, RankGraph, StepGraph
 from cdmpp.steps.transforms.edit import Edit, edited, moved_op
 
@@ -36,7 +35,7 @@ def _edit(rank: RankGraph, batches: int) -> Edit:
         for one in rank.modules:
             if {*one.forward, *one.backward} <= places.keys():
                 forward, backward = ((places[first], places[last]) for first, last in (one.forward, one.backward))
-                earlier.append(replace(one, forward=forward, backward=backward))
+                earlier.append(derived(one, forward=forward, backward=backward))
         if rank.start_s:
             ops.append(Op("next batch", "forward", rank.start_s, stream=ops[-1].stream))
     places = {place: len(ops) + place for place in range(len(rank.ops))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from cdmpp.steps.derived import derived
 from cdmpp.steps.exchange import START, Exchange
 from cdmpp.steps.step_graph import ModuleSpan, Op, RankGraph, StepGraph
 
@@ -58,11 +59,7 @@ def moved_op(op: Op, places: Mapping[int, int]) -> Op:
         return op
     inputs = tuple([places[one] for one in op.inputs if one in places])
     waits = tuple([places[one] for one in op.waits if one in places]) if op.waits else ()
-    found = object.__new__(Op)  # as ``replace``, and quick: graphs have many
-    found.__dict__.update(op.__dict__)
-    changed = {"waits": waits, "inputs": inputs, "forward": None if op.forward is None else places.get(op.forward)}
-    found.__dict__.update(changed)
-    return found
+    return derived(op, waits=waits, inputs=inputs, forward=None if op.forward is None else places.get(op.forward))
 
 
 def each_op(graph: StepGraph, change: Callable[[Op], Op]) -> StepGraph:
@@ -76,15 +73,15 @@ def _begins(places: Mapping[int, Sequence[int]], edits: Mapping[int, Edit]) -> d
 
 def _rank(rank: RankGraph, edit: Edit) -> RankGraph:
     gradients = tuple(
-        replace(one, ready_after=edit.end(one.ready_after), readers=tuple(map(edit.begin, one.readers)))
+        derived(one, ready_after=edit.end(one.ready_after), readers=tuple(map(edit.begin, one.readers)))
         for one in rank.gradients
     )
     modules = tuple(
-        replace(
+        derived(
             one,
             forward=(edit.begin(one.forward[0]), edit.end(one.forward[1])),
             backward=(edit.backward_begins.get(one.name, edit.begin(one.backward[0])), edit.end(one.backward[1])),
         )
         for one in rank.modules
     )
-    return replace(rank, ops=edit.ops, gradients=gradients, modules=(*edit.earlier, *modules))
+    return derived(rank, ops=edit.ops, gradients=gradients, modules=(*edit.earlier, *modules))

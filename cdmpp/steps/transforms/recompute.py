@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Collection, Mapping
-from dataclasses import replace
-
+from cdmpp.steps.derived import derived
 from cdmpp.steps.step_graph import ModuleSpan, Op, RankGraph, StepGraph
 from cdmpp.steps.transforms.edit import Edit, edited
 
@@ -63,12 +62,13 @@ def _edit(rank: RankGraph, modules: Collection[str]) -> Edit:
     latest = ChainMap(copies, places)
     for number, (place, is_again) in enumerate(runs):
         op = rank.ops[place]
-        waits = tuple((latest if is_again else places)[other] for other in op.waits)
         forward = None if op.forward is None else places[op.forward]
-        ops.append(replace(op, waits=waits, inputs=tuple(latest[other] for other in op.inputs), forward=forward))
+        waits = tuple([(latest if is_again else places)[other] for other in op.waits]) if op.waits else ()
+        moved = {"waits": waits, "inputs": tuple([latest[other] for other in op.inputs]), "forward": forward}
         if is_again:
-            ops[-1] = replace(ops[-1], phase="backward", forward=places[place])
+            moved |= {"phase": "backward", "forward": places[place]}
             copies[place] = number
+        ops.append(derived(op, **moved))
     kept = [places[place] for place in range(len(rank.ops))]
     readers = _last_readers(rank)
     again = {one.name: _again_places(rank, one, readers) for one in rank.modules if one.name in modules}

@@ -1,0 +1,168 @@
+"""HeldStages: what the stages of a cut hold and send, which is the same whether they recompute or not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.network.training_step import StepMemory
+from cdmpp.plans.cut import Cut, stages_of
+from cdmpp.plans.live_bytes import LiveBytes
+from cdmpp.plans.memory import Memory, rounded_bytes
+from cdmpp.plans.overlap import Floats
+from cdmpp.plans.stage_bytes import stacked
+from cdmpp.plans.stages import Stage
+from cdmpp.plans.work_columns import WorkColumns
+from cdmpp.steps.step_graph import RankGraph
+from cdmpp.steps.strategy import RankBytes, Strategy
+from cdmpp.steps.transforms.recompute import can_recompute
+
+
+@dataclass(frozen=True)
+class HeldKind:
+    """Stages that hold as much."""
+
+    stage: Stage
+    """One of them, of the smallest micro-batch."""
+    held: tuple[StepMemory, StepMemory]
+    """What it would hold by itself: of the smallest and the largest micro-batch."""
+    memory: tuple[Memory, Memory]
+    """The same with the results that are alive."""
+    is_gpu: bool
+
+    def live(self, recomputes: bool) -> tuple[LiveBytes, LiveBytes]:
+        """Return the results alive in the passes, of the smallest and the largest micro-batch."""
+        names = tuple(one.name for one in can_recompute(self.stage.rank)) if recomputes else ()
+        low, high = (one.live(names, self.is_gpu) for one in self.memory)
+        return low, high
+
+    @cached_property
+    def _gradients(self) -> Counter[int]:
+        """Bytes of a gradient -> how many have as many."""
+        return Counter(one.bytes for one in self.stage.rank.gradients)
+
+    @cached_property
+    def _known(self) -> dict[object, tuple[RankBytes, int]]:
+        return {}
+
+    def rank_bytes(self, strategy: Strategy, sizes: Mapping[str, int], batches: int) -> tuple[RankBytes, int]:
+        """Return what a rank holds, as ``Strategy.rank_bytes``, and what the allocator rounds up for it."""
+        key = strategy, tuple(sizes.items()), batches
+        if key not in self._known:
+            own = strategy.rank_bytes(self.held[0], self.stage.rank.modules, sizes, batches)
+            more = rounded_bytes(self.held[0], self._gradients, own) if self.is_gpu else 0
+            self._known[key] = own, more
+        return self._known[key]
+
+
+@dataclass(frozen=True)
+class HeldStages:
+    """The stages of one cut."""
+
+    low: WorkColumns
+    high: WorkColumns
+    """The smallest and the largest micro-batch, which run the same ops."""
+    cuts: tuple[int, ...]
+    """Places of ops with which the second and later stages begin."""
+    is_gpu: bool
+    """True if the allocator of a GPU counts."""
+
+    @cached_property
+    def _cut(self) -> Cut:
+        return self.low.cut(self.cuts)
+
+    @cached_property
+    def messages(self) -> Mapping[str, tuple[NDArray[np.int64], Floats]]:
+        """Phase -> sender of each tensor, and its bytes for the smallest and the largest micro-batch.
+
+        Gradients are those that come back to the stage before.
+        """
+        senders: dict[str, list[int]] = {"forward": [], "backward": []}
+        ends: dict[str, list[Any]] = {"forward": [np.zeros((2, 0))], "backward": [np.zeros((2, 0))]}
+        sizes = np.array([self.low.result_bytes, self.high.result_bytes])
+        for number, cut in enumerate(self.cuts):
+            sent, are_trained = self._cut.on.crossing(cut, sizes)
+            returned = sent[:, are_trained]
+            for phase, sender, own in (("forward", number, sent), ("backward", number + 1, returned)):
+                senders[phase] += [sender] * own.shape[1]
+                ends[phase].append(own)
+        return {
+            phase: (np.array(own, np.int64), np.concatenate(ends[phase], axis=1).T) for phase, own in senders.items()
+        }
+
+    @cached_property
+    def alike(self) -> tuple[int, ...]:
+        """Number of the first stage that holds as much as this one, of each stage."""
+        if not self.cuts:
+            return (0,)
+        low, high = self.low.op_kinds, self.high.op_kinds
+        return firsts(self.low.kinds(self.cuts).memory(low * (int(high.max(initial=0)) + 1) + high))
+
+    @cached_property
+    def kinds(self) -> dict[int, HeldKind]:
+        """Stage of ``alike`` -> what all of its kind hold; empty: unknown."""
+        if any(columns.work.memory is None for columns in (self.low, self.high)):
+            return {}
+        return {number: self._kind(number) for number in dict.fromkeys(self.alike)}
+
+    def _kind(self, number: int) -> HeldKind:
+        stage = self._cut.stage(number) if self.cuts else stages_of(self.low.work.rank, ())[0]
+        held, memory = list[StepMemory](), list[Memory]()
+        for columns in (self.low, self.high):
+            whole = columns.work.rank
+            assert columns.work.memory is not None
+            held.append(held_by(columns.work.memory, whole, stage, number))
+            ops = tuple([whole.ops[place] for place in stage.places])
+            first = memory[0] if memory else Memory(held[0], stage.rank, self.is_gpu, stage.outputs)
+            memory.append(first.sized(held[-1], ops))
+        return HeldKind(stage, (held[0], held[1]), (memory[0], memory[1]), self.is_gpu)
+
+    def ends(self, recomputes: bool) -> tuple[tuple[StepMemory, LiveBytes], ...]:
+        """Return what all stages hold and what is alive, of the smallest and the largest micro-batch; empty: unknown.
+
+        Each number is an array over stages.
+        """
+        if not self.kinds:
+            return ()
+        live = {number: kind.live(recomputes) for number, kind in self.kinds.items()}
+        found = list[tuple[StepMemory, LiveBytes]]()
+        for end, columns in enumerate((self.low, self.high)):
+            assert columns.work.memory is not None
+            held = stacked([self.kinds[number].held[end] for number in self.alike])
+            inputs: Any = np.where(np.arange(len(self.alike)) == 0, columns.work.memory.input_bytes, 0)
+            found.append((replace(held, input_bytes=inputs), stacked([live[number][end] for number in self.alike])))
+        return tuple(found)
+
+
+def firsts(kinds: Sequence[object]) -> tuple[int, ...]:
+    """Return the place of the first that equals each one."""
+    found = dict[object, int]()
+    return tuple(found.setdefault(kind, number) for number, kind in enumerate(kinds))
+
+
+def held_by(whole: StepMemory, rank: RankGraph, stage: Stage, number: int) -> StepMemory:
+    """Return what a stage would hold if it were the only one of its number: its part of ``whole``.
+
+    Inputs are on the first stage; targets, which the last one has, are small.
+    """
+    if len(stage.places) == len(rank.ops):
+        return whole
+    trained = sum(one.bytes for one in stage.rank.gradients) / (sum(one.bytes for one in rank.gradients) or 1)
+    known = sum(one.bytes for one in rank.modules)
+    kept = sum(one.bytes for one in stage.rank.modules) / known if known else trained
+    return StepMemory(
+        round(kept * whole.parameter_bytes),
+        round(trained * whole.gradient_bytes),
+        round(trained * whole.state_bytes),
+        sum(one.bytes for one in stage.rank.buffers),
+        0 if number else whole.input_bytes,
+        0,
+        0,
+        round(trained * whole.update_bytes),
+    )
