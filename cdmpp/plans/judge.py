@@ -18,6 +18,7 @@ from cdmpp.plans.candidates import VALID, Candidates
 from cdmpp.plans.closed_form import ClosedForm
 from cdmpp.plans.combinations import Combination
 from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.group_costs import GroupCosts
 from cdmpp.plans.held_stages import HeldStages
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.plan_stages import PlanStages, of_plans
@@ -51,11 +52,11 @@ class Judge:
         """
         found = {name: np.full(len(plans), np.nan) for name in (*FIELDS, *PARTS)}
         rows, errors = np.flatnonzero(plans.reason == VALID), dict[int, str]()
-        divisions = _divisions(plans, rows)
+        divisions, groups = _divisions(plans, rows), GroupCosts(topology)
         self._prepare(plans, divisions)
         by_stages: dict[tuple[int, bool], list[PlanStages]] = {}
         for division in divisions:
-            for one in self._division(plans, topology, division, errors):
+            for one in self._division(plans, groups, division, errors):
                 by_stages.setdefault((one.count, one.memory is None), []).append(one)
         for each in by_stages.values():
             group = PlanStages.joined(each)
@@ -73,7 +74,7 @@ class Judge:
         self.source.prepare([int(one) for one in sizes], [plans.division_of(int(rows[0])) for rows in divisions])
 
     def _division(
-        self, plans: Candidates, topology: Topology, rows: IntArray, errors: dict[int, str]
+        self, plans: Candidates, groups: GroupCosts, rows: IntArray, errors: dict[int, str]
     ) -> Iterator[PlanStages]:
         """Yield the plans ``rows``, which divide the model alike; ``errors`` gets those that cannot be."""
         degrees = plans.division_of(int(rows[0]))
@@ -88,7 +89,7 @@ class Judge:
             for number in dict.fromkeys(plans.combination[own].tolist()):
                 taken, combination = own[plans.combination[own] == number], plans.combinations[number]
                 try:
-                    costs = costs or self._stage_costs(degrees, recomputes, batches, combination, topology, plans.ranks)
+                    costs = costs or self._stage_costs(degrees, recomputes, batches, combination, groups, plans.ranks)
                 except CdmppError as error:
                     errors |= dict.fromkeys(taken.tolist(), str(error))
                     continue
@@ -111,10 +112,10 @@ class Judge:
 
     def _stage_costs(
         self, degrees: ParallelDegrees, recomputes: bool, sizes: tuple[int, ...], combination: Combination,
-        topology: Topology, ranks: int,
+        groups: GroupCosts, ranks: int,
     ) -> StageCosts:  # fmt: skip
         works, replicas = [self._work(size, degrees) for size in sizes], ranks // degrees.ranks
-        cuts = _cuts(works[0], recomputes, replace(degrees, dp_replicate=replicas), combination, topology)
+        cuts = _cuts(works[0], recomputes, replace(degrees, dp_replicate=replicas), combination, groups.topology)
         key = (degrees, recomputes, cuts, works[0].times.ops)
         if key not in self._structures or not self._structures[key].knows(sizes):
             low, high = works[0], works[-1]
@@ -122,7 +123,7 @@ class Judge:
             if own not in self._held:
                 self._held[own] = HeldStages(low, high, cuts, self.is_gpu)
             self._structures[key] = StageStructure(degrees, recomputes, self._held[own])
-        return StageCosts(works, self._structures[key], topology, replicas)
+        return StageCosts(works, self._structures[key], groups, replicas)
 
 
 def _judged(

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.steps.launches import Launches
+from cdmpp.steps.launches import IntArray, Launches
 
 Floats = NDArray[np.float64]
 
 
+class AtPlaces(Protocol):
+    """Seconds of several steps at places of ops: an array with a row a place, or what makes the rows asked for."""
+
+    def __getitem__(self, places: IntArray) -> Floats:
+        """Return (places, steps) seconds."""
+
+
 def exposed_s(
-    starts_s: Floats, gaps_s: Floats, launches: Launches, costs_s: Floats, awaited: Sequence[int] = ()
+    starts_s: AtPlaces, gaps_s: AtPlaces, launches: Launches, costs_s: Floats, awaited: Sequence[int] = ()
 ) -> Floats:
     """Compute the seconds by which exchanges delay the end of a step, for several steps of the same ops at once.
 
@@ -25,7 +33,7 @@ def exposed_s(
         starts_s: start of each op without exchanges, and the end of the step; a column a step.
         gaps_s: pause after each op, in which an exchange that it launches is under way already.
         launches: exchanges with the ops that launch them and the ops that wait for them.
-        costs_s: seconds of each exchange.
+        costs_s: (exchanges, steps) seconds of each exchange.
         awaited: places of ops that wait for all exchanges, next to those that each exchange names.
     """
     after = launches.after
@@ -35,7 +43,7 @@ def exposed_s(
     is_later = all_places > after[all_numbers]
     places, waited = np.concatenate([own, all_places[is_later]]), np.concatenate([numbers, all_numbers[is_later]])
     if not len(places):
-        return np.zeros(starts_s.shape[1])
+        return np.zeros(costs_s.shape[1])
     order = np.lexsort((waited, places))
     places, waited = places[order], waited[order]
     due_s, known = starts_s[places], np.searchsorted(places, after, side="right")
@@ -46,7 +54,7 @@ def exposed_s(
     groups = [np.flatnonzero(channel == number) for number in range(len(degrees))]
     queued_s = [np.cumsum(costs_s[own], axis=0) for own in groups]
     follows = np.flatnonzero(launches.follows[1:]) + 1
-    found, open_steps, delays_s = np.zeros(starts_s.shape[1]), np.arange(starts_s.shape[1]), np.zeros_like(launched_s)
+    found, open_steps, delays_s = np.zeros(costs_s.shape[1]), np.arange(costs_s.shape[1]), np.zeros_like(launched_s)
     ends_s = np.zeros_like(launched_s)
     for _ in range(len(after) + 1):
         begins_s = launched_s + delays_s

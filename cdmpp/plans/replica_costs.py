@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cdmpp.collectives.collective import Collective
 from cdmpp.plans.degrees import ParallelDegrees
-from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.overlap import Floats, exposed_s
 from cdmpp.plans.stage_costs import GRADIENTS, PARAMETERS, StageCosts
 from cdmpp.plans.stages import tied_groups
@@ -68,25 +66,20 @@ class Replicas:
         listed: dict[int, tuple[Launches, Floats, Floats, Floats]] = {}
         for stage in firsts:
             number = structure.alike[stage]
-            graph, places = structure.kinds[number].accumulated(batches)
+            own = structure.kinds[number].accumulated(batches)
             if number not in listed:
                 launches = _NONE
                 if self.many[0].size(*self.replicating) > 1:
-                    made = self.strategy.launches(StepGraph((graph,)), self.sizes)
+                    made = self.strategy.launches(StepGraph((own.graph,)), self.sizes)
                     if made is None:  # each has other exchanges
                         return _joined([replace(self, many=[one]).of(batches) for one in self.many])
                     launches = made
-                listed[number] = launches, *self._costs_s(launches)
+                listed[number] = launches, *costs.groups.launched_s(launches, self.many, self.replicating)
             launches, costs_s, least_s, ends_s = listed[number]
-            places = structure.places[stage][places]
-            seconds = np.repeat(costs.busy_s.T[places][:, np.newaxis], len(self.many), axis=1)
-            is_update = np.array([op.phase == "update" for op in graph.ops])
-            seconds[is_update] *= (structure.shares[stage] / shards)[:, np.newaxis]
-            seconds = seconds.reshape(len(places), -1)  # a column a micro-batch of each of ``many``
-            starts_s = np.concatenate([np.zeros((1, seconds.shape[1])), np.cumsum(seconds, axis=0)])
+            timeline = costs.timeline(stage, batches)
             exposed = exposed_s(
-                starts_s, np.tile(costs.gaps_s.T[places], len(self.many)), launches,
-                np.repeat(costs_s, len(costs.works), axis=1), graph.synchronized,
+                timeline.starts_s(structure.shares[stage] / shards), timeline.gaps_s(len(self.many)), launches,
+                np.repeat(costs_s, len(costs.works), axis=1), own.graph.synchronized,
             )  # fmt: skip
             part_of = [_PART_OF.get(kind, GRADIENTS) == PARAMETERS for kind, _ in launches.groups]
             is_parameters = np.array(part_of, np.bool_)[launches.group]
@@ -105,34 +98,16 @@ class Replicas:
         """Sums over stages that hold the same parameter; ``parts_s`` and ``ends_s`` get their seconds."""
         topology, found = self.costs.topology, dict[str, tuple[tuple[int, ...], Floats]]()
         for place, (degrees, sizes) in enumerate(zip(self.many, self.sizes, strict=True)):
-            chain = Mesh(degrees).group_of(0, ("pp",))
+            chain = self.costs.groups.members(degrees, ("pp",))
             for name, numbers, size in tied_groups(self.costs.structure.tied, self.strategy.gradient_parts(sizes)):
                 members = tuple(chain[number] for number in numbers)
-                estimate = topology.cost(Collective("all_reduce", size, len(members), topology.backend), members)
+                estimate = self.costs.groups.estimate("all_reduce", size, members)
                 least_s = float(topology.start_up_s("all_reduce", members))
                 parts_s[0, place, list(numbers)] += estimate.latency_s
                 parts_s[2, place, list(numbers)] += min(estimate.latency_s, least_s)
                 ends_s[place] += [estimate.latency_s, estimate.low_s, estimate.high_s]
                 found.setdefault(name, (numbers, np.zeros(len(self.many))))[1][place] = estimate.latency_s
         return [*found.values()]
-
-    def _costs_s(self, launches: Launches) -> tuple[Floats, Floats, Floats]:
-        """Seconds of each exchange by itself, those of one kind and group priced at once; a column a number of ranks.
-
-        Also the start-up of all, and the time of the largest ones with the ends of their intervals; a row each.
-        """
-        topology, sent, count = self.costs.topology, launches.bytes, len(self.many)
-        costs_s, least_s, ends_s = np.zeros(sent.shape), np.zeros(count), np.zeros((count, 3))
-        for group, (kind, asked) in enumerate(launches.groups):
-            numbers, along = np.flatnonzero(launches.group == group), asked or self.replicating
-            for place, degrees in enumerate(self.many):
-                members, sizes = Mesh(degrees).group_of(0, along), sent[numbers, place]
-                costs_s[numbers, place] = seconds = topology.latency_s(kind, sizes, members)
-                least_s[place] += np.minimum(topology.start_up_s(kind, members), seconds).sum()
-                largest = Collective(kind, max(int(sizes.max()), 1), len(members), topology.backend)
-                estimate = topology.cost(largest, members)
-                ends_s[place] += [estimate.latency_s, estimate.low_s, estimate.high_s]
-        return costs_s, least_s, ends_s
 
 
 def _joined(each: Sequence[ReplicaCosts]) -> ReplicaCosts:

@@ -9,10 +9,12 @@ from functools import cached_property
 import numpy as np
 
 from cdmpp.collectives.topology import Topology
+from cdmpp.plans.group_costs import GroupCosts
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.overlap import Floats
 from cdmpp.plans.sources.source import OpExchange
 from cdmpp.plans.stage_structure import StageStructure
+from cdmpp.plans.timeline import Timeline
 from cdmpp.plans.work_columns import WorkColumns
 
 GRADIENTS, PARAMETERS, HALOS, SPLIT, SENDS = PARTS = ("gradients", "parameters", "halos", "split operators", "stages")
@@ -30,9 +32,15 @@ class StageCosts:
     works: Sequence[WorkColumns]
     """What one rank runs for each size of a micro-batch; the ops are the same, their seconds and bytes differ."""
     structure: StageStructure
-    topology: Topology
+    groups: GroupCosts
+    """What exchanges take between the ranks of the job."""
     replicas: int = 1
     """Ranks of a stage stand next to each other: neighbours in the pipeline are so many times farther apart."""
+
+    @property
+    def topology(self) -> Topology:
+        """Return the links between the ranks of the job."""
+        return self.groups.topology
 
     @cached_property
     def chain(self) -> tuple[int, ...]:
@@ -88,10 +96,8 @@ class StageCosts:
     @cached_property
     def alike(self) -> tuple[list[int], list[int]]:
         """Stages that differ in more than names, and the place among them of the one that each stage is like."""
-        found, firsts, numbers, seen = dict[object, int](), list[int](), list[int](), dict[bytes, int]()
-        ops = np.concatenate([self.busy_s, self.gaps_s]).T.copy()
-        texts = ops.view(f"V{ops.shape[1] * ops.itemsize}").ravel().tolist()
-        like = np.array([seen.setdefault(text, number) for number, text in enumerate(texts)])
+        found, firsts, numbers = dict[object, int](), list[int](), list[int]()
+        like = _equal_columns(np.concatenate([self.busy_s, self.gaps_s]))
         for stage, (kind, places) in enumerate(zip(self.structure.alike, self.structure.places, strict=True)):
             key = kind, like[places].tobytes()
             if key not in found:
@@ -99,6 +105,20 @@ class StageCosts:
                 firsts.append(stage)
             numbers.append(found[key])
         return firsts, numbers
+
+    @cached_property
+    def _timelines(self) -> dict[tuple[int, int], Timeline]:
+        return {}
+
+    def timeline(self, stage: int, batches: int) -> Timeline:
+        """Return when the ops of a stage run that adds up the gradients of several batches."""
+        if (stage, batches) not in self._timelines:
+            own = self.structure.kinds[self.structure.alike[stage]].accumulated(batches)
+            places = self.structure.places[stage][own.places]
+            self._timelines[stage, batches] = Timeline.of(
+                self.busy_s[:, places].T, self.gaps_s[:, places].T, own.is_update
+            )
+        return self._timelines[stage, batches]
 
     @cached_property
     def split_passes_s(self) -> Mapping[str, Floats]:
@@ -182,3 +202,13 @@ class StageCosts:
         if len(places):
             found[:, stages] = np.add.reduceat(seconds[:, places], starts, axis=1)
         return found
+
+
+def _equal_columns(values: Floats) -> np.ndarray:
+    """Number each column, equal ones alike; an array with a number a column."""
+    found = np.zeros(values.shape[1], np.int64)
+    for row in values:
+        _, own = np.unique(row, return_inverse=True)
+        found = found * (int(own.max(initial=0)) + 1) + own
+        _, found = np.unique(found, return_inverse=True)
+    return found

@@ -9,16 +9,27 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.bare import bare
 from cdmpp.plans.cut import Cut
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.held_stages import HeldStages, firsts
 from cdmpp.plans.live_bytes import LiveBytes
 from cdmpp.plans.overlap import Floats
-from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.work_columns import WorkColumns
 from cdmpp.steps.step_graph import Gradient, RankGraph, StepGraph
 from cdmpp.steps.transforms.accumulate import accumulate, accumulated_places
+
+
+@dataclass(frozen=True)
+class AccumulatedStage:
+    """A stage that adds up the gradients of several batches."""
+
+    graph: RankGraph
+    places: NDArray[np.int64]
+    """Places of its ops among those of one batch."""
+    is_update: NDArray[np.bool_]
+    """Which of its ops are of the update."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +40,16 @@ class StageKind:
     """Gradients, modules and phases of ops, with what is recomputed."""
 
     @cached_property
-    def _accumulated(self) -> dict[int, tuple[RankGraph, NDArray[np.int64]]]:
+    def _accumulated(self) -> dict[int, AccumulatedStage]:
         return {}
 
-    def accumulated(self, batches: int) -> tuple[RankGraph, NDArray[np.int64]]:
-        """Return the stage as it runs where the gradients of several batches are added up, and the places of its ops.
-
-        These are the ones among the ops of one batch.
-        """
+    def accumulated(self, batches: int) -> AccumulatedStage:
+        """Return the stage as it runs where the gradients of several batches are added up."""
         if batches not in self._accumulated:
             graph = accumulate(StepGraph((self.graph,)), batches).ranks[0]
-            self._accumulated[batches] = graph, np.array(accumulated_places(self.graph, batches), np.int64)
+            is_update = np.array([op.phase == "update" for op in graph.ops], np.bool_)
+            places = np.array(accumulated_places(self.graph, batches), np.int64)
+            self._accumulated[batches] = AccumulatedStage(graph, places, is_update)
         return self._accumulated[batches]
 
 

@@ -48,15 +48,17 @@ class Launches:
         follows = np.array([one.follows for one in exchanges], np.bool_)
         return cls(tuple(groups), np.array(group, np.int64), after, (places, numbers), follows, sizes)
 
-    def then(self, kind: str, after: int, sizes: IntArray) -> Launches:
+    def then(self, kind: str, after: int | Sequence[int], sizes: IntArray) -> Launches:
         """Return these, followed by exchanges of all ranks for which nothing waits.
 
         Args:
             kind: as ``Exchange`` has it.
-            after: place of the op that launches all of them.
+            after: place of the op that launches each, or all of them.
             sizes: bytes of each, a column a number of ranks.
         """
         count = len(sizes)
+        if not count:
+            return self
         groups = tuple(dict.fromkeys((*self.groups, (kind, ()))))
         return Launches(
             groups,

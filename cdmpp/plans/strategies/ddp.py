@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+import numpy as np
+
 from cdmpp.errors import CdmppError, some
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.sizes import MIB, MOST_BYTES, mib, sizes
@@ -82,11 +84,7 @@ class DDP(Strategy):
         ``CdmppError`` where gradients differ.
         """
         graph.check_alike()
-        if not self.find_unused_parameters and (unused := [o.name for o in graph.ranks[0].gradients if not o.is_used]):
-            raise CdmppError(
-                f"ddp: the loss does not depend on {some(unused, ', ', 3)}, and DistributedDataParallel stops at the "
-                "second step: freeze them, or give a plan whose strategy has find_unused_parameters: true"
-            )
+        self._check_used(graph.ranks[0])
         ready = [{one.name: one.ready_after for one in rank.gradients} for rank in graph.ranks]
         last = [max(own.values(), default=0) for own in ready]
         found = self._broadcasts(graph) if self.forward_sync_buffers else []
@@ -101,7 +99,24 @@ class DDP(Strategy):
 
     def launches(self, graph: StepGraph, many: Sequence[Mapping[str, int]]) -> Launches:
         """List them once: numbers of ranks change nothing."""
-        return Launches.of(self.exchanges(graph, many[0]), len(many))
+        graph.check_alike()
+        (rank,) = graph.ranks
+        self._check_used(rank)
+        found = Launches.of(self._broadcasts(graph) if self.forward_sync_buffers else (), len(many))
+        last = max([one.ready_after for one in rank.gradients], default=0)
+        buckets = self.buckets(rank)
+        after = [max([one.ready_after for one in own]) if self.overlap else last for own in buckets]
+        sizes = [sum([one.bytes for one in own]) for own in buckets]
+        if self.find_unused_parameters and rank.gradients:
+            after, sizes = [*after, last], [*sizes, USED_ITEM_BYTES * len(rank.gradients)]
+        return found.then("all_reduce", after, np.repeat(np.array(sizes, np.int64)[:, np.newaxis], len(many), axis=1))
+
+    def _check_used(self, rank: RankGraph) -> None:
+        if not self.find_unused_parameters and (unused := [one.name for one in rank.gradients if not one.is_used]):
+            raise CdmppError(
+                f"ddp: the loss does not depend on {some(unused, ', ', 3)}, and DistributedDataParallel stops at the "
+                "second step: freeze them, or give a plan whose strategy has find_unused_parameters: true"
+            )
 
     def _broadcasts(self, graph: StepGraph) -> list[Exchange]:
         """One a data type and 250 MiB."""

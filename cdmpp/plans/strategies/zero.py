@@ -10,6 +10,7 @@ import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -101,12 +102,15 @@ class ZeRO(Strategy):
             return (*DDP(overlap=self.overlap).exchanges(graph, sizes), *sent)
         found, batches, buckets = list[Exchange](), graph.ranks[0].module_batches, self.buckets(graph.ranks[0])
         ready = {rank.rank: {one.name: one.ready_after for one in rank.gradients} for rank in graph.ranks}
+        each = list[tuple[int, dict[int, int]]]()
+        for bucket in buckets:
+            names = [one.name for one in (bucket if self.overlap else trained)]
+            last = {rank: max([own[name] for name in names]) for rank, own in ready.items()}
+            each.append((sum([one.bytes for one in bucket]), last))
         for number in range(len(batches) if self.stage > 1 else 1):
             earlier = {rank.rank: _ops_before_last(rank, number) if self.stage > 1 else 0 for rank in graph.ranks}
-            for place, bucket in enumerate(buckets):
-                names = [one.name for one in (bucket if self.overlap else trained)]
-                at = {rank: max(own[name] for name in names) - earlier[rank] for rank, own in ready.items()}
-                size = sum(one.bytes for one in bucket)
+            for place, (size, last) in enumerate(each):
+                at = {rank: own - earlier[rank] for rank, own in last.items()}
                 found.append(Exchange("all_reduce", size, at, name=f"bucket {place}"))
         return (*found, Exchange("all_gather", _padded_bytes(trained, ranks), after, name="updated parameters"))
 
@@ -213,6 +217,11 @@ def _sent(sizes: Sequence[int], ranks: int) -> list[int]:
 
 
 def _parts(sizes: Sequence[int], ranks: int) -> list[list[int]]:
+    return _divided(tuple(sizes), ranks)
+
+
+@lru_cache(maxsize=512)
+def _divided(sizes: tuple[int, ...], ranks: int) -> list[list[int]]:
     """Places of what each rank that updates any does: the largest first, each to the rank that has least."""
     count = min(ranks, len(sizes))  # others have nothing
     found: list[list[int]] = [[] for _ in range(count)]

@@ -43,6 +43,8 @@ def recompute(graph: StepGraph, modules: Collection[str]) -> StepGraph:
 
 def run_order(rank: RankGraph, modules: Collection[str]) -> list[tuple[int, bool]]:
     """Return places of the ops as they run, and whether for the second time, with these ``modules`` recomputed."""
+    if not modules:
+        return [(place, False) for place in range(len(rank.ops))]
     again, readers = dict[int, list[ModuleSpan]](), _last_readers(rank)
     for one in rank.modules:
         if one.name in modules:
