@@ -142,10 +142,10 @@ class CutPlaces:
         sizes = self.result_bytes[np.newaxis] if sizes is None else sizes
         own = self.tensors(cut)
         sent, are_trained = sizes[:, list(own)], [one in self.trained for one in own]
-        is_known = (sent > 0).any(axis=0)
-        if not is_known.any():
+        (known,) = np.nonzero((sent > 0).any(axis=0))
+        if not len(known):
             return np.ones((len(sizes), 1), np.int64), [any(are_trained)]
-        return sent[:, is_known], [trained for trained, known in zip(are_trained, is_known, strict=True) if known]
+        return sent[:, known], [are_trained[number] for number in known.tolist()]
 
     @cached_property
     def result_bytes(self) -> NDArray[np.int64]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cdmpp.plans.cut import stages_of
+from cdmpp.plans.held_stages import held_by
 from cdmpp.plans.lower import Lowered
 from cdmpp.plans.memory import Memory, MemoryParts
 from cdmpp.plans.placement import micro_batches_of, pipeline_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.sources.source import RankWork
-from cdmpp.plans.held_stages import held_by
 
 
 def peak_of(work: RankWork, plan: Plan, lowered: Lowered, is_gpu: bool) -> int | None:

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.collectives.interconnect import AlphaBeta
+from cdmpp.plans.held_stages import held_by
 from cdmpp.plans.memory import Memory
 from cdmpp.plans.plan import plan_on
 from cdmpp.plans.sources.source import RankWork
-from cdmpp.plans.stage_structure import held_by
 from cdmpp.plans.stages import Stage
 from cdmpp.plans.strategies.parameter_server import ParameterServer
 from cdmpp.plans.strategies.pipeline import Pipeline

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Collection, Mapping
+from typing import Any
+
 from cdmpp.steps.derived import derived
 from cdmpp.steps.step_graph import ModuleSpan, Op, RankGraph, StepGraph
 from cdmpp.steps.transforms.edit import Edit, edited
@@ -66,7 +68,11 @@ def _edit(rank: RankGraph, modules: Collection[str]) -> Edit:
         op = rank.ops[place]
         forward = None if op.forward is None else places[op.forward]
         waits = tuple([(latest if is_again else places)[other] for other in op.waits]) if op.waits else ()
-        moved = {"waits": waits, "inputs": tuple([latest[other] for other in op.inputs]), "forward": forward}
+        moved: dict[str, Any] = {
+            "waits": waits,
+            "inputs": tuple([latest[other] for other in op.inputs]),
+            "forward": forward,
+        }
         if is_again:
             moved |= {"phase": "backward", "forward": places[place]}
             copies[place] = number
