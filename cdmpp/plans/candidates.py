@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +73,16 @@ class Candidates:
         """Keep some plans, in the order of ``rows``."""
         arrays = {one.name: getattr(self, one.name)[rows] for one in fields(self) if one.type == "IntArray"}
         return replace(self, **arrays)
+
+    @classmethod
+    def joined(cls, each: Sequence[Candidates]) -> Candidates:
+        """Join plans of the same combinations for as many devices, at several global batches.
+
+        ``global_batch`` is that of the first, so that ``why_not`` is for each of ``each`` to say.
+        """
+        names = [one.name for one in fields(cls) if one.type == "IntArray"]
+        arrays: dict[str, Any] = {name: np.concatenate([getattr(own, name) for own in each]) for name in names}
+        return replace(each[0], **arrays)
 
     def degrees_of(self, row: int) -> ParallelDegrees:
         """Return the degrees of one plan."""

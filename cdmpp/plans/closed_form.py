@@ -6,7 +6,7 @@ ParaDL's formulas (HPDC'21, table 3) are the special case of equal layers, one b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -39,6 +39,16 @@ class ClosedForm:
     """Row of a plan that only its costs show to be impossible -> the reason."""
     inputs_s: Floats | float = 0.0
     """The input pipeline needs so long for the examples of a step, next to everything else."""
+
+    def part(self, begin: int, end: int) -> ClosedForm:
+        """Return the costs of the plans from row ``begin`` up to ``end``, which is not among them."""
+        names = [one.name for one in fields(self) if one.name not in ("communication_s", "errors", "inputs_s")]
+        return replace(
+            self,
+            **{name: getattr(self, name)[begin:end] for name in names},
+            communication_s={name: values[begin:end] for name, values in self.communication_s.items()},
+            errors={row - begin: why for row, why in self.errors.items() if begin <= row < end},
+        )
 
     @property
     def ranks_s(self) -> Floats:

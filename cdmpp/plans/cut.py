@@ -249,7 +249,7 @@ class Cut:
 
     def buffers(self, number: int) -> tuple[StepBuffer, ...]:
         """Return buffers of the norms of a stage, in their order; the first stage has all where norms have none."""
-        buffers, rank = self.on.rank.buffers, self.on.rank
+        buffers = self.on.rank.buffers
         if not buffers:
             return ()
         norms = [self.at(place) for place in self.on.norms]

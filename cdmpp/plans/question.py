@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -95,16 +95,43 @@ class Question:
         """Return all plans for so many devices and some combinations, with their costs; each is worked out once."""
         key = (self.ranks if ranks is None else ranks, self.names if names is None else names)
         if key not in self._judged:
-            plans = candidates(
-                combinations(key[1]), key[0], self.global_batch, self.source.limits(), None, self._can_recompute
-            )
-            costs = replace(self._judge.closed_form(plans, self.topology(key[0])), inputs_s=self.inputs_s)
-            fits = ~np.isnan(costs.step_s)
-            if self.memory_limit_bytes is not None:
-                fits &= ~(costs.memory_bytes > self.memory_limit_bytes)  # unknown memory is no reason
-            same = twins(plans, costs)
-            self._judged[key] = Judged(plans, costs, fits & ~same, same)
+            plans = self._candidates(*key)
+            self._judged[key] = self._judged_as(plans, self._judge.closed_form(plans, self.topology(key[0])))
         return self._judged[key]
+
+    def at_batches(self, global_batches: Sequence[int]) -> tuple[Question, ...]:
+        """Ask the same at several global batches, whose plans are judged together.
+
+        What a division of the model costs at a micro-batch is the same at each, so that many cost little more than one.
+
+        Args:
+            global_batches: examples of one step of all ranks, each a question.
+
+        Returns:
+            A question for each; ``judged()`` of it is known.
+        """
+        each = tuple(replace(self, global_batch=one, _judged={}) for one in global_batches)
+        found = [one._candidates(self.ranks, self.names) for one in each]
+        costs = self._judge.closed_form(Candidates.joined(found), self.topology(self.ranks)) if found else None
+        begin = 0
+        for one, plans in zip(each, found, strict=True):
+            assert costs is not None
+            one._judged[self.ranks, self.names] = one._judged_as(plans, costs.part(begin, begin + len(plans)))
+            begin += len(plans)
+        return each
+
+    def _candidates(self, ranks: int, names: tuple[str, ...]) -> Candidates:
+        limits = self.source.limits()
+        return candidates(combinations(names), ranks, self.global_batch, limits, None, self._can_recompute)
+
+    def _judged_as(self, plans: Candidates, costs: ClosedForm) -> Judged:
+        """Plans of the question with these costs."""
+        costs = replace(costs, inputs_s=self.inputs_s)
+        fits = ~np.isnan(costs.step_s)
+        if self.memory_limit_bytes is not None:
+            fits &= ~(costs.memory_bytes > self.memory_limit_bytes)  # unknown memory is no reason
+        same = twins(plans, costs)
+        return Judged(plans, costs, fits & ~same, same)
 
     def plan(self, plans: Candidates, row: int) -> Plan:
         """Make the plan of one row."""

@@ -31,7 +31,7 @@ class Timeline:
         return cls(before[0], before[1], pauses_s)
 
     def starts_s(self, shares: Floats) -> Starts:
-        """Return the starts of ops where ranks update shares of the parameters; a column a micro-batch of each share."""
+        """Return the starts of ops where ranks update shares of all parameters; a column a micro-batch and share."""
         return Starts(self, shares)
 
     def gaps_s(self, count: int) -> Gaps:
