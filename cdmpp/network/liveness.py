@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,12 +76,12 @@ class Lifetimes:
         saved: NDArray[np.int64],
         workspace: NDArray[np.int64],
         to_end: Collection[int] = (),
-        held: Mapping[int, int] = MappingProxyType({}),
+        held: Mapping[int, Any] = MappingProxyType({}),
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the bytes alive while each run writes its result, and after it.
+        """Return the bytes alive while each run writes its result, and after it; they have the axes of ``sizes``.
 
         Args:
-            sizes: bytes that each call writes.
+            sizes: bytes that each call writes; an axis in front of the calls is over sizes of the same step.
             saved: bytes of them that the backward pass reads, if it reads any.
             workspace: bytes that each call holds in addition while it runs.
             to_end: places of calls whose results live to the end.
@@ -89,17 +89,25 @@ class Lifetimes:
         """
         if not len(self.places):
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        ends, stays = self.ends.copy(), np.zeros(len(self.places), np.int64)
+        ends, stays = self.ends.copy(), np.zeros((*sizes.shape[:-1], len(self.places)), np.int64)
         ends[[self.latest[place] for place in to_end if place in self.latest]] = len(ends)
         for place, size in held.items():
-            stays[np.flatnonzero(self.places == place)[:1]] = size
-        all_of, kept = sizes[self.places], saved[self.places]
-        freed = np.zeros(len(ends) + 1, np.int64)
-        np.add.at(freed, ends, np.maximum(all_of - kept - stays, 0))
+            for run in np.flatnonzero(self.places == place)[:1]:
+                stays[..., run] = size
+        all_of, kept = sizes[..., self.places], saved[..., self.places]
         over = np.minimum(np.maximum(stays - (all_of - kept), 0), kept)
-        np.add.at(freed, np.maximum(ends, self.saved_ends), kept - over)
-        written, gone = np.cumsum(all_of), np.cumsum(freed[:-1])
-        return written - gone + freed[:-1] + workspace[self.places], written - gone
+        freed = _freed(ends, np.maximum(all_of - kept - stays, 0))
+        freed += _freed(np.maximum(ends, self.saved_ends), kept - over)
+        written, gone = np.cumsum(all_of, axis=-1), np.cumsum(freed, axis=-1)
+        return written - gone + freed + workspace[..., self.places], written - gone
+
+
+def _freed(ends: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Bytes that are let go at each run; those of ``sizes`` with the runs ``ends``, or after all runs."""
+    found, order = np.zeros((*sizes.shape[:-1], len(ends) + 1), np.int64), np.argsort(ends, kind="stable")
+    runs, starts = np.unique(ends[order], return_index=True)
+    found[..., runs] = np.add.reduceat(sizes[..., order], starts, axis=-1)
+    return found[..., :-1]
 
 
 def bytes_of(calls: Sequence[Written]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

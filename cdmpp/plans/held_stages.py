@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,7 @@ from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.cut import Cut, stages_of
 from cdmpp.plans.live_bytes import LiveBytes
 from cdmpp.plans.memory import Memory, rounded_bytes
+from cdmpp.plans.op_bytes import OpBytes
 from cdmpp.plans.overlap import Floats
 from cdmpp.plans.stage_bytes import stacked
 from cdmpp.plans.stages import Stage
@@ -32,15 +33,19 @@ class HeldKind:
     """One of them, of the smallest micro-batch."""
     held: tuple[StepMemory, StepMemory]
     """What it would hold by itself: of the smallest and the largest micro-batch."""
-    memory: tuple[Memory, Memory]
-    """The same with the results that are alive."""
+    memory: Memory
+    """The same with the results that are alive, of the smallest one."""
+    sizes: tuple[OpBytes, OpBytes]
+    """Bytes of its ops: of the smallest and the largest one."""
     is_gpu: bool
 
-    def live(self, recomputes: bool) -> tuple[LiveBytes, LiveBytes]:
-        """Return the results alive in the passes, of the smallest and the largest micro-batch."""
+    def live(self, recomputes: bool, shares: Floats) -> LiveBytes:
+        """Return the results alive in the passes of micro-batches between the smallest (0) and the largest one (1)."""
         names = tuple(one.name for one in can_recompute(self.stage.rank)) if recomputes else ()
-        low, high = (one.live(names, self.is_gpu) for one in self.memory)
-        return low, high
+        low, high = self.held
+        live_bytes: Any = np.rint(low.live_bytes + shares * (high.live_bytes - low.live_bytes)).astype(np.int64)
+        sized = self.memory.sized(replace(low, live_bytes=live_bytes), self.sizes[0].up_to(self.sizes[1], shares))
+        return sized.live(names, self.is_gpu)
 
     @cached_property
     def _gradients(self) -> Counter[int]:
@@ -85,7 +90,7 @@ class HeldStages:
         """
         senders: dict[str, list[int]] = {"forward": [], "backward": []}
         ends: dict[str, list[Any]] = {"forward": [np.zeros((2, 0))], "backward": [np.zeros((2, 0))]}
-        sizes = np.array([self.low.result_bytes, self.high.result_bytes])
+        sizes = np.array([self.low.op_bytes.results, self.high.op_bytes.results])
         for number, cut in enumerate(self.cuts):
             sent, are_trained = self._cut.on.crossing(cut, sizes)
             returned = sent[:, are_trained]
@@ -113,31 +118,35 @@ class HeldStages:
 
     def _kind(self, number: int) -> HeldKind:
         stage = self._cut.stage(number) if self.cuts else stages_of(self.low.work.rank, ())[0]
-        held, memory = list[StepMemory](), list[Memory]()
+        held, sizes = list[StepMemory](), list[OpBytes]()
         for columns in (self.low, self.high):
-            whole = columns.work.rank
             assert columns.work.memory is not None
-            held.append(held_by(columns.work.memory, whole, stage, number))
-            ops = tuple([whole.ops[place] for place in stage.places])
-            first = memory[0] if memory else Memory(held[0], stage.rank, self.is_gpu, stage.outputs)
-            memory.append(first.sized(held[-1], ops))
-        return HeldKind(stage, (held[0], held[1]), (memory[0], memory[1]), self.is_gpu)
+            held.append(held_by(columns.work.memory, columns.work.rank, stage, number))
+            sizes.append(columns.op_bytes.at(stage.places))
+        memory = Memory(held[0], stage.rank, self.is_gpu, stage.outputs)
+        return HeldKind(stage, (held[0], held[1]), memory, (sizes[0], sizes[1]), self.is_gpu)
 
-    def ends(self, recomputes: bool) -> tuple[tuple[StepMemory, LiveBytes], ...]:
-        """Return what all stages hold and what is alive, of the smallest and the largest micro-batch; empty: unknown.
-
-        Each number is an array over stages.
-        """
-        if not self.kinds:
-            return ()
-        live = {number: kind.live(recomputes) for number, kind in self.kinds.items()}
-        found = list[tuple[StepMemory, LiveBytes]]()
-        for end, columns in enumerate((self.low, self.high)):
+    @cached_property
+    def ends(self) -> tuple[StepMemory, ...]:
+        """What all stages hold, of the smallest and the largest micro-batch; empty: unknown. Arrays over stages."""
+        found = list[StepMemory]()
+        for end, columns in enumerate((self.low, self.high) if self.kinds else ()):
             assert columns.work.memory is not None
             held = stacked([self.kinds[number].held[end] for number in self.alike])
             inputs: Any = np.where(np.arange(len(self.alike)) == 0, columns.work.memory.input_bytes, 0)
-            found.append((replace(held, input_bytes=inputs), stacked([live[number][end] for number in self.alike])))
+            found.append(replace(held, input_bytes=inputs))
         return tuple(found)
+
+    def live(self, recomputes: bool, shares: Floats) -> LiveBytes:
+        """Return what is alive on all stages; arrays (micro-batches, stages).
+
+        Args:
+            recomputes: whether all modules are recomputed.
+            shares: place of each micro-batch between the smallest (0) and the largest one (1).
+        """
+        each = {number: kind.live(recomputes, shares) for number, kind in self.kinds.items()}
+        found = [[getattr(each[number], one.name) for number in self.alike] for one in fields(LiveBytes)]
+        return LiveBytes(*(np.stack([own + np.zeros(len(shares), np.int64) for own in one], axis=1) for one in found))
 
 
 def firsts(kinds: Sequence[object]) -> tuple[int, ...]:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.network.liveness import Lifetimes, bytes_of
+from cdmpp.network.liveness import Lifetimes
 from cdmpp.plans.allocator import taken_bytes
-from cdmpp.plans.cut_places import result_bytes
+from cdmpp.plans.op_bytes import OpBytes
 from cdmpp.steps.step_graph import Op, RankGraph
 from cdmpp.steps.transforms.recompute import run_order
 
@@ -56,38 +56,37 @@ class RunOrder:
         is_forward = [ops[place].phase == "forward" and not again for place, again in order]
         return cls(rank, Lifetimes.of(ops, runs), np.array(is_forward, np.bool_))
 
-    def live(self, ops: Sequence[Op], outputs: tuple[int, ...], is_taken: bool) -> LiveBytes:
+    def live(self, sizes: OpBytes, outputs: tuple[int, ...], is_taken: bool) -> LiveBytes:
         """Return the results alive in the passes.
 
         Args:
-            ops: those of the rank, or of another micro-batch that runs the same ones: bytes are theirs.
+            sizes: bytes of the ops, of one micro-batch or of several; what is returned has a number for each.
             outputs: places of the ops whose results a stage hands on.
             is_taken: whether bytes are those that the allocator takes.
         """
         places = [_written(self.rank.ops, one) for one in outputs]
-        (sizes, saved, workspace), result = (
-            bytes_of(ops),
-            np.array([result_bytes(ops[one]) for one in places], np.int64),
-        )
+        written, saved, workspace, result = sizes.written, sizes.saved, sizes.workspace, sizes.results[..., places]
         if is_taken:  # what is saved and what is not lie apart
-            whole = np.array([ops[one].result_bytes is None for one in places], np.bool_)
-            apart = np.array([op.saved_bytes is not None for op in ops], np.bool_)
-            both = taken_bytes(sizes - saved) + taken_bytes(saved)
+            both = taken_bytes(written - saved) + taken_bytes(saved)
             workspace = taken_bytes(workspace)
-            saved, sizes = taken_bytes(saved), np.where(apart, both, taken_bytes(sizes))
-            result = np.where(whole, sizes[places], taken_bytes(result))
-        handed_on = dict(zip(places, result.tolist(), strict=True))
-        during, after = self.lifetimes.alive(sizes, saved, workspace, (), handed_on)
+            saved, written = taken_bytes(saved), np.where(sizes.is_apart, both, taken_bytes(written))
+            result = np.where(sizes.is_whole[places], written[..., places], taken_bytes(result))
+        handed_on = {place: result[..., number] for number, place in enumerate(places)}
+        during, after = self.lifetimes.alive(written, saved, workspace, (), handed_on)
         made = {one.ready_after for one in self.rank.gradients if one.is_used}
-        kept, _ = self.lifetimes.alive(sizes, saved, workspace, made, handed_on)
-        peak = int(kept.argmax()) if len(kept) else 0
-        written = self.lifetimes.places[: peak + 1]
+        kept, _ = self.lifetimes.alive(written, saved, workspace, made, handed_on)
+        runs, outputs_bytes = self.lifetimes.places, sum(handed_on.values(), np.zeros(written.shape[:-1], np.int64))
+        if not len(runs):
+            nothing = np.zeros_like(outputs_bytes)
+            return LiveBytes(nothing, nothing, nothing, nothing, outputs_bytes)
+        gradients = np.cumsum(np.where(np.isin(runs, list(made)), written[..., runs], 0), axis=-1)
+        peak = kept.argmax(axis=-1)[..., np.newaxis]
         return LiveBytes(
-            int(after[self.is_forward][-1]) if self.is_forward.any() else 0,
-            int(during.max(initial=0)),
-            int(kept.max(initial=0)),
-            int(sizes[written[np.isin(written, list(made))]].sum()),
-            sum(handed_on.values()),
+            after[..., np.flatnonzero(self.is_forward)[-1]] if self.is_forward.any() else np.zeros_like(outputs_bytes),
+            np.maximum(during.max(axis=-1), 0),
+            np.maximum(kept.max(axis=-1), 0),
+            np.take_along_axis(gradients, peak, axis=-1)[..., 0],
+            outputs_bytes,
         )
 
 

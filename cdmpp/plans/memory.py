@@ -12,8 +12,9 @@ import numpy as np
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.allocator import CONTEXT, PARTLY_FILLED, taken_bytes
 from cdmpp.plans.live_bytes import Bytes, LiveBytes, RunOrder
+from cdmpp.plans.op_bytes import OpBytes
 from cdmpp.plans.plan import Plan
-from cdmpp.steps.step_graph import Op, RankGraph
+from cdmpp.steps.step_graph import RankGraph
 from cdmpp.steps.strategy import RankBytes
 
 
@@ -134,8 +135,8 @@ class Memory:
     """True if PyTorch's caching allocator and the context of a GPU count."""
     outputs: tuple[int, ...] = ()
     """Places of the ops whose results a stage of a pipeline hands on."""
-    ops: tuple[Op, ...] | None = None
-    """Ops of another micro-batch, which are the same but for their bytes; None: those of ``rank``."""
+    sizes: OpBytes | None = None
+    """Bytes of other micro-batches, which run the same ops; None: those of ``rank``. What is alive is then an array."""
     _live: dict[tuple[tuple[str, ...], bool], LiveBytes] = field(default_factory=dict, compare=False, repr=False)
     _orders: dict[tuple[str, ...], RunOrder] = field(default_factory=dict, compare=False, repr=False)
 
@@ -187,20 +188,25 @@ class Memory:
         return self.parts(plan).peak_bytes
 
     @cached_property
-    def _unmade_bytes(self) -> int:
+    def _unmade_bytes(self) -> Bytes:
         """Bytes of gradients that no call writes, where the backward pass is a ratio of the forward pass."""
-        if not self.held.live_bytes:
+        known = self.held.live_bytes
+        if not np.any(known):
             return 0
-        return max(0, self.held.live_bytes - self._found((), (), False).with_gradients)
+        return np.where(known, np.maximum(known - self._found((), (), False).with_gradients, 0), 0)
 
     def _found(self, recomputed: tuple[str, ...], outputs: tuple[int, ...], is_taken: bool) -> LiveBytes:
         if recomputed not in self._orders:
             self._orders[recomputed] = RunOrder.of(self.rank, recomputed)
-        return self._orders[recomputed].live(self.ops or self.rank.ops, outputs, is_taken)
+        return self._orders[recomputed].live(self._sizes, outputs, is_taken)
 
-    def sized(self, held: StepMemory, ops: tuple[Op, ...]) -> Memory:
-        """Return the memory of another micro-batch: it runs ops that are the same but for their bytes."""
-        return replace(self, held=held, ops=ops, _live={})
+    @cached_property
+    def _sizes(self) -> OpBytes:
+        return self.sizes or OpBytes.of(self.rank.ops)
+
+    def sized(self, held: StepMemory, sizes: OpBytes) -> Memory:
+        """Return the memory of other micro-batches: they run ops that are the same but for their bytes."""
+        return replace(self, held=held, sizes=sizes, _live={})
 
 
 def rounded_bytes(held: StepMemory, gradients: Mapping[int, int], own: RankBytes) -> int:

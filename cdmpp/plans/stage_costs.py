@@ -10,6 +10,7 @@ import numpy as np
 
 from cdmpp.collectives.topology import Topology
 from cdmpp.plans.group_costs import GroupCosts
+from cdmpp.plans.live_bytes import LiveBytes
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.overlap import Floats
 from cdmpp.plans.sources.source import OpExchange
@@ -166,6 +167,11 @@ class StageCosts:
         """Place of each micro-batch between the smallest (0) and the largest one (1)."""
         low, high = self.structure.low.batch, self.structure.high.batch
         return np.array([(one.batch - low) / max(high - low, 1) for one in self.works])
+
+    @cached_property
+    def live(self) -> LiveBytes:
+        """Results alive in the passes of each micro-batch."""
+        return self.structure.held.live(self.structure.recomputes, self.shares)
 
     @cached_property
     def received_bytes(self) -> Floats:

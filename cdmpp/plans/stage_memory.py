@@ -73,16 +73,16 @@ def memory_of(
         many: forward passes of one step of each plan.
     """
     structure = costs.structure
-    if not structure.ends:
+    if not structure.held.ends:
         return None
-    (low_held, low_live), (most_held, most_live) = structure.ends
+    low, most = structure.held.ends
     share = costs.shares[which][:, np.newaxis]
     ways, back = np.unique(np.stack([degree, many > 1]), axis=1, return_inverse=True)
     own = [_own(structure, strategy, sizes[one], 1 + is_many) for one, is_many in ways.T.tolist()]
     own_bytes = taken(stacked([stacked(each) for each, _ in own]), back.ravel())
     added = np.array([more for _, more in own])[back.ravel()]
     return StageMemory(
-        between(low_held, most_held, share), between(low_live, most_live, share), own_bytes,
+        between(low, most, share), taken(costs.live, which), own_bytes,
         costs.received_bytes[which], costs.returned_bytes[which], added,
     )  # fmt: skip
 

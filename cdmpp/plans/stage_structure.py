@@ -9,12 +9,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.bare import bare
 from cdmpp.plans.cut import Cut
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.held_stages import HeldStages, firsts
-from cdmpp.plans.live_bytes import LiveBytes
 from cdmpp.plans.overlap import Floats
 from cdmpp.plans.work_columns import WorkColumns
 from cdmpp.steps.step_graph import Gradient, RankGraph, StepGraph
@@ -143,8 +141,3 @@ class StageStructure:
                 self._cut.exchanging(number) if self.cuts else bare(self.low.rank(self.recomputes))
             )
         return found
-
-    @cached_property
-    def ends(self) -> tuple[tuple[StepMemory, LiveBytes], ...]:
-        """What all stages hold and what is alive, as ``HeldStages.ends``."""
-        return self.held.ends(self.recomputes)

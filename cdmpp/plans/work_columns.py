@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.plans.cut import Cut
-from cdmpp.plans.cut_places import CutPlaces, result_bytes
+from cdmpp.plans.cut_places import CutPlaces
 from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.op_bytes import OpBytes
 from cdmpp.plans.op_columns import OpColumns
 from cdmpp.plans.sources.source import RankWork, StepSource, StepTimes
 from cdmpp.plans.stage_kinds import StageKinds
@@ -73,9 +74,9 @@ class WorkColumns:
         return self.columns(recomputes=False).op_kinds
 
     @cached_property
-    def result_bytes(self) -> NDArray[np.int64]:
-        """Bytes of what each op hands on."""
-        return np.array([result_bytes(op) for op in self.work.rank.ops], np.int64)
+    def op_bytes(self) -> OpBytes:
+        """What its ops write, keep and hand on."""
+        return OpBytes.of(self.work.rank.ops)
 
     def cut_places(self, recomputes: bool) -> CutPlaces:
         """Return where the rank can be cut; ``CdmppError`` as ``CutPlaces``."""

@@ -223,3 +223,29 @@ def test_start_up_is_that_of_the_exchanges_themselves(name, messages):
             expected *= 1 + int(judged.plans.recompute[row])
         assert parts["start-up"][row] == pytest.approx(expected, rel=1e-3)
         assert parts["bandwidth"][row] > 0
+
+
+def test_several_global_batches_at_once_are_those_of_each():
+    question = _question(["data", "fsdp", "pipeline", "data+pipeline"], is_gpu=True, memory_limit_bytes=6e8)
+    batches = (16, 64, 96, 7)
+    for batch, one in zip(batches, question.at_batches(batches), strict=True):
+        found, own = one.judged(), replace(question, global_batch=batch, _judged={}).judged()
+        assert one.global_batch == batch and len(found.plans) == len(own.plans)
+        assert np.array_equal(found.fits, own.fits) and np.array_equal(found.order(), own.order())
+        assert np.allclose(found.costs.step_s, own.costs.step_s, rtol=1e-12, equal_nan=True)
+        assert np.array_equal(found.costs.memory_bytes, own.costs.memory_bytes, equal_nan=True)
+        assert [found.why_not(row) for row in range(len(found.plans))] == [
+            own.why_not(row) for row in range(len(own.plans))
+        ]
+    assert question.at_batches(()) == ()
+
+
+def test_memory_of_every_micro_batch_is_that_of_its_own_timeline():
+    """Peaks are no line between the smallest and the largest micro-batch: gradients weigh more in small ones."""
+    question = _question(["data", "fsdp", "data+pipeline"], source=ToySource(parameters=40_000_000, output=3_000_000))
+    found = question.judged()
+    for row in np.flatnonzero(found.fits)[::5]:
+        plan = question.plan(found.plans, int(row))
+        work = question.source.work(int(found.plans.micro_batch[row]), plan.degrees)
+        exact = peak_of(work, plan, lower_work(work, plan, _topology(8)), False)
+        assert found.costs.memory_bytes[row] == pytest.approx(exact, rel=1e-9)

@@ -1,0 +1,55 @@
+"""OpBytes: what the ops of a rank write, keep and hand on, for one micro-batch or for several that run the same ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.network.liveness import bytes_of
+from cdmpp.plans.cut_places import result_bytes
+from cdmpp.plans.overlap import Floats
+from cdmpp.steps.step_graph import Op
+
+
+@dataclass(frozen=True)
+class OpBytes:
+    """The last axis of each array has a number an op; an axis before it, where there is one, is over micro-batches."""
+
+    written: NDArray[np.int64]
+    saved: NDArray[np.int64]
+    """Bytes of ``written`` that the backward pass reads, if it reads any."""
+    workspace: NDArray[np.int64]
+    """Bytes that an op holds in addition while it runs."""
+    results: NDArray[np.int64]
+    """Bytes that it hands on."""
+    is_apart: NDArray[np.bool_]
+    """Which ops write what is saved into a tensor of its own; no axis over micro-batches."""
+    is_whole: NDArray[np.bool_]
+    """Which ops hand on all that they write; no axis over micro-batches."""
+
+    @classmethod
+    def of(cls, ops: Sequence[Op]) -> OpBytes:
+        """Read them from the ops of one micro-batch."""
+        return cls(
+            *bytes_of(ops),
+            np.array([result_bytes(op) for op in ops], np.int64),
+            np.array([op.saved_bytes is not None for op in ops], np.bool_),
+            np.array([op.result_bytes is None for op in ops], np.bool_),
+        )
+
+    def up_to(self, high: OpBytes, shares: Floats) -> OpBytes:
+        """Return the bytes of micro-batches between this one (0) and a larger one (1): they grow as these do."""
+        values: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
+        for name in ("written", "saved", "workspace", "results"):
+            low, most = values[name], getattr(high, name)
+            values[name] = np.rint(low + shares[:, np.newaxis] * (most - low)).astype(np.int64)
+        return OpBytes(**values)
+
+    def at(self, places: NDArray[np.int64] | Sequence[int]) -> OpBytes:
+        """Return those of some ops, in this order."""
+        own = np.asarray(places, np.int64)
+        return OpBytes(**{one.name: getattr(self, one.name)[..., own] for one in fields(self)})
