@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.peers.calculon import MODEL, SYSTEM, URL, Calculon
 from benchmarks.peers.networks import BLOCKS, CLUSTER, HEADS, TOKENS, WIDTH
 from benchmarks.peers.order import CLEAR, Order, order
-from benchmarks.peers.rates import BATCH, ROUNDS, Rate, rates
+from benchmarks.peers.rates import BATCH, BATCHES, ROUNDS, Rate, rates
 from benchmarks.publish.markdown import replace_part
 from benchmarks.publish.measured import measured
 from benchmarks.run import machine
@@ -52,7 +52,10 @@ def rate_table(found: Sequence[Rate], commit: str) -> Table:
         f"memory of the heaviest rank; collectives by curves of {CLUSTER}; intervals. In float32. *Given seconds*: "
         "one op a block and pass. *Predicted kernels*: the whole language model as PyTorch runs it, some 6,000 calls "
         "a step; *network read first* includes its export, the kernels of every micro-batch and their prediction, "
-        "*network known* is the closed form alone. Nothing else is kept from another question."
+        "*network known* is the closed form alone. Nothing else is kept from another question. "
+        f"*{len(BATCHES)} global batches*: one question for steps of {', '.join(f'{one:,}' for one in BATCHES)} "
+        "examples, whose plans are judged together; what a division of the model costs at a micro-batch is the same at "
+        "each. Plans of ours that cannot be are not counted."
     )
     rows = [
         [

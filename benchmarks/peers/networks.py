@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,16 @@ from cdmpp.network.workload import Workload
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.sources.predicted import PredictedSource
 from cdmpp.plans.sources.source import RankWork, StepSource, StepTimes
+from cdmpp.steps.derived import derived
 from cdmpp.steps.from_layers import Layer, graph_of_layers
+from cdmpp.steps.step_graph import Op, RankGraph
 
 BLOCKS, WIDTH, HEADS, TOKENS, WORDS = 96, 12288, 96, 2048, 51200
 DEVICE, CLUSTER = "h100", "dgx-h100"
 FLOPS_PER_S = 3e13
 """What a device reaches in float32, where seconds are given."""
+_NUMBERS = 12 * WIDTH**2
+"""Parameters of a block."""
 
 
 class Blocks(StepSource):
@@ -31,14 +36,22 @@ class Blocks(StepSource):
         self._of_one = list[StepTimes]()
 
     def work(self, batch: int, degrees: ParallelDegrees) -> RankWork:  # noqa: ARG002
-        numbers = 12 * WIDTH**2
-        forward_s, output = 2 * numbers * TOKENS * batch / FLOPS_PER_S, 4 * TOKENS * WIDTH * batch
-        layers = [Layer(f"h.{i}", forward_s, 2 * forward_s, 4 * numbers, output) for i in range(BLOCKS)]
+        made = {one.ready_after for one in self._one.gradients}
+        ops = tuple(
+            op if op.phase == "update" or place in made else _scaled(op, batch)
+            for place, op in enumerate(self._one.ops)
+        )
+        total, saved = 4 * _NUMBERS * BLOCKS, 4 * TOKENS * WIDTH * batch * BLOCKS
+        rank = derived(self._one, ops=ops)
+        return RankWork(rank, (), StepMemory(total, total, 2 * total, 0, 8 * TOKENS * batch, saved, 0))
+
+    @cached_property
+    def _one(self) -> RankGraph:
+        """One example."""
+        forward_s, rows = 2 * _NUMBERS * TOKENS / FLOPS_PER_S, ((12 * WIDTH, 4 * WIDTH),)
+        layers = [Layer(f"h.{i}", forward_s, 2 * forward_s, 4 * _NUMBERS, 4 * TOKENS * WIDTH) for i in range(BLOCKS)]
         rank = graph_of_layers(layers, update_s=0.1).ranks[0]
-        rows = ((12 * WIDTH, 4 * WIDTH),)
-        rank = replace(rank, modules=tuple(replace(one, rows=rows) for one in rank.modules))
-        total = 4 * numbers * BLOCKS
-        return RankWork(rank, (), StepMemory(total, total, 2 * total, 0, 8 * TOKENS * batch, output * BLOCKS, 0))
+        return replace(rank, modules=tuple(replace(one, rows=rows) for one in rank.modules))
 
     def times(self, batch: int, degrees: ParallelDegrees) -> StepTimes:
         if not self._of_one:
@@ -48,6 +61,11 @@ class Blocks(StepSource):
 
     def limits(self) -> Mapping[str, int]:
         return {"pp": BLOCKS}
+
+
+def _scaled(op: Op, batch: int) -> Op:
+    result = None if op.result_bytes is None else op.result_bytes * batch
+    return derived(op, duration_s=op.duration_s * batch, output_bytes=op.output_bytes * batch, result_bytes=result)
 
 
 def predicted(folder: Path) -> PredictedSource:

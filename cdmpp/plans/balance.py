@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -77,9 +78,17 @@ class _Lengths:
     """(places,): of the parts that go to the end."""
 
     def behind(self, values: Floats) -> Floats:
-        """Return the values of the places at which the parts of ``each`` end; infinite behind the end."""
-        most = self.each.shape[1]
-        return sliding_window_view(np.concatenate([values[1:], np.full(most, np.inf)]), most)
+        """Return the values of the places at which the parts of ``each`` end, until the next call."""
+        buffer, windows = self._windows
+        buffer[: len(values) - 1] = values[1:]
+        return windows
+
+    @cached_property
+    def _windows(self) -> tuple[Floats, Floats]:
+        """Values from the second place on, infinite behind the end; and of each place those behind it."""
+        places, most = self.each.shape
+        buffer = np.full(places - 1 + most, np.inf)
+        return buffer, sliding_window_view(buffer, most)
 
     @classmethod
     def up_to(cls, bound_s: float, at: Floats, cut: Floats) -> _Lengths:

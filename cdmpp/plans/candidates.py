@@ -147,10 +147,17 @@ def _degrees_of(values: tuple[int, ...]) -> ParallelDegrees:
     return ParallelDegrees(*values)
 
 
-def divisors(number: int) -> list[int]:
+@lru_cache(maxsize=4096)
+def divisors(number: int) -> tuple[int, ...]:
     """List all divisors, rising."""
     low = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
-    return sorted({*low, *(number // one for one in low)})
+    return tuple(sorted({*low, *(number // one for one in low)}))
+
+
+@lru_cache(maxsize=512)
+def _grid(*lengths: int) -> IntArray:
+    """All combinations of numbers below each of ``lengths``; a row a number, the last one changes first."""
+    return np.indices(lengths).reshape(len(lengths), -1)
 
 
 def _degrees(one: Combination, ranks: int) -> Iterator[dict[str, int] | None]:
@@ -197,8 +204,7 @@ def _block(
         counts = [count for count in divisors(each) if count in ACCUMULATION] if can_divide else [1]
         variants, again = (len(schedules) if stages > 1 else 1), 1 + can_recompute
     micro = np.array([batch // replicas // count if count else 0 for count in counts])
-    grid = np.array(np.meshgrid(np.arange(len(counts)), np.arange(variants), np.arange(again), indexing="ij"))
-    number, schedule, recompute = grid.reshape(3, -1)
+    number, schedule, recompute = _grid(len(counts), variants, again)
     rows = np.empty((len(number), 6 + len(DEGREES)), np.int64)
     rows[:, 0], rows[:, 1], rows[:, 2] = place, micro[number], np.array(counts)[number]
     rows[:, 3], rows[:, 4], rows[:, 5] = schedule, recompute, reason

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,10 +46,10 @@ class OpColumns:
     @cached_property
     def reads(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Readers, and what they read: a pair for each input of an op of the passes, in order."""
-        ops = self.rank.ops
-        pairs = [(place, one) for place, op in enumerate(ops) if op.phase != "update" for one in op.inputs]
-        readers, sources = np.array(pairs, np.int64).reshape(-1, 2).T
-        return readers, sources
+        inputs = [() if op.phase == "update" else op.inputs for op in self.rank.ops]
+        counts = np.array([len(one) for one in inputs], np.int64)
+        sources = np.fromiter(chain.from_iterable(inputs), np.int64, int(counts.sum()))
+        return np.repeat(np.arange(len(inputs)), counts), sources
 
     @cached_property
     def op_kinds(self) -> NDArray[np.int64]:

@@ -14,8 +14,8 @@ from cdmpp.plans.strategies.ddp import DDP
 
 
 def test_divisors_and_factors():
-    assert divisors(12) == [1, 2, 3, 4, 6, 12]
-    assert divisors(1) == [1]
+    assert divisors(12) == (1, 2, 3, 4, 6, 12)
+    assert divisors(1) == (1,)
     assert sorted(factors(12, 2)) == [(2, 6), (3, 4), (4, 3), (6, 2)]
     assert list(factors(7, 2)) == []
     assert list(factors(8, 3)) == [(2, 2, 2)]

@@ -59,7 +59,11 @@ def moved_op(op: Op, places: Mapping[int, int]) -> Op:
         return op
     inputs = tuple([places[one] for one in op.inputs if one in places])
     waits = tuple([places[one] for one in op.waits if one in places]) if op.waits else ()
-    return derived(op, waits=waits, inputs=inputs, forward=None if op.forward is None else places.get(op.forward))
+    found = object.__new__(Op)  # as ``derived``, written out: graphs have many
+    found.__dict__.update(op.__dict__)
+    changed = {"waits": waits, "inputs": inputs, "forward": None if op.forward is None else places.get(op.forward)}
+    found.__dict__.update(changed)
+    return found
 
 
 def each_op(graph: StepGraph, change: Callable[[Op], Op]) -> StepGraph:
