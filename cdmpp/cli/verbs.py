@@ -33,6 +33,7 @@ PURPOSES: Mapping[str, tuple[Verb, ...]] = {
         Verb("compare", "time of a whole network on several devices"),
         Verb("step", "time of a training step, on one device or several, with memory"),
         Verb("synchrony", "how fast uneven workers with parameter servers train, and when each should commit"),
+        Verb("fit", "a readable expression of a job's run time, from a table of runs, and what it predicts"),
         Verb("collective", "time of an all-reduce, or another exchange between devices"),
     ),
     "Improve": (

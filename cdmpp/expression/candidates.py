@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cdmpp.expression.design import Design
+from cdmpp.expression.factor import Factor
 from cdmpp.expression.form import Atom
 
 Floats = npt.NDArray[np.float64]
@@ -32,8 +33,8 @@ class Candidates:
         """List the products of a design, simple ones first where there are too many."""
         places = independent(design)
         shapes = range(len(design.shape_keys))
-        most = max(len(shapes), min(_MOST, _MOST_NUMBERS // len(design.table))) // len(shapes)
-        choices = [_tried(design.factors[place].role.powers) for place in places]
+        most = max(100, min(_MOST, _MOST_NUMBERS // (2 * len(design.table))))
+        choices = [tried_powers(design.factors[place]) for place in places]
         found = list[tuple[tuple[int, ...], tuple[float, ...]]]()
         for count in range(len(places) + 1):
             for chosen in itertools.combinations(range(len(places)), count):
@@ -49,7 +50,8 @@ class Candidates:
         atoms, columns = list[Atom](), list[Floats]()
         for shape in shapes:
             key = design.shape_keys[shape]
-            kept = [i for i, (factors, _) in enumerate(found) if key is None or key[1] not in factors]
+            room = most if key is None else most // len(shapes)
+            kept = [i for i, (factors, _) in enumerate(found[:room]) if key is None or key[1] not in factors]
             atoms += [Atom(*found[i], shape) for i in kept]
             columns.append(products[:, kept] * design.shapes[:, shape : shape + 1])
         return cls(tuple(atoms), np.concatenate(columns, axis=1))
@@ -97,9 +99,13 @@ class Candidates:
         return kept
 
 
-def _tried(powers: tuple[float, ...]) -> list[float]:
-    """Powers that a search begins with: the plausible ones, and half of the first."""
-    return sorted({power for one in powers for power in (one, *((one / 2,) if abs(one) == 1 else ())) if power})
+def tried_powers(factor: Factor) -> list[float]:
+    """Return the powers that a search begins with: the plausible ones but 0, and halves where little is known."""
+    role = factor.role
+    is_open = role.is_count or not role.name
+    return sorted(
+        {power for one in role.powers for power in (one, *((one / 2,) if is_open and abs(one) == 1 else ())) if power}
+    )
 
 
 def independent(design: Design) -> list[int]:

@@ -74,6 +74,12 @@ def seconds_of(column: str) -> float:
     return next((scale for end, scale in TIMES.items() if _plain(column).endswith(end)), 1.0)
 
 
+def name_in_seconds(column: str) -> str:
+    """Return the name of a column of times with seconds as its unit: ``iteration_s`` for ``iteration_ms``."""
+    end = next((end for end in TIMES if _plain(column).endswith(end)), "")
+    return f"{column[: -len(end)]}_s" if end and end != "_s" and column.lower().endswith(end) else column
+
+
 def is_time(column: str) -> bool:
     """Return True if the name of a column says that it holds times, such as ``step_s`` or ``seconds``."""
     plain = _plain(column)

@@ -50,6 +50,9 @@ _DERIVED: Mapping[str, _Derived] = {
         ("gpus", "nodes"), Role("gpus_per_node", "extrinsic", _MEMBERS, True),
         lambda gpus, nodes: np.ceil(gpus / nodes), "ceil({0} / {1})",
     ),
+    "stage_layers": _Derived(
+        ("layers", "pp"), Role("stage_layers", "intrinsic", (0.0, 1.0)), lambda layers, pp: layers / pp, "({0} / {1})",
+    ),
     "rounds": _Derived(
         ("batch", "dp", "micro_batch", "pp"), Role("rounds", "extrinsic", (0.0, 1.0)),
         lambda batch, dp, micro, pp: batch / (dp * micro) + pp - 1, "({0} / ({1} * {2}) + {3} - 1)",

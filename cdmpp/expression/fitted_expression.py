@@ -10,25 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cdmpp.errors import UsageError, some
+from cdmpp.expression.columns import role_of
 from cdmpp.expression.expression import TINY_S, Expression
 from cdmpp.expression.kriging import Kriging
+from cdmpp.expression.points import Points, read_points
 from cdmpp.expression.run_table import RunTable
 from cdmpp.expression.spread import Spread, beyond_range
-from cdmpp.platform.limits import shown
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.intp]
-
-
-@dataclass(frozen=True)
-class Points:
-    """Configurations of runs."""
-
-    columns: Mapping[str, Floats]
-    """Column -> its values, shape ``(points,)``."""
-    codes: Codes
-    """Place of the group of each point."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +82,12 @@ class FittedExpression:
 
     @property
     def scaling(self) -> frozenset[str]:
-        """Return the columns that say what a run is run on and split over."""
-        return scaling_columns(self.expression)
+        """Return the columns that count members and vary: what a job is scaled by."""
+        return frozenset(
+            name
+            for name, values in self.table.factors.items()
+            if role_of(name).is_count and values.min() < values.max()
+        )
 
     def predict(self, points: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> RunPrediction:
         """Predict the times of points.
@@ -105,7 +99,10 @@ class FittedExpression:
         Raises:
             UsageError: a column that is missing, unknown or not positive, or a group that no run belongs to.
         """
-        asked = self.points(points)
+        return self.predict_points(self.points(points))
+
+    def predict_points(self, asked: Points) -> RunPrediction:
+        """Predict the times of points that were read."""
         times_s = self.times_s(asked)
         far, outside = beyond_range(self.ranges, asked.columns)
         left = self.kriging.at(asked.columns, asked.codes)[1]
@@ -116,7 +113,11 @@ class FittedExpression:
     def times_s(self, points: Points) -> Floats:
         """Return the predicted seconds of points."""
         plain = np.maximum(self.expression.times_s(points.columns, points.codes), TINY_S)
-        return plain * np.exp(self.kriging.at(points.columns, points.codes)[0])
+        return plain * self.corrections(points)
+
+    def corrections(self, points: Points) -> Floats:
+        """Return by which factor the runs near points correct the expression, shape ``(points,)``."""
+        return np.exp(self.kriging.at(points.columns, points.codes)[0])
 
     def disagreements(self, points: Points) -> Floats:
         """Return logarithms of the times of the ensemble over those of the expression, shape ``(members, points)``."""
@@ -127,46 +128,21 @@ class FittedExpression:
         parts_s = self.expression.parts_s(points.columns, points.codes)
         return parts_s / np.maximum(parts_s.sum(axis=1, keepdims=True), TINY_S)
 
+    def listed(self, points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Read points and return them with numbers in place of texts, columns in the order of the table."""
+        asked = self.points(points)
+        return [self.named(asked, place) for place in range(len(asked))]
+
     def named(self, points: Points, place: int) -> dict[str, Any]:
         """Return one point with the names of its columns and groups."""
         labels = self.expression.groups[points.codes[place]].split("/")
         groups = dict(zip(self.table.group_names, labels, strict=False))
-        return {name: float(values[place]) for name, values in points.columns.items()} | groups
+        values = {name: float(column[place]) for name, column in points.columns.items()}
+        return {name: int(value) if value.is_integer() else value for name, value in values.items()} | groups
 
     def points(self, points: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Points:
         """Read points; arguments and errors as of ``predict``."""
-        needed = [*self.table.factors, *self.table.group_names]
-        if isinstance(points, Mapping):
-            given: Mapping[str, Sequence[Any]] = {
-                name: np.atleast_1d(values).tolist() for name, values in points.items()
-            }
-        else:
-            for point in points:
-                if missing := [name for name in needed if name not in point]:
-                    raise UsageError(f"the point has no {missing[0]}: give {some(needed, ', ')}")
-            given = {name: [point[name] for point in points] for name in dict.fromkeys(k for p in points for k in p)}
-        if missing := [name for name in needed if name not in given]:
-            raise UsageError(f"the point has no {missing[0]}: give {some(needed, ', ')}")
-        if unknown := [name for name in given if name not in needed]:
-            raise UsageError(
-                f"the point has {shown(unknown[0])}, which the fit does not have: give {some(needed, ', ')}"
-            )
-        columns = {}
-        for name in self.table.factors:
-            try:
-                values = np.array(given[name], dtype=np.float64)
-            except (TypeError, ValueError):
-                raise UsageError(f"{name} of the point is {shown(given[name])}: expected numbers above 0") from None
-            if not np.all(np.isfinite(values) & (values > 0)):
-                raise UsageError(f"{name} of the point is {shown(given[name])}: expected numbers above 0")
-            columns[name] = values
-        rows = len(next(iter(columns.values())))
-        keys = [given[name] for name in self.table.group_names]
-        labels = ["/".join(map(str, key)) for key in zip(*keys, strict=True)] if keys else [""] * rows
-        if unknown := [label for label in labels if label not in self.expression.groups]:
-            known = some(list(self.expression.groups), ", ")
-            raise UsageError(f"no run is of the group {shown(unknown[0])}: expected one of {known}")
-        return Points(columns, np.array([self.expression.groups.index(label) for label in labels], dtype=np.intp))
+        return read_points(self.table, points)
 
 
 def disagreements(
@@ -176,8 +152,3 @@ def disagreements(
     plain = np.log(np.maximum(expression.times_s(columns, codes), TINY_S))
     others = [np.log(np.maximum(one.times_s(columns, codes), TINY_S)) for one in ensemble]
     return np.stack([np.clip(one - plain, -3, 3) for one in others])
-
-
-def scaling_columns(expression: Expression) -> frozenset[str]:
-    """Return the columns that say what a run is run on and split over."""
-    return frozenset(one.name for one in expression.factors if one.kind == "column" and one.role.is_count)

@@ -8,12 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from cdmpp.expression.candidates import Candidates
+from cdmpp.expression.candidates import Candidates, independent, tried_powers
 from cdmpp.expression.form import Atom, Form
 from cdmpp.expression.judge import Judge, ScoredForm
 
 _SCREENED, _KEPT, _BEAM = 48, 4, 3
 """Candidates that are tried with exponents as they are, those whose exponents are fitted, and forms that go on."""
+_VARIED = 2
+"""Forms with one more factor in a term, or with another shape of it, whose exponents are fitted."""
 _REVISIONS = 5
 """Rounds in which the best forms are changed, at most."""
 _PLAUSIBLE = 0.25
@@ -86,6 +88,7 @@ def _revised(judge: Judge, candidates: Candidates, form: Form, most_terms: int) 
             found.append(rest)
         if len(term) == 1:
             found += [_with(form, place, atom) for atom in _simpler(judge, term[0])]
+            found += _varied(judge, form, place)
         found += _extended(judge, candidates, rest, 2)
     for first, second in itertools.combinations(range(len(form.terms)), 2):
         found += _extended(judge, candidates, _without(_without(form, second), first), 1)
@@ -106,7 +109,7 @@ def _with(form: Form, place: int, atom: Atom) -> Form:
 
 
 def _simpler(judge: Judge, atom: Atom) -> Iterator[Atom]:
-    """Atoms with one factor less, without or with another shape, or with an exponent fixed at a plausible value."""
+    """Atoms with one factor less, or with an exponent fixed at a plausible value."""
     for place, (factor, power) in enumerate(zip(atom.factors, atom.powers, strict=True)):
         factors, powers = (list[int](atom.factors), list[float](atom.powers))
         del factors[place], powers[place]
@@ -118,14 +121,25 @@ def _simpler(judge: Judge, atom: Atom) -> Iterator[Atom]:
         if nearest and abs(nearest - power) < _PLAUSIBLE:
             changed = tuple(nearest if i == place else one for i, one in enumerate(atom.powers))
             yield replace(atom, powers=changed, fixed=atom.fixed | {factor})
-    if atom.shape:
-        yield replace(atom, shape=0)
-    used = {factor for factor in atom.factors}
-    for shape, key in enumerate(judge.design.shape_keys):
-        if shape != atom.shape and key is not None and key[1] not in used:
-            current = judge.design.shape_keys[atom.shape]
-            if current is not None and current[1] == key[1]:
-                yield replace(atom, shape=shape)
+
+
+def _varied(judge: Judge, form: Form, place: int) -> list[Form]:
+    """The form with one more factor, or another shape, in one term: the most promising ones."""
+    design, atom = judge.design, form.terms[place][0]
+    atoms = [replace(atom, shape=shape) for shape in range(len(design.shape_keys)) if shape != atom.shape]
+    for factor in independent(design):
+        if factor not in atom.factors:
+            for power in tried_powers(design.factors[factor]):
+                atoms.append(replace(atom, factors=(*atom.factors, factor), powers=(*atom.powers, power)))
+    atoms = [one for one in atoms if (key := design.shape_keys[one.shape]) is None or key[1] not in one.factors]
+    if not atoms:
+        return []
+    here = np.repeat(form.columns(design, form.start[None]), len(atoms), axis=0)
+    for row, one in enumerate(atoms):
+        alone = Form(((one,),))
+        here[row, :, place] = alone.columns(design, alone.start[None])[0, :, 0]
+    order = np.argsort(judge.quick(here), kind="stable")[:_VARIED]
+    return [_with(form, place, atoms[i]) for i in order]
 
 
 def _overlapping(judge: Judge, form: Form) -> Iterator[Form]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cdmpp.errors import DataError, UsageError, some
-from cdmpp.expression.columns import LAYERED, is_time, role_of, seconds_of
+from cdmpp.expression.columns import LAYERED, is_time, name_in_seconds, role_of, seconds_of
+from cdmpp.expression.factor import factors_of
 from cdmpp.platform.limits import shown
 
 Floats = npt.NDArray[np.float64]
@@ -41,7 +42,7 @@ class RunTable:
     labels: tuple[str, ...] = ()
     """The group of each run; runs of a group share constants, all groups share exponents."""
     time_name: str = "time_s"
-    """Name of the column of times."""
+    """Name of the column of times, in seconds."""
     warnings: tuple[str, ...] = ()
     """Sentences about the data that a reader should know."""
     codes: npt.NDArray[np.intp] = field(init=False, repr=False, compare=False)
@@ -116,10 +117,10 @@ class RunTable:
         found = {name: _numbers(name, columns[name]) for name in factors}
         if len(times_s) > _MOST_ROWS:
             raise DataError(f"the table has {len(times_s)} rows: at most {_MOST_ROWS} are fitted, take a sample")
-        labels = tuple("/".join(map(str, row)) for row in zip(*(columns[name] for name in groups), strict=True))
+        labels = tuple(label_of(row) for row in zip(*(columns[name] for name in groups), strict=True))
         for name in factors:
             if len(np.unique(found[name])) < 2:
-                if len(times_s) and role_of(name).name in (*LAYERED, "pp"):
+                if len(times_s) and _is_known(name, factors):
                     warnings.append(
                         f"{name} is {found[name][0]:g} in all rows: how times depend on it is taken from what is known "
                         "of layers and stages, not from these runs"
@@ -127,9 +128,8 @@ class RunTable:
                     continue
                 value = f"is {found[name][0]:g} in all rows" if len(times_s) else "has no rows"
                 raise UsageError(f"factor {name} {value}: it says nothing of the time, leave it out or vary it")
-        table = cls(found, times_s, tuple(groups), labels, time, ())
-        warnings += _contradictions(table)
-        return cls(found, times_s, tuple(groups), labels, time, tuple(warnings))
+        table = cls(found, times_s, tuple(groups), labels, name_in_seconds(time), ())
+        return replace(table, warnings=(*warnings, *_contradictions(table)))
 
     @classmethod
     def read_csv(
@@ -172,6 +172,12 @@ class RunTable:
             raise type(error)(f"{path}: {error}") from error
 
 
+def label_of(values: Sequence[Any]) -> str:
+    """Return the name of the group of these values: ``bert/8`` for bert and 8, 8.0 or the text 8."""
+    texts = [f"{one:g}" if isinstance(one, int | float | np.number) else str(one).strip() for one in values]
+    return "/".join(text.replace("/", "|") for text in texts)
+
+
 def _recognised(columns: Mapping[str, Any], time: str, groups: Sequence[str]) -> tuple[list[str], list[str]]:
     """Columns that are recognised and vary, and what is said of the others; all numeric ones where none is."""
     others = [name for name in columns if name != time and name not in groups]
@@ -179,14 +185,21 @@ def _recognised(columns: Mapping[str, Any], time: str, groups: Sequence[str]) ->
     kept, said = list[str](), list[str]()
     for name in found:
         try:
-            varies = len(np.unique(_numbers(name, columns[name]))) > 1
+            values = np.unique(_numbers(name, columns[name]))
         except DataError:
-            varies = False
-        if varies:
+            continue
+        if len(values) > 1 or _is_known(name, found):
             kept.append(name)
     if left := [name for name in others if name not in kept]:
         said.append(f"columns that were not taken as factors: {some(left, ', ')}")
     return kept, said
+
+
+def _is_known(name: str, factors: Sequence[str]) -> bool:
+    """Whether it is known what a column does that never varies: it is a size of layers, or a derived factor has it."""
+    return role_of(name).name in (*LAYERED, "pp") or any(
+        name in one.columns for one in factors_of(factors) if one.kind != "column"
+    )
 
 
 def _numbers(name: str, values: Any) -> Floats:

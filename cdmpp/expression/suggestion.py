@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cdmpp.expression.columns import role_of
-from cdmpp.expression.fitted_expression import FittedExpression, Points
+from cdmpp.expression.fitted_expression import FittedExpression
+from cdmpp.expression.points import Points
 from cdmpp.expression.run_table import RunTable
 from cdmpp.expression.spread import SIGMAS, beyond_range
 
@@ -62,13 +63,14 @@ def suggest(
     members = len(away)
     covariance = fitted.spread.scale**2 * (away.T @ away) / members
     noise, far = fitted.spread.noise**2, fitted.spread.by_doubling
+    near = (fitted.spread.near * fitted.kriging.at(asked.columns, asked.codes)[1]) ** 2
     found = list[SuggestedRun]()
     n = len(asked.codes)
     times_s = fitted.times_s(tried)
     taken = np.zeros(len(tried.codes), dtype=bool)
 
     def width(variances: Floats, beyond: Floats) -> Floats:
-        sigma = np.sqrt(noise + np.maximum(variances, 0.0) + (far * beyond) ** 2)
+        sigma = np.sqrt(near + np.maximum(variances, 0.0) + (far * beyond) ** 2)
         return (2 * np.sinh(SIGMAS * sigma)).mean(axis=-1)
 
     before = float(width(np.diag(covariance)[:n], beyond_range(ranges, asked.columns)[0]))
@@ -102,11 +104,19 @@ def corners(fitted: FittedExpression) -> list[dict[str, Any]]:
     return found or [point | label for label in labels for point in points]
 
 
-def is_possible(table: RunTable, point: Mapping[str, float]) -> bool:
-    """Return False if a point breaks what holds in all runs: a product of powers that is constant, nodes up to GPUs."""
+def is_possible(table: RunTable, point: Mapping[str, Any], exact: bool = True) -> bool:
+    """Return False if a point has more nodes than GPUs, or breaks a product of powers that all runs keep.
+
+    Args:
+        table: the runs.
+        point: values of all columns.
+        exact: whether products are looked at.
+    """
     names = {role_of(name).name: name for name in table.factors}
     if "gpus" in names and "nodes" in names and point[names["nodes"]] > point[names["gpus"]]:
         return False
+    if not exact:
+        return True
     logs = np.log(table.values)
     middle = logs.mean(axis=0)
     spans, sizes, ways = np.linalg.svd(logs - middle, full_matrices=True)

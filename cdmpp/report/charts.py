@@ -6,7 +6,7 @@ the style sheet leaves room for them. Colours belong to labels: the page gives e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -220,7 +220,11 @@ class Point:
 
 
 def points(
-    title: str, series: Mapping[str, Sequence[Point]], x: tuple[str, str], y: tuple[str, str], is_joined: bool
+    title: str,
+    series: Mapping[str, Sequence[Point]],
+    x: tuple[str, str],
+    y: tuple[str, str],
+    is_joined: bool | Collection[str],
 ) -> Picture:
     """Plot series of points on two logarithmic axes.
 
@@ -229,16 +233,17 @@ def points(
         series: label -> points; each label has a colour.
         x: name and unit of the numbers from left to right.
         y: the same of those from bottom to top.
-        is_joined: whether lines join the points of a series.
+        is_joined: whether lines join the points of a series, or the labels of those whose points are lines only.
     """
     every = [point for own in series.values() for point in own]
     across, up = LogAxis.around(point.x for point in every), LogAxis.around(point.y for point in every)
     drawn = _grid(across, up, x[1], y[1], x[0], y[0])
     for label, own in series.items():
-        for first, last in zip(own, own[1:], strict=False) if is_joined else ():
+        is_line = not isinstance(is_joined, bool) and label in is_joined
+        for first, last in zip(own, own[1:], strict=False) if is_line or is_joined is True else ():
             line = _line(across, up, (first.x, first.y), (last.x, last.y), "")
             drawn.append(Shape("line", {k: v for k, v in line.attributes.items() if k != "class"}, label=label))
-        for point in own:
+        for point in () if is_line else own:
             place = {"cx": f"{100 * across.share(point.x):.2f}%", "cy": f"{_y(up, point.y):.1f}", "r": 5}
             drawn.append(Shape("circle", place, hover=point.name, label=label))
     return Picture(title, _PLOT + 36, tuple(drawn), "plot", tuple(series))

@@ -1,25 +1,26 @@
-"""Picture: the dots with intervals of a report as PNG, by matplotlib."""
+"""Picture: the dots with intervals of a report, or series of points, as PNG, by matplotlib."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdmpp.data.plots import save_plot
-from cdmpp.report.charts import Dots
+from cdmpp.report.charts import Dots, Point
 from cdmpp.report.report import Report
 from cdmpp.units import shown, visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 
 def write_picture(report: Report, path: Path) -> None:
     """Write the first chart of dots; ``CdmppError`` where that cannot be, or without matplotlib."""
     chart = next(chart for chart in report.charts if isinstance(chart, Dots))
-    title = visible(report.title).replace("$", r"\$")
-    save_plot(path, (7.6, 1.6 + 0.45 * len(chart.dots)), title, partial(_draw, chart=chart))
+    save_plot(path, (7.6, 1.6 + 0.45 * len(chart.dots)), _safe(report.title), partial(_draw, chart=chart))
 
 
 def _draw(axes: Axes, chart: Dots) -> None:
@@ -42,13 +43,45 @@ def _draw(axes: Axes, chart: Dots) -> None:
     axes.set(xscale="log", ylim=(len(chart.dots) - 0.4, -0.7), xlabel=label)
     axes.margins(x=0.25)
     axes.grid(axis="x", alpha=0.3)
-    _plain(axes)
+    _plain(axes.xaxis)
 
 
-def _plain(axes: Axes) -> None:
+def write_points(
+    path: Path, title: str, series: Mapping[str, Sequence[Point]], x: str, y: str, joined: Collection[str]
+) -> None:
+    """Write series of points on two logarithmic axes; ``CdmppError`` where that cannot be, or without matplotlib.
+
+    Args:
+        path: of the PNG file.
+        title: above the picture.
+        series: label -> points.
+        x: name and unit of the numbers from left to right.
+        y: the same of those from bottom to top.
+        joined: labels of the series that are lines.
+    """
+
+    def draw(axes: Axes) -> None:
+        for label, own in series.items():
+            line = "-" if label in joined else "o"
+            axes.plot([one.x for one in own], [one.y for one in own], line, label=visible(label), markersize=5)
+        axes.set(xscale="log", yscale="log", xlabel=_safe(x), ylabel=_safe(y))
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+        _plain(axes.xaxis)
+        _plain(axes.yaxis)
+
+    save_plot(path, (7.6, 4.6), _safe(title), draw)
+
+
+def _safe(text: str) -> str:
+    """Text that matplotlib takes for no formula."""
+    return visible(text).replace("$", r"\$")
+
+
+def _plain(axis: Axis) -> None:
     """Numbers instead of powers of ten, some of them also within a decade."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
