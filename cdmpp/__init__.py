@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cdmpp.devices import Device as Device
+    from cdmpp.expression.fitted_expression import FittedExpression as FittedExpression
+    from cdmpp.expression.run_table import RunTable as RunTable
     from cdmpp.network.comparison import Comparison as Comparison
     from cdmpp.network.prediction import NetworkPrediction as NetworkPrediction
     from cdmpp.network.training_prediction import StepPrediction as StepPrediction
@@ -35,10 +37,12 @@ if TYPE_CHECKING:
 _TYPES = {
     "Comparison": "cdmpp.network.comparison",
     "Device": "cdmpp.devices",
+    "FittedExpression": "cdmpp.expression.fitted_expression",
     "NetworkPrediction": "cdmpp.network.prediction",
     "Plan": "cdmpp.plans.plan",
     "Prediction": "cdmpp.predict.prediction",
     "Predictor": "cdmpp.predict.predictor",
+    "RunTable": "cdmpp.expression.run_table",
     "StepGraph": "cdmpp.steps.step_graph",
     "StepPrediction": "cdmpp.network.training_prediction",
     "TrainingStep": "cdmpp.network.training_step",
@@ -60,6 +64,7 @@ __all__ = [
     *_TYPES,
     "__version__",
     "compare_devices",
+    "fit_runs",
     "load_model",
     "make_cost_model",
     "optimize_step",
@@ -332,6 +337,33 @@ def optimize_step(
         step, ranks=ranks, cluster=cluster, link=link, strategy=strategy, plan=plan, backend=backend,
         memory_limit_bytes=memory_limit_bytes, most_accumulation_steps=most_accumulation_steps, method=method,
     )  # fmt: skip
+
+
+def fit_runs(table: RunTable, *, seed: int = 0, budget_s: float = 20.0) -> FittedExpression:
+    """Fit a readable expression of run time to a table of runs. Needs neither torch nor TVM.
+
+    Args:
+        table: the runs, as ``RunTable.read_csv`` or ``RunTable.of`` makes it.
+        seed: of the search and of resampling; the same seed gives the same answer.
+        budget_s: about how many seconds it may take, counted in steps.
+
+    Raises:
+        UsageError: fewer runs than constants, or a number that cannot be.
+
+    Examples:
+        >>> import cdmpp
+        >>> runs = {"gpus": [1, 1, 2, 2, 4, 4], "batch": [8, 16, 8, 16, 8, 16], "step_s": [8, 16, 4, 8, 2, 4]}
+        >>> fitted = cdmpp.fit_runs(cdmpp.RunTable.of(runs, "step_s"), budget_s=1)
+        >>> 1.6 < fitted.predict([{"gpus": 8, "batch": 16}]).times_s[0] < 2.4
+        True
+    """
+    from cdmpp.errors import UsageError
+    from cdmpp.expression import FitSettings, RunTable
+    from cdmpp.expression import fit_runs as fit
+
+    if not isinstance(table, RunTable):
+        raise UsageError(f"a {type(table).__name__} is no table of runs: give what cdmpp.RunTable.of returned")
+    return fit(table, FitSettings(seed=seed, budget_s=budget_s))
 
 
 @takes_workload_keywords

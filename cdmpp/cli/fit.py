@@ -34,8 +34,8 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     budget = "about how many seconds a fit may take; it is counted in steps, so answers are the same everywhere"
     fit.add_argument("--budget-s", type=numbers(0, 1e5, "seconds", above=True), metavar="S", help=f"{budget} (20)")
     ask = verb.add_argument_group("what to ask")
-    point = "a point, such as gpus=16,batch=64; may be given several times"
-    ask.add_argument("--predict", type=text, action="append", default=[], metavar="A=1,B=2", help=point)
+    point = "points, such as gpus=16,batch=64 or, with a semicolon between two, gpus=16,batch=64;gpus=32,batch=64"
+    ask.add_argument("--predict", type=text, metavar="A=1,B=2", help=point)
     nexts = "say which N runs to make next, to shorten the intervals of --predict, or of twice the measured range"
     ask.add_argument("--suggest", type=Limits(1, 100, "runs"), metavar="N", help=nexts)
     add_output_arguments(verb, "csv", "html", rows=20)
@@ -46,7 +46,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Fit or read a fit, and show the report."""
-    points = [_point(given) for given in options.predict]
+    points = [] if options.predict is None else [_point(given) for given in options.predict.split(";")]
     check_output(options, options.plot, options.save, options.python)
     if options.plot is not None and options.plot.suffix.lower() != ".png":
         raise UsageError(f"--plot {options.plot}: the picture is a PNG, so its name ends in .png")

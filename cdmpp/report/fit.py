@@ -186,7 +186,7 @@ def _terms(fitted: FittedExpression, shares: np.ndarray) -> Table:
         }
         for place, term in enumerate(fitted.expression.terms)
     ]
-    return Table("Terms", columns, rows)
+    return Table("Terms", columns, [rows[place] for place in np.argsort(-shares, kind="stable")])
 
 
 def _exponents(fitted: FittedExpression, term: int) -> str:

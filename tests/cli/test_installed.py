@@ -57,6 +57,7 @@ COMMANDS = {
     "collective": "collective --help",
     "compare": "compare --help",
     "synchrony": "synchrony --help",
+    "fit": "fit runs.csv --budget-s 2 --json",
     "tune": "tune --help",
     "predict a script": "predict matmul.py --device xeon-icelake --json",
 }
@@ -77,7 +78,8 @@ def place(tmp_path_factory) -> Path:
     (folder / "conf" / "device" / "my-cpu.yaml").write_text(own.replace("name: xeon-icelake", "name: my-cpu", 1))
     write_toy_dataset(folder / "datasets" / "two", 120, "my-cpu", factor=1.7, prefix="two-")
     shutil.copytree(TESTS / "fixtures" / "resnet34_a100", folder / "database")
-    shutil.copy(TESTS.parent / "examples" / "matmul.py", folder)
+    for name in ("matmul.py", "runs.csv"):
+        shutil.copy(TESTS.parent / "examples" / name, folder)
     return folder
 
 
@@ -107,7 +109,7 @@ def test_no_verb_is_forgotten():
     assert named == set(VERBS)
 
 
-@pytest.mark.parametrize("name", ["devices", "models", "data", "train", "predict", "finetune", "evaluate"])
+@pytest.mark.parametrize("name", ["devices", "models", "data", "train", "predict", "finetune", "evaluate", "fit"])
 def test_a_verb_ends_well(done, name):
     assert done[name].status == 0, done[name].err
 

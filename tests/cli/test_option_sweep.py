@@ -46,10 +46,11 @@ VERBS = {
     "compare": ["torchvision:resnet18", "--devices", "a100,t4", "--runtime", "torch"],
     "step": ["torchvision:resnet18", "--device", "a100", "--runtime", "torch", "--ranks", "4", "--link", "nvlink3"],
     "synchrony": ["torchvision:resnet18", "--workers", str(EXAMPLES / "core.yaml"), "--runtime", "torch"],
+    "fit": [str(EXAMPLES.parent / "runs.csv"), "--group", "model"],
     "plan": ["torchvision:resnet18", "--device", "a100", "--runtime", "torch", "--ranks", "4", "--link", "nvlink3"],
 }
 NO_NUMBERS = ("nan", "inf", "-inf", "1e18", "-1e18", "9" * 19, "1" * 5000, "", " ", "many", "0x10", "1,5")
-MAY_BE_ZERO = {"trials", "rows", "replays", "spread"}
+MAY_BE_ZERO = {"trials", "rows", "replays", "spread", "seed"}
 
 
 def options_of(verb: str) -> list[argparse.Action]:
@@ -91,6 +92,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capt
     monkeypatch.setattr("cdmpp.recipes.calibrate.probe", work)
     monkeypatch.setattr(Disturbance, "now", staticmethod(lambda *_: Disturbance()))
     monkeypatch.setattr(cdmpp, "tune_network", work)
+    monkeypatch.setattr("cdmpp.expression.fit_runs", work)
     for place in ("cdmpp.network.predict.predict_read", "cdmpp.predict.predictor.Predictor.predict"):
         monkeypatch.setattr(place, work)
 

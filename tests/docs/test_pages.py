@@ -31,7 +31,7 @@ GUIDES = [
     f"docs/{name}.md"
     for name in (
         "predicting", "networks", "framework-operators", "training-steps", "layers", "plans", "synchrony",
-        "parameter-servers", "partition", "traces", "collectives", "tuning", "training", "data", "measuring",
+        "parameter-servers", "partition", "traces", "collectives", "fitting", "tuning", "training", "data", "measuring",
         "new-device", "security",
     )
 ]  # fmt: skip

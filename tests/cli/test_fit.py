@@ -1,0 +1,54 @@
+"""``cdmpp fit``: every form of its answer, and that a saved fit answers again."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from cdmpp import cli
+
+RUNS = str(Path(__file__).parents[2] / "examples" / "runs.csv")
+POINT = "gpus=16,nodes=4,batch=64,chunks=1,model=bert"
+
+
+def test_a_table_becomes_an_answer_in_every_form(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files = ["--csv", "a.csv", "--html", "a.html", "--save", "a.json", "--python", "a.py"]
+    asked = ["--predict", f"{POINT};{POINT.replace('16', '32')}", "--suggest", "2"]
+    assert cli.main(["fit", RUNS, "--group", "model", "--budget-s", "2", "--json", *asked, *files]) == 0
+    shown = capsys.readouterr()
+    answer = json.loads(shown.out)
+    assert [one["gpus"] for one in answer["predictions"]] == [16, 32] and len(answer["suggestions"]) == 2
+    assert "beyond the measured range of gpus, nodes" in shown.err
+    assert abs(sum(answer["shares"]) - 1) < 1e-9 and len(answer["runs"]) == 48
+    rows = list(csv.DictReader((tmp_path / "a.csv").open()))
+    assert [row["gpus"] for row in rows] == ["16", "32"] and float(rows[0]["low_s"]) < float(rows[0]["time_s"])
+    page = (tmp_path / "a.html").read_text()
+    assert "step_s along gpus" in page and "Runs to make next" in page and "Before you trust this" in page
+    compile((tmp_path / "a.py").read_text(), "a.py", "exec")
+    assert cli.main(["fit", "a.json", "--predict", POINT, "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["predictions"] == answer["predictions"][:1]
+    assert cli.main(["fit", "a.json", "--predict", POINT]) == 0
+    assert "expression step_s = " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["fit", RUNS, "--predict", "gpus=1"], "the point has no nodes"),
+        (["fit", RUNS, "--predict", "gpus"], "expected names with values"),
+        (["fit", RUNS, "--predict", "gpus=1,gpus=2"], "gpus is there twice"),
+        (["fit", RUNS, "--factors", "gpus,model"], "'bert' is no number; a column of texts can be a group"),
+        (["fit", RUNS, "--factors", "gpus,,batch"], "expected names of columns"),
+        (["fit", RUNS, "--plot", "a.jpg"], "its name ends in .png"),
+        (["fit", RUNS, "--save", RUNS], "the same command reads it"),
+        (["fit", "none.csv"], "cannot read none.csv"),
+        (["fit", "none.json", "--seed", "1"], "--seed does not go with none.json"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(words, told, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words) == 2
+    assert told in capsys.readouterr().err

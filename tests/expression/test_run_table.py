@@ -1,0 +1,86 @@
+"""Tables of runs: what is recognised, and what is refused by name."""
+
+import numpy as np
+import pytest
+
+from cdmpp.errors import CdmppError, DataError, UsageError
+from cdmpp.expression import RunTable, fit_runs
+
+RUNS = {"gpus": [1, 2, 4, 8], "batch": [8, 16, 8, 16], "step_ms": [4.0, 3.0, 2.0, 1.0]}
+
+
+def changed(**columns):
+    return RUNS | columns
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        (changed(step_ms=[4, 3, 0, 1]), "step_ms, row 3: 0 is not above 0"),
+        (changed(step_ms=[4, 3, -2, 1]), "step_ms, row 3: -2 is not above 0"),
+        (changed(gpus=[1, 2, "four", 8]), "gpus, row 3: 'four' is no number; a column of texts can be a group"),
+        (changed(batch=[8, np.nan, 8, 16]), "batch, row 2: nan: leave out rows without a value"),
+        (changed(batch=[8, 8, 8, 8]), "factor batch is 8 in all rows: it says nothing of the time"),
+        (changed(batch=[]), "batch"),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused_by_name(columns, told):
+    with pytest.raises(CdmppError) as caught:
+        RunTable.of(columns, "step_ms", ["gpus", "batch"])
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("time", "factors", "groups", "told"),
+    [
+        ("seconds", ["gpus"], [], "there is no column 'seconds': expected gpus, batch, step_ms"),
+        ("step_ms", ["gpus", "nodes"], [], "there is no column 'nodes'"),
+        ("step_ms", ["gpus", "gpus"], [], "'gpus' is named twice"),
+        ("step_ms", ["gpus"], ["gpus"], "'gpus' is named twice"),
+    ],
+)
+def test_unknown_columns_are_refused_by_name(time, factors, groups, told):
+    with pytest.raises(UsageError, match=told):
+        RunTable.of(RUNS, time, factors, groups)
+
+
+def test_fewer_runs_than_constants_are_refused():
+    table = RunTable.of({"gpus": [1, 2], "step_s": [1.0, 2.0]}, "step_s")
+    with pytest.raises(UsageError, match="2 runs in 1 group are fewer than the constants"):
+        fit_runs(table)
+
+
+def test_units_and_factors_come_from_the_names():
+    table = RunTable.of(changed(note=["a", "b", "c", "d"]), "step_ms")
+    assert table.times_s.tolist() == [0.004, 0.003, 0.002, 0.001] and table.time_name == "step_s"
+    assert table.names == ("gpus", "batch") and "note" in table.warnings[0]
+
+
+def test_runs_that_contradict_each_other_are_said():
+    table = RunTable.of({"gpus": [1, 1, 2, 2], "step_s": [1.0, 5.0, 1.0, 1.1]}, "step_s")
+    assert (
+        "1 configurations have runs that contradict each other" in table.warnings[0] and "gpus=1" in table.warnings[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "has no rows"),
+        ("gpus,step_s\n", "has no rows"),
+        ("gpus,gpus,step_s\n1,1,1\n", "has 'gpus' twice"),
+        ("gpus,step_s\n1,1\n2\n", "line 3: 1 cells, expected 2"),
+        ("gpus,batch\n1,1\n2,2\n", "no column is named like times"),
+        ("gpus,step_s,sync_s\n1,1,1\n2,2,1\n", "step_s, sync_s are named like times: say which"),
+    ],
+)
+def test_a_file_that_cannot_be_is_refused(tmp_path, text, told):
+    (tmp_path / "runs.csv").write_text(text)
+    with pytest.raises(CdmppError) as caught:
+        RunTable.read_csv(tmp_path / "runs.csv")
+    assert told in str(caught.value) and "runs.csv" in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(DataError, match="cannot read"):
+        RunTable.read_csv(tmp_path / "none.csv")
