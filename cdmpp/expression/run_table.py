@@ -107,6 +107,9 @@ class RunTable:
             raise UsageError(f"there is no column {shown(missing[0])}: expected {some(list(columns), ', ', 30)}")
         if twice := [name for place, name in enumerate(named) if name in named[:place]]:
             raise UsageError(f"column {shown(twice[0])} is named twice: a column is a time, a factor or a group")
+        if odd := [name for name in named if len(columns[name]) != len(columns[time])]:
+            counts = f"{len(columns[odd[0]])} values and {time} {len(columns[time])}"
+            raise DataError(f"column {odd[0]} has {counts}: give each column a value for each run")
         warnings = list[str]()
         if factors is None:
             factors, left_out = _recognised(columns, time, groups)

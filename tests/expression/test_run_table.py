@@ -21,7 +21,7 @@ def changed(**columns):
         (changed(gpus=[1, 2, "four", 8]), "gpus, row 3: 'four' is no number; a column of texts can be a group"),
         (changed(batch=[8, np.nan, 8, 16]), "batch, row 2: nan: leave out rows without a value"),
         (changed(batch=[8, 8, 8, 8]), "factor batch is 8 in all rows: it says nothing of the time"),
-        (changed(batch=[]), "batch"),
+        (changed(batch=[]), "column batch has 0 values and step_ms 4"),
     ],
 )
 def test_a_table_that_cannot_be_is_refused_by_name(columns, told):
