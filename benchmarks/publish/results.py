@@ -99,6 +99,7 @@ OTHER_PAGES = {
     "counts": "executed instructions of CPU programs beside those counted in their machine code",
     "eager": "framework operators: unseen sizes, unseen devices, whole networks",
     "exchanges": "counted bytes of jobs on several ranks beside those of processes that exchange",
+    "expressions": "expressions fitted to tables of runs, beside other ways to predict them",
     "importers": "what TVM imports of ONNX and PyTorch, operator by operator",
     "intervals": "how often intervals hold, by kind of programs left out",
     "networks": "predicted and measured times of whole networks",

@@ -110,14 +110,15 @@ class _Job:
             matrix = _times(self.activations, self.of(hidden=1) or _NONE)
             weights = _times(self.layers, self.of(hidden=2) or _NONE, split)
             found = [inner, _times(inner, self.activations, split), _times(inner, self.activations)]
-            found += [_times(inner, matrix, split)]
+            attention = _times(self.activations, self.of(seq=1) or _NONE)
+            found += [_times(inner, matrix, split), _times(inner, attention, split)]
             found += [self.micro_batches, _times(self.micro_batches, self.activations, split)]
             found += [_times(self.micro_batches, self.activations), _NONE, self.layers, weights]
         else:
             powers = [_NONE, *(_power(self.samples, power) for power in (0.5, 1, 2) if self.samples)]
             found = [_times(times, one) for times in (_NONE, self.micro_batches) for one in powers]
         for one in self.others:
-            found += [one, _power(one, 2), *(_times(self.rounds, power, one) for power in (self.samples, _NONE))]
+            found += [one, _power(one, 2), *(_times(self.rounds, power, one) for power in (self.activations, _NONE))]
         found += [_times(*pair) for pair in itertools.combinations(self.others, 2)]
         return found
 

@@ -1,0 +1,53 @@
+"""How long a fit of 200 runs and six factors takes, beside Extra-P."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.expressions.methods import Outcome, by_cdmpp, by_extrap
+from benchmarks.expressions.rows import COMMANDS, NAMES
+from benchmarks.expressions.split import Split
+from benchmarks.run import machine
+from cdmpp.expression import FitSettings
+
+ROWS = 200
+FACTORS = ("gpus", "nodes", "batch", "layers", "hidden", "chunks")
+_VALUES = {"gpus": (4, 8, 16, 32), "nodes": (1, 2, 4), "batch": (32, 64, 128, 256), "layers": (4, 8, 16),
+           "hidden": (256, 512, 1024), "chunks": (1, 2, 4)}  # fmt: skip
+
+
+def split() -> Split:
+    """Runs of a law of six factors with 3 % of noise; a fifth of them is asked for."""
+    rng = np.random.default_rng(0)
+    columns = {name: rng.choice(np.array(values, dtype=float), ROWS) for name, values in _VALUES.items()}
+    work = columns["batch"] * columns["layers"] * columns["hidden"] ** 2 / columns["gpus"]
+    exchanged = columns["layers"] * columns["hidden"] ** 2 * (1 - 1 / columns["nodes"])
+    launched = columns["layers"] * columns["chunks"]
+    times_s = 2e-3 + 1e-10 * work + 2e-8 * exchanged + 1e-4 * launched
+    times_s *= np.exp(rng.normal(0, 0.03, ROWS))
+    asked = np.arange(ROWS) % 5 == 0
+    return Split("speed", FACTORS, columns, times_s, np.ones(ROWS, dtype=bool), asked)
+
+
+def tables(data: Path) -> list[dict[str, Any]]:
+    """Fit once with each; nothing of ``data`` is read."""
+    own = split()
+    extrap = by_extrap([own])
+    found: dict[str, Outcome | None] = {
+        "extrap": extrap[0] if extrap else None, "cdmpp": by_cdmpp(own, FitSettings(seed=0)),
+        "cdmpp, a quarter of the search": by_cdmpp(own),
+    }  # fmt: skip
+    rows = [
+        [
+            NAMES.get(name, name),
+            "not run" if one is None else f"{one.cpu_s:.1f}",
+            "" if one is None else f"{one.mean:.1f}",
+        ]
+        for name, one in found.items()
+    ]
+    note = f"{ROWS} runs, {len(FACTORS)} factors; CPU seconds of one fit, in one process each, on {machine()}."
+    return [{"title": "Time of a fit", "note": note, "commands": COMMANDS,
+             "columns": ["fitted by", "CPU s", "error on the fitted runs, mean %"], "rows": rows}]  # fmt: skip

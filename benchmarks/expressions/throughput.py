@@ -1,0 +1,104 @@
+"""Public throughputs: sharded language models up to 128 GPUs, and parameter servers of one machine up to 8."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.expressions.methods import Outcome, by_cdmpp, by_extrap, by_forest, by_nothing
+from benchmarks.expressions.rows import COLUMNS, COMMANDS, summary
+from benchmarks.expressions.split import Split
+
+_RECOMPUTED = 4 / 3
+"""Work of a step whose activations are computed again, as a part of that of another step."""
+
+
+def tables(data: Path) -> list[dict[str, Any]]:
+    """Judge the folders ``mpt-fsdp`` and ``tf-parameter-server`` of ``data``."""
+    return [_sharded(data), _servers(data)]
+
+
+def _columns(path: Path) -> dict[str, np.ndarray]:
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+
+def sharded(data: Path) -> Split:
+    """From at most 16 GPUs to 64 and more."""
+    read = _columns(data / "mpt-fsdp" / "throughput.csv")
+    numbers = {name: read[name].astype(float) for name in ("gpus", "micro_batch", "seq_len", "num_params", "step_s")}
+    columns = {**read, **numbers, "chunks": read["grad_accum"].astype(float)}
+    columns["recomputed"] = np.where(read["act_checkpoint"] == "True", _RECOMPUTED, 1.0)
+    columns["samples"] = columns["micro_batch"] * columns["chunks"]
+    columns["kind"] = np.array(["/".join(one) for one in zip(read["gpu"], read["precision"], strict=True)])
+    factors = ("gpus", "micro_batch", "chunks", "seq_len", "num_params", "recomputed")
+    known, asked = columns["gpus"] <= 16, columns["gpus"] >= 64
+    return Split("sharded", factors, columns, numbers["step_s"], known, asked, ("kind",))
+
+
+def _sharded(data: Path) -> dict[str, Any]:
+    split = sharded(data)
+    work = split.columns["samples"] * split.columns["seq_len"] * split.columns["num_params"]
+    a_unit = Split(split.name, split.factors, split.columns, split.times_s / work, split.known, split.asked)
+    alike = ("gpu", "precision", "model", "seq_len", "act_checkpoint", "micro_batch")
+    found = {
+        "nothing": [by_nothing(a_unit, alike, "gpus")], "extrap": by_extrap([split], ("gpus", "samples", "num_params")),
+        "forest": [by_forest(split)], "cdmpp": [by_cdmpp(split)],
+    }  # fmt: skip
+    note = (
+        "FSDP throughput of MPT models (github.com/mosaicml/llm-foundry at 8c8dd48, Apache-2.0), A100 and H100, 125 M "
+        f"to 70 B parameters. Fitted on {int(split.known.sum())} rows of at most 16 GPUs, asked for "
+        f"{int(split.asked.sum())} of 64 and 128. Groups: GPU and precision. No model: the time for each sample, token "
+        "and parameter of the most alike rows at the most GPUs seen. Worst and median are of the one table."
+    )
+    return {"title": "Sharded models: 16 GPUs to 64 and 128", "note": note, "commands": COMMANDS,
+            "columns": list(COLUMNS), "rows": summary(_by_row(found))}  # fmt: skip
+
+
+def servers(data: Path) -> Split:
+    """From 1, 2 and 4 GPUs of one machine to 8."""
+    read = _columns(data / "tf-parameter-server" / "throughput.csv")
+    gpus, one_machine = read["gpus"].astype(float), read["instances"] == "1"
+    names = ("platform", "model", "data", "batch_per_gpu")
+    job = np.array(["/".join(one) for one in zip(*(read[name] for name in names), strict=True)])
+    known = one_machine & (gpus < 8)
+    asked = one_machine & (gpus == 8) & np.isin(job, job[known & (gpus == 4)])
+    known &= np.isin(job, job[asked])
+    columns = {**read, "gpus": gpus, "job": job}
+    return Split("servers", ("gpus",), columns, read["step_s"].astype(float), known, asked, ("job",))
+
+
+def _servers(data: Path) -> dict[str, Any]:
+    split = servers(data)
+    each = [
+        Split(job, ("gpus",), split.columns, split.times_s, split.known & own, split.asked & own)
+        for job in np.unique(split.columns["job"][split.asked])
+        for own in [split.columns["job"] == job]
+    ]
+    extrap = by_extrap(each)
+    found = {
+        "nothing": [by_nothing(split, ("job",), "gpus")],
+        "extrap": None if extrap is None else [Outcome(np.concatenate([one.errors for one in extrap]))],
+        "forest": [by_forest(split)], "cdmpp": [by_cdmpp(split)],
+    }  # fmt: skip
+    note = (
+        "TensorFlow's benchmarks of May 2017 (docs_src/performance/benchmarks.md at 5984ffe, Apache-2.0): "
+        f"{int(split.asked.sum())} jobs on 8 GPUs of one machine, by those on 1, 2 and 4. A group is a job: platform, "
+        "network, data and batch; groups borrow from each other. No model: the step on 4 GPUs again."
+    )
+    return {"title": "Parameter servers: 4 GPUs to 8", "note": note, "commands": COMMANDS,
+            "columns": list(COLUMNS), "rows": summary(_by_row(found))}  # fmt: skip
+
+
+def _by_row(found: dict[str, list[Outcome] | None]) -> dict[str, list[Outcome] | None]:
+    """Outcomes of single rows, of which median and worst are to be told."""
+    return {
+        name: None
+        if ones is None
+        else [Outcome(np.array([error]), covered=ones[0].covered) for error in ones[0].errors]
+        for name, ones in found.items()
+    }

@@ -1,0 +1,72 @@
+"""Known terms: what recognised columns say of a job, and a fit of all of them at once."""
+
+import numpy as np
+import pytest
+
+from cdmpp.errors import UsageError
+from cdmpp.expression import RunTable
+from cdmpp.expression.blend import Blend
+from cdmpp.expression.design import Design
+from cdmpp.expression.factor import factors_of
+from cdmpp.expression.known_terms import known_terms
+
+LAYOUT = ("global_batch", "micro_batch", "hidden", "layers", "seq_length", "tp", "dp", "pp")
+
+
+def products(*columns):
+    return [(dict(one.product.powers), one.product.shape) for one in known_terms(factors_of(columns))]
+
+
+def test_no_term_is_listed_twice():
+    for columns in (("gpus", "nodes", "local_batch"), LAYOUT, ("ranks", "batch", "chunks", "width")):
+        found = products(*columns)
+        assert len(found) == len({(tuple(sorted(powers.items())), shape) for powers, shape in found})
+
+
+def test_a_global_batch_is_divided_among_workers():
+    found = products("gpus", "batch")
+    assert ({"batch": 1.0, "gpus": -1.0}, None) in found
+    assert ({}, ("log2", "gpus")) in found
+
+
+def test_layers_of_a_stage_are_gone_through_in_each_round_of_a_pipeline():
+    assert ({"rounds": 1.0, "layers": 1.0, "pp": -1.0}, None) in products(*LAYOUT)
+    head = {"global_batch": 1.0, "dp": -1.0, "seq_length": 1.0, "hidden": 1.0, "tp": -1.0}
+    assert (head, None) in products(*LAYOUT), "what belongs to no layer is computed once for each micro-batch"
+
+
+def test_exchanges_vanish_for_one_worker():
+    for one in known_terms(factors_of(("gpus", "nodes", "local_batch"))):
+        if one.is_exchange:
+            alone = {name: np.array([1.0]) for name in ("gpus", "nodes", "gpus_per_node", "local_batch")}
+            assert one.product.values(alone, 1)[0] == 0
+
+
+def test_a_blend_goes_on_as_its_law_does():
+    gpus, batch = (one.ravel() for one in np.meshgrid([1.0, 2, 4, 8], [16.0, 32, 64, 128]))
+    law = lambda gpus, batch: 4e-3 + 1e-3 * batch / gpus + 2e-3 * np.log2(gpus)  # noqa: E731
+    design = Design.of(RunTable.of({"gpus": gpus, "batch": batch, "step_s": law(gpus, batch)}, "step_s"))
+    far = {"gpus": np.array([16.0]), "batch": np.array([128.0])}
+    found = Blend.of(design).refit(design.every).times_s(far, np.zeros(1, dtype=int))
+    assert found[0] == pytest.approx(law(16.0, 128.0), rel=0.03)
+
+
+def test_a_group_with_few_runs_grows_as_the_others_do():
+    gpus = np.array([1.0, 2, 4, 8] * 3 + [1.0, 2.0])
+    job = np.array(["a"] * 4 + ["b"] * 4 + ["c"] * 4 + ["d"] * 2)
+    scale = np.array([{"a": 1.0, "b": 3.0, "c": 0.5, "d": 2.0}[one] for one in job])
+    table = RunTable.of(
+        {"gpus": gpus, "job": job, "step_s": scale * (1 + 0.2 * np.log2(gpus))}, "step_s", None, ["job"]
+    )
+    design = Design.of(table)
+    code = np.array([design.table.groups.index("d")])
+    found = Blend.of(design).refit(design.every).times_s({"gpus": np.array([8.0])}, code)
+    assert found[0] == pytest.approx(2.0 * 1.6, rel=0.05)
+
+
+def test_a_size_of_layers_may_be_the_same_in_all_runs():
+    columns = {"batch": [8.0, 16, 32, 64], "hidden": [512.0] * 4, "step_s": [1.0, 2, 4, 8]}
+    table = RunTable.of(columns, "step_s", ["batch", "hidden"])
+    assert "hidden is 512 in all r" in table.warnings[0]
+    with pytest.raises(UsageError, match="gpus is 4 in all rows"):
+        RunTable.of(columns | {"gpus": [4.0] * 4}, "step_s", ["batch", "gpus"])
