@@ -61,7 +61,7 @@ def test_a_group_with_few_runs_grows_as_the_others_do():
     design = Design.of(table)
     code = np.array([design.table.groups.index("d")])
     found = Blend.of(design).refit(design.every).times_s({"gpus": np.array([8.0])}, code)
-    assert found[0] == pytest.approx(2.0 * 1.6, rel=0.05)
+    assert found[0] == pytest.approx(2.0 * 1.6, rel=0.1)
 
 
 def test_a_size_of_layers_may_be_the_same_in_all_runs():
