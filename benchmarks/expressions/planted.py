@@ -20,7 +20,7 @@ NEAR = 0.1
 VALUES = (1.0, 2.0, 4.0, 8.0, 16.0)
 BEYOND = 4.0
 FACTORS = ("x", "y", "z")
-SETTINGS = FitSettings(seed=0, budget_s=10.0)
+SETTINGS = FitSettings(seed=0, budget_s=3.0)
 
 
 @dataclass(frozen=True)

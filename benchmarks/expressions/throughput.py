@@ -34,10 +34,9 @@ def sharded(data: Path) -> Split:
     columns = {**read, **numbers, "chunks": read["grad_accum"].astype(float)}
     columns["recomputed"] = np.where(read["act_checkpoint"] == "True", _RECOMPUTED, 1.0)
     columns["samples"] = columns["micro_batch"] * columns["chunks"]
-    columns["kind"] = np.array(["/".join(one) for one in zip(read["gpu"], read["precision"], strict=True)])
     factors = ("gpus", "micro_batch", "chunks", "seq_len", "num_params", "recomputed")
     known, asked = columns["gpus"] <= 16, columns["gpus"] >= 64
-    return Split("sharded", factors, columns, numbers["step_s"], known, asked, ("kind",))
+    return Split("sharded", factors, columns, numbers["step_s"], known, asked, ("gpu",))
 
 
 def _sharded(data: Path) -> dict[str, Any]:
@@ -52,7 +51,7 @@ def _sharded(data: Path) -> dict[str, Any]:
     note = (
         "FSDP throughput of MPT models (github.com/mosaicml/llm-foundry at 8c8dd48, Apache-2.0), A100 and H100, 125 M "
         f"to 70 B parameters. Fitted on {int(split.known.sum())} rows of at most 16 GPUs, asked for "
-        f"{int(split.asked.sum())} of 64 and 128. Groups: GPU and precision. No model: the time for each sample, token "
+        f"{int(split.asked.sum())} of 64 and 128. Groups: kinds of GPU. No model: the time for each sample, token "
         "and parameter of the most alike rows at the most GPUs seen. Worst and median are of the one table."
     )
     return {"title": "Sharded models: 16 GPUs to 64 and 128", "note": note, "commands": COMMANDS,
