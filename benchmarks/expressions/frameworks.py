@@ -55,8 +55,8 @@ def tables(data: Path) -> list[dict[str, Any]]:
             f"{ours.mean:.1f}", f"{100 * ours.covered:.0f} %",
         ])  # fmt: skip
     note = (
-        "Steps of dense networks on two virtual cores of an Intel Xeon, one thread a process; processes 1 and 2, layers "
-        "2 to 8 of 128 to 512 features, 32 to 512 samples a process, 1 to 4 chunks. Nothing else ran. No model: the "
+        "Steps of dense networks on two virtual cores of an Intel Xeon, one thread a process; 1 and 2 processes, "
+        "2 to 8 layers of 128 to 512 features, 32 to 512 samples a process, 1 to 4 chunks. Nothing else ran. No model: the "
         "most alike run of the largest value seen. Errors are means in per cent."
     )
     return [{
