@@ -56,8 +56,8 @@ def tables(data: Path) -> list[dict[str, Any]]:
         ])  # fmt: skip
     note = (
         "Steps of dense networks on two virtual cores of an Intel Xeon, one thread a process; 1 and 2 processes, "
-        "2 to 8 layers of 128 to 512 features, 32 to 512 samples a process, 1 to 4 chunks. Nothing else ran. No model: the "
-        "most alike run of the largest value seen. Errors are means in per cent."
+        "2 to 8 layers of 128 to 512 features, 32 to 512 samples a process, 1 to 4 chunks. Nothing else ran. "
+        "No model: the most alike run of the largest value seen. Errors are means in per cent."
     )
     return [{
         "title": "Real runs of two frameworks", "note": note, "commands": COMMANDS, "rows": rows,
