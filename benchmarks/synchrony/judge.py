@@ -13,14 +13,14 @@ from pathlib import Path
 
 from benchmarks.publish.markdown import replace_part
 from benchmarks.publish.measured import measured
-from benchmarks.synchrony import judge_grid, judge_policies
+from benchmarks.synchrony import judge_grid, judge_loss, judge_policies
 from benchmarks.synchrony.measure import RUNS, runs
 from benchmarks.synchrony.predict_runs import fit
 from cdmpp.platform.files import write_json
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMANDS = [
-    *(f"python -m benchmarks.synchrony.measure {part}" for part in ("alone", "grid", "policies")),
+    *(f"python -m benchmarks.synchrony.measure {part}" for part in ("alone", "grid", "again", "policies")),
     "python -m benchmarks.synchrony.judge --publish",
 ]
 
@@ -34,7 +34,7 @@ def main() -> None:
     constants = fit(found)
     tables = judge_grid.tables(found, constants, COMMANDS)
     if any(name.startswith("policies/") for name in found):
-        tables += judge_policies.tables(found, constants, COMMANDS)
+        tables += [judge_policies.policy_table(found, constants, COMMANDS), *judge_loss.loss_tables(found, constants)]
     print(measured(tables))
     if asked.publish:
         write_json(DOCS / "measured" / "synchrony.json", tables)

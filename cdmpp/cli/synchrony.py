@@ -15,15 +15,20 @@ from cdmpp.cli.output import add_output_arguments, check_output, show, warn
 from cdmpp.cli.step import LOSSES, OPTIMIZERS, checked_runtime
 from cdmpp.errors import UsageError
 from cdmpp.platform.limits import SEED, Limits, numbers, text
+from cdmpp.synchrony.progress import STALENESS_PENALTY
 
 if TYPE_CHECKING:
     from cdmpp.collectives.interconnect import AlphaBeta
     from cdmpp.network.training_prediction import StepPrediction
     from cdmpp.network.workload import Workload
     from cdmpp.steps.synchrony import Synchrony
+    from cdmpp.synchrony.loss.curve import LossCurve
     from cdmpp.synchrony.worker_file import WorkerSheet
 
 _POLICIES = "bsp,ssp:4,async"
+_TRAIN_S = 30.0
+_TRAIN_POINTS = 60
+"""Points of the loss of a training."""
 _OF_PREDICTION = ("model", "schedule", "runtime", "no_fallback")
 """Options that only a prediction reads."""
 
@@ -56,8 +61,17 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
         "of one worker by cdmpp.synchrony.run"
     )
     loss.add_argument("--loss-curve", type=text, metavar="FILE", help=curve)
+    trained = (
+        "in place of --loss-curve: train here with one worker, by a function train(seed, worker, workers) as "
+        "cdmpp.synchrony.run takes it; the file is run"
+    )
+    loss.add_argument("--train", type=text, metavar="FILE.py:FUNCTION", help=trained)
+    lasts = f"of that training (default {_TRAIN_S:g})"
+    loss.add_argument("--train-seconds", type=numbers(0, 1e6, "seconds", above=True), metavar="S", help=lasts)
     target = numbers(-math.inf, math.inf)
     loss.add_argument("--target-loss", type=target, help="say when each synchrony reaches it")
+    stale = "an update counts 1 / (1 + P x weight x staleness) of its samples (default 0: as the limit of small steps)"
+    loss.add_argument("--staleness-penalty", type=STALENESS_PENALTY, default=0.0, metavar="P", help=stale)
     add_runtime(verb)
     verb.add_argument("--optimizer", default="adamw", choices=OPTIMIZERS, help="default adamw")
     verb.add_argument("--loss", default="cross_entropy", choices=LOSSES, help="as of cdmpp step")
@@ -70,7 +84,8 @@ def _policies_help() -> str:
     from cdmpp.synchrony.policies import SYNCHRONIES
 
     known = ", ".join(f"{kind.name} ({kind.title})" for kind in SYNCHRONIES)
-    return f"which are compared; a number is the first setting (default {_POLICIES}): {known}"
+    words = "a number is the first setting, others follow as adsp:4,least_s=1"
+    return f"which are compared; {words} (default {_POLICIES}): {known}"
 
 
 def run(options: argparse.Namespace) -> None:
@@ -78,14 +93,14 @@ def run(options: argparse.Namespace) -> None:
     from cdmpp.report.synchrony import synchrony_report
     from cdmpp.synchrony.comparison import compare
     from cdmpp.synchrony.job import Job
-    from cdmpp.synchrony.loss.curve import read_curve
     from cdmpp.synchrony.worker import Server
     from cdmpp.synchrony.worker_file import read_worker
 
     files = _listed(options.workers, "--workers")
     asked = _asked(options, len(files))
     sheets = {file: read_worker(file) for file in dict.fromkeys(files)}
-    curve = None if options.loss_curve is None else read_curve(options.loss_curve)
+    _check_training(options)
+    curve = _curve(options)
     if curve is not None and options.target_loss is not None:
         curve.samples_to(options.target_loss)
     link, server_link, medium = _links(options, len(files))
@@ -104,7 +119,10 @@ def run(options: argparse.Namespace) -> None:
     job = Job(tuple(workers), size, servers, options.overlap, medium)
     if options.servers_on_workers:
         job = job.on_workers(options.servers)
-    found = compare(job, asked, options.seconds, options.seed, curve, options.target_loss)
+    found = compare(
+        job, asked, options.seconds, options.seed, curve, options.target_loss, options.staleness_penalty,
+        sys.stderr.isatty(),
+    )  # fmt: skip
     if medium is not None:
         warn(
             f"{options.link}: the whole rate of its sheet is taken and no latency. Frames and contention leave 50 to "
@@ -118,23 +136,60 @@ def run(options: argparse.Namespace) -> None:
 def _asked(options: argparse.Namespace, workers: int) -> list[tuple[str, Synchrony]]:
     """The synchronies by their texts, with the loss that they search for."""
     from cdmpp.synchrony.policies import synchrony_of
+    from cdmpp.synchrony.registry import listed
 
-    names = _listed(options.policies, "--policies")
+    names = _without_gaps(listed(options.policies), options.policies, "--policies")
     if twice := {name for name in names if names.count(name) > 1}:
         raise UsageError(f"--policies names {sorted(twice)[0]} twice: once for each")
     if options.explain is not None and options.explain not in names:
         raise UsageError(f"--explain {options.explain} is not among --policies {options.policies}: give one of them")
     asked = [(name, synchrony_of(name)) for name in names]
+    has_curve = options.loss_curve is not None or options.train is not None
     if same := [name for place, (name, one) in enumerate(asked) if one in [other for _, other in asked[:place]]]:
         raise UsageError(f"--policies names {same[0]}, which is there in other words: once for each")
     if options.target_loss is not None:
-        if options.loss_curve is None:
-            raise UsageError(f"--target-loss {options.target_loss:g} goes with --loss-curve FILE.csv: none is given")
+        if not has_curve:
+            raise UsageError(
+                f"--target-loss {options.target_loss:g} goes with --loss-curve FILE.csv, or with --train: none is given"
+            )
         asked = [(name, synchrony.for_target(options.target_loss)) for name, synchrony in asked]
     for name, synchrony in asked:
-        if synchrony.decisions(workers).check_s is not None and options.loss_curve is None:
-            raise UsageError(f"--policies {name} decides by the loss: give --loss-curve FILE.csv")
+        if synchrony.decisions(workers).check_s is not None and not has_curve:
+            raise UsageError(f"--policies {name} decides by the loss: give --loss-curve FILE.csv, or --train")
     return asked
+
+
+def _check_training(options: argparse.Namespace) -> None:
+    """Raise ``UsageError`` where options about the loss do not go together."""
+    if options.train is not None and options.loss_curve is not None:
+        raise UsageError("--train and --loss-curve both say how the loss falls: leave out one of them")
+    if options.train is None and options.train_seconds is not None:
+        raise UsageError(f"--train-seconds {options.train_seconds:g} is of --train, which is missing")
+    if options.staleness_penalty and options.train is None and options.loss_curve is None:
+        raise UsageError("--staleness-penalty is of a loss curve: give --loss-curve FILE.csv, or --train")
+
+
+def _curve(options: argparse.Namespace) -> LossCurve | None:
+    """The loss of one worker, from a file or from a training here."""
+    from cdmpp.synchrony.loss.curve import curve_of, read_curve
+
+    if options.loss_curve is not None:
+        return read_curve(options.loss_curve)
+    if options.train is None:
+        return None
+    import cdmpp.synchrony
+    from cdmpp.synchrony.policies import synchrony_of
+    from cdmpp.synchrony.processes.place import WorkerPlace
+    from cdmpp.synchrony.processes.training_file import training_file
+
+    seconds = options.train_seconds or _TRAIN_S
+    record = cdmpp.synchrony.run(
+        training_file(options.train), synchrony_of("bsp"), [WorkerPlace()], seconds=seconds, seed=options.seed,
+        point_s=seconds / _TRAIN_POINTS,
+    )  # fmt: skip
+    for warning in record.warnings:
+        warn(warning)
+    return curve_of(record, f"the training of {seconds:g} s by {options.train}")
 
 
 def _links(options: argparse.Namespace, workers: int) -> tuple[AlphaBeta, AlphaBeta, AlphaBeta | None]:
@@ -156,7 +211,10 @@ def _links(options: argparse.Namespace, workers: int) -> tuple[AlphaBeta, AlphaB
 
 
 def _listed(given: str, option: str) -> list[str]:
-    names = [name.strip() for name in given.split(",")]
+    return _without_gaps([name.strip() for name in given.split(",")], given, option)
+
+
+def _without_gaps(names: list[str], given: str, option: str) -> list[str]:
     if not all(names):
         raise UsageError(f"{option} {given!r}: expected names with a comma between two")
     return names

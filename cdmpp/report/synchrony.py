@@ -11,7 +11,7 @@ from cdmpp.report.report import Column, Report, Table, Total
 from cdmpp.steps.registry import to_dict
 from cdmpp.synchrony.comparison import Comparison, JudgedSynchrony
 from cdmpp.synchrony.limit import link_busy_s
-from cdmpp.synchrony.loss.time_to_loss import ASSUMPTION, loss_by_time
+from cdmpp.synchrony.loss.time_to_loss import assumption, loss_by_time
 from cdmpp.units import RATE, SHARE
 
 _LEVELS = (0.5, 0.95)
@@ -72,7 +72,8 @@ def _warnings(found: Comparison) -> tuple[str, ...]:
     warnings = list[str]()
     reached = [one for one in found.judged if one.to_loss is not None]
     if reached:
-        warnings.append(ASSUMPTION[0].upper() + ASSUMPTION[1:])
+        words = assumption(found.staleness_penalty)
+        warnings.append(words[0].upper() + words[1:])
     if late := [one.text for one in reached if one.to_loss is not None and one.to_loss.beyond_replay > 1]:
         warnings.append(
             f"{', '.join(late)} reach the loss after the {found.seconds:g} s that were replayed: their mean rate is "
@@ -235,13 +236,16 @@ def _answer(found: Comparison) -> dict[str, Any]:
         "bytes": found.job.bytes,
         "workers": [asdict(worker) for worker in found.job.workers],
         "loss_curve": None if found.curve is None else {"a": found.curve.a, "b": found.curve.b, "c": found.curve.c},
-        "assumption": ASSUMPTION,
+        "assumption": assumption(found.staleness_penalty),
         "best": found.best.text,
         "synchronies": [
             {
                 **_policy(found, one),
                 **_settings(one),
-                "workers": _workers(found, one).rows,
+                "workers": [
+                    {**row, "staleness_counts": dict(share.staleness)}
+                    for row, share in zip(_workers(found, one).rows, one.outcome.workers, strict=True)
+                ],
                 "servers": _servers(found, one).rows,
             }
             for one in found.judged

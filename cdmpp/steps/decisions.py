@@ -29,6 +29,8 @@ class Decisions:
     """Momentum of the servers, from 0 to below 1. It may change between two commits."""
     nesterov: bool = False
     """The momentum looks ahead, as Nesterov's does."""
+    has_rounds: bool = False
+    """Every worker waits for all others after each of its commits, but for some that a kind leaves out."""
     gathering: bool = False
     """Updates of a round are added up and have not moved the parameters yet."""
     check_s: float | None = None

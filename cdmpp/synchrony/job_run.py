@@ -22,11 +22,11 @@ class JobRun:
 
     def __init__(
         self, job: Job, decisions: Decisions, seconds: float, commits: int | None, seed: int,
-        loss: Callable[[Progress], float] | None,
+        loss: Callable[[Progress], float] | None, staleness_penalty: float = 0.0,
     ) -> None:  # fmt: skip
         self.job, self.decisions = job, decisions
         self._seconds, self._most = seconds, commits
-        self._loss = loss
+        self._loss, self._penalty = loss, staleness_penalty
         self._workers = [WorkerState(worker) for worker in job.workers]
         self._servers = [ServerState(job.bytes_of(number)) for number in range(len(job.servers))]
         self._tasks = JobTasks(job, seed)
@@ -166,7 +166,9 @@ class JobRun:
             self._stale += staleness
             samples = state.update_batches * state.worker.samples
             self._samples += samples
-            self._weighted_samples += samples * (state.weight or 0.0) / (1 - self.decisions.momentum)
+            weight = state.weight or 0.0
+            counted = weight / (1 + self._penalty * weight * staleness)
+            self._weighted_samples += samples * counted / (1 - self.decisions.momentum)
         for worker in self._gathered:
             self._moved += 1
             self._workers[worker].own += 1

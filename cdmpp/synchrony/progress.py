@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from cdmpp.platform.limits import numbers
+
+STALENESS_PENALTY = numbers(0, 1e3)
+"""By how much a stale update may count less."""
+
 
 class Progress(NamedTuple):
     """What has moved the parameters by ``seconds``."""
@@ -13,7 +18,8 @@ class Progress(NamedTuple):
     samples: int
     """Samples of all commits."""
     weighted_samples: float
-    """The same, each as often as its update counts: by its weight, and by the servers' momentum over time."""
+    """The same, each as often as its update counts: by its weight, by the servers' momentum over time, and less by its
+    staleness where a replay was given a penalty."""
     commits: int
     staleness: float
     """Mean staleness of the commits; 0 without any."""

@@ -12,13 +12,16 @@ from cdmpp.steps.synchrony import Synchrony
 from cdmpp.synchrony.job import Job
 from cdmpp.synchrony.job_run import JobRun
 from cdmpp.synchrony.outcome import JobOutcome
-from cdmpp.synchrony.progress import Progress
+from cdmpp.synchrony.progress import STALENESS_PENALTY, Progress
 
 
-@checked(seconds=numbers(0, 1e9, "seconds", above=True), commits=Limits(1, 2**40, "commits"), seed=SEED)
+@checked(
+    seconds=numbers(0, 1e9, "seconds", above=True), commits=Limits(1, 2**40, "commits"), seed=SEED,
+    staleness_penalty=STALENESS_PENALTY,
+)  # fmt: skip
 def replay_job(
     job: Job, synchrony: Synchrony, seconds: float | None = None, commits: int | None = None, seed: int = 0,
-    loss: Callable[[Progress], float] | None = None,
+    loss: Callable[[Progress], float] | None = None, staleness_penalty: float = 0.0,
 ) -> JobOutcome:  # fmt: skip
     """Run a job until ``seconds`` are over or the servers have added so many ``commits``, whichever is first.
 
@@ -31,6 +34,8 @@ def replay_job(
         commits: of all workers.
         seed: of the seconds of batches, where workers have a spread.
         loss: the global loss by progress, for a synchrony that goes by it.
+        staleness_penalty: an update counts ``1 / (1 + penalty x weight x staleness)`` of its weighted samples in
+            ``Progress.weighted_samples``; ``loss.time_to_loss`` says why.
 
     Raises:
         UsageError: neither seconds nor commits, a synchrony that needs a loss and has none, and a worker that ends no
@@ -45,7 +50,13 @@ def replay_job(
                 "Leave it out, or run longer"
             )
     run = JobRun(
-        job, synchrony.decisions(len(job.workers)), math.inf if seconds is None else seconds, commits, seed, loss
+        job,
+        synchrony.decisions(len(job.workers)),
+        math.inf if seconds is None else seconds,
+        commits,
+        seed,
+        loss,
+        staleness_penalty,
     )
     if run.decisions.check_s is not None and loss is None:
         raise UsageError(f"synchrony {synchrony.name} decides by the loss: give a loss curve")

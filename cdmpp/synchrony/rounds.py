@@ -10,6 +10,8 @@ from cdmpp.steps.decisions import Decisions, Next
 class Rounds(Decisions):
     """A round is over with the first ``needed`` commits; later ones of that round are dropped."""
 
+    has_rounds = True
+
     def __init__(
         self, workers: int, every: int = 1, needed: int | None = None, scale: float = 1.0, momentum: float = 0.0,
         nesterov: bool = False,

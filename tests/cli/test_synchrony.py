@@ -60,6 +60,69 @@ def test_adsp_searches_its_commits_by_the_loss_curve(command, capsys):
     assert searched["commits_per_s"] > fixed["commits_per_s"]
 
 
+def test_every_setting_of_a_policy_can_be_given(command, capsys):
+    policies = "adsp:4,check_s=6,least_s=1,catch_up=true,bsp,local:every=2,nesterov=TRUE,outer_momentum=0.5"
+    assert cli.main([*command, "--policies", policies, "--seconds", "30", "--json"]) == 0
+    adsp, bsp, local = json.loads(capsys.readouterr().out)["synchronies"]
+    assert adsp["synchrony"] == "adsp:4,check_s=6,least_s=1,catch_up=true" and bsp["synchrony"] == "bsp"
+    settings = adsp["settings"]
+    assert [settings[key] for key in ("commits_per_check", "check_s", "least_s", "catch_up")] == [4, 6, 1, True]
+    assert local["settings"]["nesterov"] is True and local["settings"]["outer_momentum"] == 0.5
+
+
+def test_measured_batches_that_vary_have_an_interval(command, capsys, tmp_path):
+    assert cli.main([*command, "--policies", "bsp,async", "--json"]) == 0
+    for one in json.loads(capsys.readouterr().out)["synchronies"]:  # nothing is left to chance
+        assert one["low_per_s"] is None and one["high_per_s"] is None
+    (tmp_path / "fast.yaml").write_text("batch_s: 0.1\nbatch: 32\nspread: 0.3\n")
+    assert cli.main([*command, "--policies", "bsp,async", "--seconds", "60", "--json"]) == 0
+    bsp, one = json.loads(capsys.readouterr().out)["synchronies"]
+    assert bsp["low_per_s"] is None  # all wait for the worker that does not vary
+    assert 0.9 * one["samples_per_s"] < one["low_per_s"] < one["samples_per_s"] < one["high_per_s"]
+
+
+def test_the_whole_staleness_is_in_the_answer(command, capsys):
+    assert cli.main([*command, "--policies", "async", "--seconds", "60", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["synchronies"]
+    for one in found["workers"]:
+        assert sum(one["staleness_counts"].values()) == one["commits"]
+        mean = sum(int(k) * n for k, n in one["staleness_counts"].items()) / one["commits"]
+        assert mean == pytest.approx(one["staleness"])
+
+
+def test_stale_updates_count_less_with_a_penalty(command, capsys):
+    more = ["--loss-curve", "curve.csv", "--target-loss", "0.3", "--policies", "bsp,async", "--json"]
+    found = {}
+    for penalty in ("0", "1"):
+        assert cli.main([*command, *more, "--staleness-penalty", penalty]) == 0
+        out, err = capsys.readouterr()
+        assert ("1 / (1 + 1 x weight x staleness)" in err) == (penalty == "1")
+        found[penalty] = {one["synchrony"]: one["to_loss_s"] for one in json.loads(out)["synchronies"]}
+    assert found["1"]["bsp"] == found["0"]["bsp"]  # its updates are not stale
+    assert found["1"]["async"] > 2 * found["0"]["async"]
+
+
+def test_the_loss_curve_can_be_trained_here(command, capsys, tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "class Falling:\n"
+        "    def __init__(self):\n"
+        "        self.parameters, self.batches = [torch.zeros(4)], 0\n"
+        "    def batch(self):\n"
+        "        self.batches += 1\n"
+        "        import time; time.sleep(0.005)\n"
+        "        return 8, 1 / (0.01 * self.batches + 0.5) + 0.1\n"
+        "def train(seed, worker, workers):\n"
+        "    return Falling()\n"
+    )
+    more = ["--train", "train.py:train", "--train-seconds", "2", "--target-loss", "1", "--policies", "bsp,async"]
+    assert cli.main([*command, *more, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["loss_curve"]["a"] == pytest.approx(0.01 / 8, rel=0.1)
+    assert found["loss_curve"]["c"] == pytest.approx(0.1, abs=0.05)
+    assert found["synchronies"][0]["to_loss_s"] is not None
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -69,7 +132,18 @@ def test_adsp_searches_its_commits_by_the_loss_curve(command, capsys):
         (["--policies", "ssp:-1"], "ssp.slack is -1"),
         (["--policies", "bsp:2"], "bsp has no settings"),
         (["--policies", "bsp", "--explain", "ssp:4"], "not among --policies"),
+        (["--policies", "adsp:gamma=60"], "adsp has no setting 'gamma'"),
+        (["--policies", "adsp:4,least_s=1,least_s=2"], "least_s is given twice"),
+        (["--policies", "adsp:4,least_s=soon"], "adsp.least_s is 'soon': expected a number"),
+        (["--policies", "adsp:4,catch_up=1"], "adsp.catch_up is '1': expected true or false"),
+        (["--policies", "bsp,least_s=1"], "unknown synchrony 'least_s=1'"),
         (["--target-loss", "0.3"], "goes with --loss-curve"),
+        (["--train-seconds", "3"], "--train-seconds 3 is of --train"),
+        (["--train", "a.py:f", "--loss-curve", "curve.csv"], "leave out one of them"),
+        (["--train", "none.py:f"], "there is no file none.py: give file.py:FUNCTION"),
+        (["--train", "curve.csv"], "expected FILE.py:FUNCTION"),
+        (["--staleness-penalty", "0.5"], "is of a loss curve"),
+        (["--staleness-penalty", "-1", "--loss-curve", "curve.csv"], "-1"),
         (["--policies", "adsp"], "give a target loss, or fix the commits in 60 s, as in adsp:1"),
         (["--policies", "adacomm"], "adacomm decides by the loss: give --loss-curve"),
         (["--target-loss", "0.05", "--loss-curve", "curve.csv"], "is never reached: the fitted curve falls to 0.1"),

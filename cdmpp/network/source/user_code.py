@@ -27,16 +27,7 @@ def run_function(path: Path, name: str, batch: int | None = None, sequence: int 
     Raises:
         CdmppError: no such file or function, or an error in it, with its file and line.
     """
-    if not path.is_file():
-        raise CdmppError(f"there is no file {path}: give file.py:FUNCTION, a function that returns a torch.nn.Module")
-    module = ModuleType("")
-    with _own_folder(path), _telling(path, name):
-        spec = importlib.util.spec_from_file_location(f"_given_{path.stem}", path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # dataclasses and torch look classes up by it
-        spec.loader.exec_module(module)
-    function = _function(module, path, name)
+    function = function_of(path, name, "makes the model", "returns a torch.nn.Module")
     parameters, given = inspect.signature(function).parameters, {"batch": batch, "sequence": sequence}
     own = {key: value for key, value in given.items() if value is not None and key in parameters}
     if sequence is not None and "sequence" not in own:
@@ -49,6 +40,30 @@ def run_function(path: Path, name: str, batch: int | None = None, sequence: int 
         raise CdmppError(f"{path}:{name} is called without arguments, but: {error}; give them defaults") from error
     with _own_folder(path), _telling(path, name):
         return function(**own)
+
+
+def function_of(path: Path, name: str, does: str, that: str) -> Any:
+    """Return a function of a file, which is run.
+
+    Args:
+        path: of the file.
+        name: of the function.
+        does: what the function is for, for messages: "makes the model".
+        that: what it must do: "returns a torch.nn.Module".
+
+    Raises:
+        CdmppError: no such file or function, or an error in it, with its file and line.
+    """
+    if not path.is_file():
+        raise CdmppError(f"there is no file {path}: give file.py:FUNCTION, a function that {that}")
+    module = ModuleType("")
+    with _own_folder(path), _telling(path, name):
+        spec = importlib.util.spec_from_file_location(f"_given_{path.stem}", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # dataclasses and torch look classes up by it
+        spec.loader.exec_module(module)
+    return _function(module, path, name, does)
 
 
 def may_take(path: Path, name: str, parameter: str) -> bool:
@@ -66,13 +81,13 @@ def may_take(path: Path, name: str, parameter: str) -> bool:
     return True
 
 
-def _function(module: ModuleType, path: Path, name: str) -> Any:
+def _function(module: ModuleType, path: Path, name: str, does: str) -> Any:
     found = getattr(module, name, None)
     if callable(found):
         return found
     own = [key for key, value in vars(module).items() if callable(value) and value.__module__ == module.__name__]
     near = difflib.get_close_matches(name, own, n=1)
-    asked = f"there is no function {name} in {path}" if name else f"which function of {path} makes the model?"
+    asked = f"there is no function {name} in {path}" if name else f"which function of {path} {does}?"
     raise CdmppError(f"{asked} It has: {', '.join(own) or 'none'}. Give {path.name}:{(near or own or ['FUNCTION'])[0]}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from statistics import fmean
 
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.plans.provisioning.configuration import Configuration
@@ -11,43 +11,45 @@ from cdmpp.plans.provisioning.question import ProvisioningQuestion
 from cdmpp.synchrony.job import Job
 from cdmpp.synchrony.outcome import JobOutcome
 from cdmpp.synchrony.replay import replay_job
+from cdmpp.synchrony.starts import begun
 from cdmpp.synchrony.worker import Server, Worker
 
 COMMITS = 200
 """Commits of each replica in a replay, of which the first half is left out."""
+REPLAYS = 3
+"""Replays of a configuration, whose replicas begin at other moments where they do so by chance."""
 
 
 def job_of(question: ProvisioningQuestion, configuration: Configuration) -> Job:
     """Return the job of a configuration.
 
     A worker is a replica, and a batch of it are the batches between two commits. The machines of a replica push at the
-    same time, so that its link is that of the machine that pushes most. Replicas that do not wait for all others begin
-    one after another within one cycle: those that begin together would go on in step.
+    same time, so that its link is that of the machine that pushes most.
     """
     replica = question.replica(configuration.machines_per_replica)
     sizes, link = replica.pushed_bytes, question.link
-    pace, replicas = Pace(question, configuration), configuration.replicas
-    later_s = 0.0 if question.has_rounds else pace.cycle_s / replicas
     worker = Worker(
-        pace.train_s,
+        Pace(question, configuration).train_s,
         question.commit_every * question.batch,
         question.spread * question.commit_every**-0.5,
         AlphaBeta(link.alpha_s / 2, link.beta_s * max(sizes) / sum(sizes)),
     )
     server = Server(link.end, question.add_bytes_per_s)
-    workers = tuple(replace(worker, start_s=number * later_s) for number in range(replicas))
-    return Job(workers, sum(sizes), (server,) * configuration.servers, question.overlaps)
+    return Job((worker,) * configuration.replicas, sum(sizes), (server,) * configuration.servers, question.overlaps)
 
 
 def replayed(question: ProvisioningQuestion, configuration: Configuration, seed: int = 0) -> tuple[float, JobOutcome]:
-    """Replay a configuration for ``COMMITS`` commits of each replica.
+    """Replay a configuration for ``COMMITS`` commits of each replica, which begin as ``begun`` says.
 
     Returns:
-        Examples a second of all replicas in the second half, and the outcome of the whole replay.
+        Examples a second of all replicas in the second half, the mean over replays, and the outcome of the first.
     """
-    found = replay_job(
-        job_of(question, configuration), question.synchrony, commits=COMMITS * configuration.replicas, seed=seed
-    )
-    points = found.progress
-    middle, last = points[len(points) // 2], points[-1]
-    return (last.samples - middle.samples) / (last.seconds - middle.seconds), found
+    job, commits = job_of(question, configuration), COMMITS * configuration.replicas
+    outcomes, rates = list[JobOutcome](), list[float]()
+    for number in range(1 if question.has_rounds else REPLAYS):
+        one = begun(job, question.synchrony, seed + number)
+        outcomes.append(replay_job(one, question.synchrony, commits=commits, seed=seed + number))
+        points = outcomes[-1].progress
+        middle, last = points[len(points) // 2], points[-1]
+        rates.append((last.samples - middle.samples) / (last.seconds - middle.seconds))
+    return fmean(rates), outcomes[0]

@@ -15,7 +15,7 @@ from scipy.optimize import OptimizeResult, least_squares
 
 from cdmpp.errors import DataError, UsageError
 from cdmpp.platform.content import content_of
-from cdmpp.synchrony.processes.record import load_record
+from cdmpp.synchrony.processes.record import RunRecord, load_record
 
 _COLUMNS = ("samples", "loss")
 _LEAST_POINTS = 4
@@ -141,7 +141,7 @@ def read_curve(file: Path | str) -> LossCurve:
     """
     file = Path(file)
     if file.suffix == ".json":
-        return _named(file, *_of_run(file))
+        return curve_of(load_record(file), str(file))
     try:
         rows = list(
             csv.DictReader(io.StringIO(content_of(file).decode("utf-8-sig")), strict=True, skipinitialspace=True)
@@ -153,26 +153,28 @@ def read_curve(file: Path | str) -> LossCurve:
         raise DataError(
             f"cannot read {file}: expected a line {','.join(_COLUMNS)}, then numbers with a comma between two ({error})"
         ) from error
-    return _named(file, samples, loss)
+    return _named(str(file), samples, loss)
 
 
-def _named(file: Path, samples: Sequence[float], loss: Sequence[float]) -> LossCurve:
+def _named(file: str, samples: Sequence[float], loss: Sequence[float]) -> LossCurve:
     try:
         return fit_curve(samples, loss)
     except DataError as error:
         raise DataError(f"{file}: {error}") from error
 
 
-def _of_run(file: Path) -> tuple[list[float], list[float]]:
-    """Samples and losses of a run of one worker: held-out losses where there are some, else those of batches."""
-    record = load_record(file)
+def curve_of(record: RunRecord, name: str) -> LossCurve:
+    """Fit the curve of a run of one worker: of held-out losses where there are some, else of those of batches.
+
+    ``name`` says in messages what the record is; ``DataError``: it is of more workers, and as of ``fit_curve``.
+    """
     if len(record.workers) != 1:
         raise DataError(
-            f"{file} is of {len(record.workers)} workers: a loss curve is that of one. Run the training with one worker"
+            f"{name} is of {len(record.workers)} workers: a loss curve is that of one. Run the training with one worker"
         )
-    for name in ("held_out_loss", "batch_loss"):
-        seen = [(float(one.samples), loss) for one in record.losses if (loss := getattr(one, name)) is not None]
+    for field in ("held_out_loss", "batch_loss"):
+        seen = [(float(one.samples), loss) for one in record.losses if (loss := getattr(one, field)) is not None]
         if len(seen) >= _LEAST_POINTS:
             rising = [one for place, one in enumerate(seen) if not place or one[0] > seen[place - 1][0]]
-            return [samples for samples, _ in rising], [loss for _, loss in rising]
-    raise DataError(f"{file} has fewer than {_LEAST_POINTS} losses: let the run last longer")
+            return _named(name, [samples for samples, _ in rising], [loss for _, loss in rising])
+    raise DataError(f"{name} has fewer than {_LEAST_POINTS} losses: let the run last longer")

@@ -5,6 +5,12 @@ in every answer: a commit brings the curve forward by its weight times its sampl
 which stochastic gradient descent follows the gradient flow and only the sum of its steps counts (Li, Tai and E,
 "Stochastic modified equations and adaptive stochastic gradient algorithms", 2017). Staleness then acts as momentum of
 the same mean step (Mitliagkas et al., "Asynchrony begets momentum", 2016), and changes nothing at first order.
+
+Near the limit of the learning rate that is too good to be true: updates that began at the same parameters add up to one
+step that is too long. Then ``penalty`` lets an update count ``1 / (1 + penalty x weight x staleness)`` of its samples.
+With a penalty and weights of 1 a step counts as much as Zhang et al. ("Staleness-aware async-SGD for distributed deep
+learning", 2016) let it count, who divide the learning rate by the staleness. In the analysis of Dutta et al. ("Slow and
+stale gradients can win the race", 2018) staleness scales the progress of a step too, by a factor that they leave open.
 """
 
 from __future__ import annotations
@@ -17,10 +23,19 @@ import numpy as np
 from cdmpp.synchrony.loss.curve import LossCurve
 from cdmpp.synchrony.outcome import JobOutcome
 
-ASSUMPTION = (
+_SMALL_STEPS = (
     "times come from the replay; the loss is assumed to follow the curve of one worker by the sum of weighted steps "
     "(the limit of small steps): stale gradients, larger batches and a learning rate near its limit are not counted"
 )
+_PENALTY = (
+    "times come from the replay; the loss is assumed to follow the curve of one worker by the sum of weighted steps, "
+    "of which a stale one counts 1 / (1 + {:g} x weight x staleness): larger batches are not counted"
+)
+
+
+def assumption(penalty: float) -> str:
+    """Return the sentence that says by what the loss follows the replay."""
+    return _PENALTY.format(penalty) if penalty else _SMALL_STEPS
 
 
 @dataclass(frozen=True)

@@ -96,8 +96,10 @@ def test_closed_form_and_replay_agree(replicas: int, servers: int, changes: dict
     assert Pace(asked, one).samples_per_s == pytest.approx(replayed(asked, one)[0], rel=allowed)
 
 
-@pytest.mark.parametrize(("servers", "below", "above"), [(8, 0.12, 0.0), (7, 0.16, 0.0), (4, 0.0, 0.1), (1, 0.0, 0.1)])
-def test_about_the_knee_the_closed_form_errs_both_ways_where_exchanges_take_longer(servers, below, above):
+@pytest.mark.parametrize(
+    ("servers", "below", "above"), [(8, 0.12, 0.06), (7, 0.06, 0.08), (4, 0.0, 0.12), (1, 0.0, 0.12)]
+)
+def test_about_the_knee_the_closed_form_is_near_where_exchanges_take_longer(servers, below, above):
     """As ResNet-50 on a T4 at 0.66 GB/s: a push and a pull take 1.35 batches, and 8 servers are at the knee."""
     link = AlphaBeta(1e-5, 1.35 * BATCH_S / 2 / BYTES)
     asked, one = ProvisioningQuestion(ToySource(), link, 40, 32, spread=0.05), Configuration(16, 1, 1, servers)

@@ -1,0 +1,39 @@
+"""TrainingFile: a training function in a file of the user, as processes that start anew can find it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdmpp.errors import UsageError
+from cdmpp.network.source.user_code import function_of
+from cdmpp.synchrony.processes.training import Training
+
+
+@dataclass(frozen=True)
+class TrainingFile:
+    """The function ``name`` of a file; each process that calls it runs the file. The file is the user's own code."""
+
+    path: str
+    name: str
+
+    def __call__(self, seed: int, worker: int, workers: int) -> Training:
+        """Return the training of a worker; ``CdmppError``: no such file or function, or an error in the file."""
+        words = "returns parameters and batch()"
+        found: Training = function_of(Path(self.path), self.name, "makes the training", words)(seed, worker, workers)
+        return found
+
+
+def training_file(text: str) -> TrainingFile:
+    """Read ``FILE.py:FUNCTION``.
+
+    Raises:
+        UsageError: it is written otherwise.
+        CdmppError: no such file or function, or an error in the file.
+    """
+    path, colon, name = text.rpartition(":")
+    if not colon or not path.endswith(".py") or not name:
+        raise UsageError(f"{text!r}: expected FILE.py:FUNCTION, a function train(seed, worker, workers)")
+    file = Path(path).expanduser()
+    function_of(file, name, "makes the training", "returns parameters and batch()")
+    return TrainingFile(str(file.resolve()), name)
