@@ -20,13 +20,13 @@ def job(workers: int, batch_s: float, spread: float = 0.0, **changes: object) ->
     return Job((Worker(batch_s, 1, spread, link),) * workers, 1e6, (Server(link),), **changes)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("workers", "batch_s"), [(2, 0.1), (3, 0.1), (4, 0.2), (8, 1.0)])
-@pytest.mark.parametrize("spread", [0.3, 1.0])
+@pytest.mark.parametrize(("workers", "batch_s"), [(2, 0.1), (4, 0.2), (8, 1.0)])
+@pytest.mark.parametrize("spread", [0.5, 1.0])
 def test_a_long_job_has_the_speed_of_a_closed_queueing_network(workers, batch_s, spread):
     """Links are shared evenly, so its throughput hangs on the means alone (Baskett, Chandy, Muntz, Palacios, 1975)."""
     loop = ClosedLoop(workers, batch_s, (WIRE_S, 0.0, WIRE_S), 2 * WIRE_S, False)
-    found = replay_job(job(workers, batch_s, spread), synchrony_of("async"), commits=6000 * workers, seed=1)
-    assert found.committed_per_s == pytest.approx(workers / loop.cycle_s, rel=0.03)
+    found = replay_job(job(workers, batch_s, spread), synchrony_of("async"), commits=2000 * workers, seed=1)
+    assert found.committed_per_s == pytest.approx(workers / loop.cycle_s, rel=0.04)
 
 
 def test_without_a_spread_workers_keep_how_they_began():
@@ -40,7 +40,7 @@ def test_without_a_spread_workers_keep_how_they_began():
 
 def test_the_mean_over_random_moments_is_between_both():
     free = synchrony_of("async")
-    rates = [replay_job(begun(job(2, 0.2), free, seed), free, seconds=60).samples_per_s for seed in range(30)]
+    rates = [replay_job(begun(job(2, 0.2), free, seed), free, seconds=30).samples_per_s for seed in range(30)]
     assert 2 / 0.6 * 0.99 < min(rates) < max(rates) < 2 / 0.4 * 1.01
     loop = ClosedLoop(2, 0.2, (WIRE_S, 0.0, WIRE_S), 2 * WIRE_S, False)
     assert sum(rates) / len(rates) == pytest.approx(2 / loop.cycle_s, rel=0.05)
