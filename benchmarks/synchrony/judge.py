@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.publish.markdown import replace_part
 from benchmarks.publish.measured import measured
-from benchmarks.synchrony import judge_grid, judge_loss, judge_policies
+from benchmarks.synchrony import judge_grid, judge_loss, judge_noise, judge_policies
 from benchmarks.synchrony.measure import RUNS, runs
 from benchmarks.synchrony.predict_runs import fit
 from cdmpp.platform.files import write_json
@@ -35,6 +35,7 @@ def main() -> None:
     tables = judge_grid.tables(found, constants, COMMANDS)
     if any(name.startswith("policies/") for name in found):
         tables += [judge_policies.policy_table(found, constants, COMMANDS), *judge_loss.loss_tables(found, constants)]
+    tables += judge_noise.tables(found, COMMANDS)
     print(measured(tables))
     if asked.publish:
         write_json(DOCS / "measured" / "synchrony.json", tables)

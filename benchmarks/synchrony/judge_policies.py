@@ -83,8 +83,8 @@ def policy_table(runs: Runs, constants: Constants, commands: Sequence[str]) -> d
         f"server, the CNN; jobs of {POLICY_S:g} s, a seed each. Their settings are shortened: "
         "ADSP has four commits of a worker in 6 s, at least 1 s apart, in place of periods of 60 s and 10 s. "
         "Predicted from batches of the same workers without servers, before and after each job, and the constants of "
-        "the grid. Errors: of the mean over seeds, mean and worst over the four workers. Waiting: per cent of the time "
-        "of each worker."
+        "the grid. Errors: of the mean over seeds, mean and worst over the workers that have any. Waiting: per cent of "
+        "the time of each worker."
     )
     columns = [
         "policy", "seeds", "samples, mean %", "commits, mean %", "samples, worst %", "commits, worst %",
@@ -99,7 +99,7 @@ def policy_table(runs: Runs, constants: Constants, commands: Sequence[str]) -> d
 def _off(found: Sequence[Replayed], own: Sequence[Run], what: str) -> np.ndarray:
     was = np.mean([run[what] for run in own], axis=0)
     says = np.mean([[getattr(one, what) for one in replay.outcome.workers] for replay in found], axis=0)
-    return errors(zip(says, was, strict=True))
+    return errors((one, own) for one, own in zip(says, was, strict=True) if own)
 
 
 def _waiting(found: Sequence[Replayed], own: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
