@@ -34,7 +34,7 @@ class JobRun:
         """Workers whose commits are added and have not moved the parameters."""
         self._moved = self._samples = self._stale = self._commits = 0
         """Commits that have moved the parameters, their samples, the sum of their staleness; all added commits."""
-        self._weighted_samples = 0.0
+        self._weighted_samples = self._velocity = 0.0
         self._log = ProgressLog()
         self._is_over = False
 
@@ -158,7 +158,8 @@ class JobRun:
         return tasks
 
     def _move(self, now_s: float) -> None:
-        """What was gathered moves the parameters."""
+        """What was gathered moves the parameters, by the servers' momentum over several moves."""
+        gathered, momentum = 0.0, self.decisions.momentum
         for worker in self._gathered:
             state = self._workers[worker]
             staleness = self._moved - state.own - state.update_base
@@ -168,7 +169,9 @@ class JobRun:
             self._samples += samples
             weight = state.weight or 0.0
             counted = weight / (1 + self._penalty * weight * staleness)
-            self._weighted_samples += samples * counted / (1 - self.decisions.momentum)
+            gathered += samples * counted
+        self._velocity = momentum * self._velocity + gathered
+        self._weighted_samples += gathered + momentum * self._velocity if self.decisions.nesterov else self._velocity
         for worker in self._gathered:
             self._moved += 1
             self._workers[worker].own += 1

@@ -18,7 +18,7 @@ class Progress(NamedTuple):
     samples: int
     """Samples of all commits."""
     weighted_samples: float
-    """The same, each as often as its update counts: by its weight, by the servers' momentum over time, and less by its
+    """The same, each as often as its update counts: by its weight and by the servers' velocity, and less by its
     staleness where a replay was given a penalty."""
     commits: int
     staleness: float

@@ -35,9 +35,26 @@ def test_four_workers_average_to_the_steps_of_one_and_add_up_without_averages():
 
 
 def test_momentum_of_the_servers_lengthens_steps():
-    plain = replay_job(FOUR, LocalSGD(every=2), seconds=60)
-    heavy = replay_job(FOUR, LocalSGD(every=2, outer_momentum=0.5), seconds=60)
-    assert heavy.progress[-1].weighted_samples == pytest.approx(2 * plain.progress[-1].weighted_samples)
+    """The servers move by the velocity: 1, 1.5, 1.75 and so on of a round's update, looking ahead by one more round."""
+    ways = {}
+    for name, more in {"plain": {}, "heavy": {"outer_momentum": 0.5}}.items():
+        ways[name] = replay_job(FOUR, LocalSGD(every=2, **more), seconds=20).progress
+    ways["ahead"] = replay_job(FOUR, LocalSGD(every=2, outer_momentum=0.5, nesterov=True), seconds=20).progress
+    rounds = {name: [point.weighted_samples / 16 for point in points[4::4]] for name, points in ways.items()}
+    assert rounds["plain"][:3] == pytest.approx([1, 2, 3])
+    assert rounds["heavy"][:3] == pytest.approx([1, 2.5, 4.25])
+    assert rounds["ahead"][:3] == pytest.approx([1.5, 3.25, 5.125])
+    assert rounds["heavy"][-1] == pytest.approx(2 * rounds["plain"][-1], rel=0.02)  # in the long run
+
+
+def test_stale_updates_count_less_with_a_penalty():
+    free = replay_job(FOUR, Asynchronous(), seconds=10)
+    held = replay_job(FOUR, Asynchronous(), seconds=10, staleness_penalty=0.5)
+    stale = {k: n for worker in free.workers for k, n in worker.staleness.items()}
+    assert max(stale) > 0 and held.progress[-1].samples == free.progress[-1].samples
+    counts = [(k, n) for worker in free.workers for k, n in worker.staleness.items()]
+    expected = sum(8 * n / (1 + 0.5 * k) for k, n in counts)
+    assert held.progress[-1].weighted_samples == pytest.approx(expected)
 
 
 def test_beyond_the_replay_the_mean_rate_goes_on():
