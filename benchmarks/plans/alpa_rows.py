@@ -26,6 +26,8 @@ NETWORKS = {
     64: (50, 320, 32),
 }
 """GPUs -> layers, channels, width of the network that is trained on them."""
+_AUTO_64, _AUTO_64_BATCH = (101, 320, 16), 1520
+"""The plan of ``auto`` on 64 GPUs has the 33 blocks of the deeper network of 12.6 billion parameters."""
 BATCH, ABLATION_BATCH = 1536, 32
 MEMORY_BYTES = 0.9 * 16 * 2**30
 """JAX takes nine tenths of the 16 GB of a V100."""
@@ -52,6 +54,18 @@ class Row:
         """Return True for the runs of one micro-batch that compare ways to divide operators."""
         return self.suite.startswith("intra")
 
+    @property
+    def network(self) -> tuple[int, int, int]:
+        """Return layers, channels and width of what was trained."""
+        return _AUTO_64 if (self.method, self.gpus) == ("auto", 64) else NETWORKS[self.gpus]
+
+    @property
+    def batch(self) -> int:
+        """Return the examples of one step."""
+        if self.is_ablation:
+            return ABLATION_BATCH
+        return _AUTO_64_BATCH if (self.method, self.gpus) == ("auto", 64) else BATCH
+
 
 def read(folder: Path) -> list[Row]:
     """Read the rows of Wide-ResNet."""
@@ -71,6 +85,11 @@ def read(folder: Path) -> list[Row]:
 
 
 @cache
-def workload(gpus: int, batch: int) -> Workload:
-    """Return one step of the network of so many GPUs, momentum as they trained it, without memory for its weights."""
-    return Workload(empty(*NETWORKS[gpus]), torch.empty(batch, 3, 224, 224, device="meta"), optimizer="sgd")
+def workload(network: tuple[int, int, int], batch: int) -> Workload:
+    """Return one step of a network, momentum as they trained it, without memory for its weights.
+
+    Args:
+        network: layers, channels, width.
+        batch: images.
+    """
+    return Workload(empty(*network), torch.empty(batch, 3, 224, 224, device="meta"), optimizer="sgd")

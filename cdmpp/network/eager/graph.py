@@ -46,6 +46,16 @@ class EagerGraph(NamedTuple):
     """Name of a node of the exported graph -> its first and its last call."""
     returns: Mapping[int, EagerOperator] = MappingProxyType({})
     """Place of a call -> the operator of its gradient, where it is not that of ``backward_of``."""
+    untold: tuple[str, ...] = ()
+    """Operators that are trained, and whose gradients need temporaries that nobody knows."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return the reasons to doubt its peak memory, a sentence each."""
+        return tuple(
+            f"memory: what the backward pass of {name} holds for a time is not known without values, and left out"
+            for name in self.untold
+        )
 
 
 def eager_graph_of(exported: Any, name: str, kind: str = "gpu", trains: bool = False) -> EagerGraph:
@@ -72,7 +82,7 @@ def eager_graph_of(exported: Any, name: str, kind: str = "gpu", trains: bool = F
     held = frozenset(number for node, (number, _) in made.resident.items() if node.name in weights)
     return EagerGraph(
         made.graph(), made.grown.operators, made.stand_ins, parameters, frozen, held, kind, tuple(made.learning),
-        made.elements, made.places, made.returns,
+        made.elements, made.places, made.returns, tuple(made.untold),
     )  # fmt: skip
 
 
@@ -115,6 +125,7 @@ class _Made:
         self.places: dict[str, tuple[int, int]] = {}
         self.returns: dict[int, EagerOperator] = {}
         self.stand_ins: StandIns = {}
+        self.untold = dict[str, None]()
         self.bytes = {True: 0, False: 0}
         self.views = 0
         self.results: tuple[int, ...] = ()
@@ -144,6 +155,10 @@ class _Made:
         before = tuple(dict.fromkeys(place for one in node.all_input_nodes for place in self._sources(one)))
         learning, part = self._learning(node), self._part(node)
         saved = self.autograd.run(node) if self.autograd else Saved()
+        if self.autograd and not self.autograd.learns(node):  # as zeros_like
+            learning = Learning()
+        if saved.backward_bytes is None:
+            self.untold[str(node.target)] = None
         if not found.operators:
             self.views += 1
             self.sources[node], self.learned[node] = before, learning
@@ -175,7 +190,7 @@ class _Made:
             own = factors if is_product and (learning.sources or learning.weights) else ()
             is_last = operator is found.operators[-1]
             last, made = _last(saved.last, operator is found.operators[0], is_last), results if is_last else ()
-            backward = saved.backward_bytes if is_last else 0
+            backward = (saved.backward_bytes or 0) if is_last else 0
             self.learning.append(learning._replace(again=again, factors=own, made=made, kept=kept, last=last))
             self.learning[-1] = self.learning[-1]._replace(backward_bytes=backward)
             if part and len(found.operators) == 1 and (learning.sources or learning.weights):

@@ -29,8 +29,8 @@ class Saved(NamedTuple):
     """Number -> bytes of what its backward pass reads. Parameters and inputs of the network are left out."""
     last: str = ""
     """``BEFORE``, ``WITHIN`` or ``AFTER``; empty: its backward pass reads nothing at all, of parameters neither."""
-    backward_bytes: int = 0
-    """Most bytes of gradients and temporaries alive in its backward pass; 0: unknown, as where it writes in place."""
+    backward_bytes: int | None = 0
+    """Most bytes of gradients and temporaries alive in its backward pass; None: unknown."""
 
 
 class Autograd:
@@ -94,11 +94,12 @@ class Autograd:
         self.new.clear()
         known = forms().get(key)
         if known is None:
-            found, packed, last = self._run(node, args, kwargs)
+            function = (_on_gpus(node) if self.kind == "gpu" else None) or node.target
+            # before a node that writes in place changes where its arguments come from
+            backward = backward_bytes(self.mode, function, args, kwargs) if gradients_on(node) else 0
+            found, packed, last = self._run(node, function, args, kwargs)
             for one in tensors_in(found):
                 self._number(one)
-            results = () if mutates else tensors_in(found)
-            backward = backward_bytes(self.mode, results, (args, kwargs), self.storages)
             if key is not None and (form := form_of(found, self._number, self.new, packed, last, labels, backward)):
                 forms().put(key, form)
         else:
@@ -110,11 +111,10 @@ class Autograd:
         made, kept = ({key: size for key, size in one.items() if key not in self.given} for one in (made_now, packed))
         return Saved(made, kept, last, backward)
 
-    def _run(self, node: Any, args: Any, kwargs: Any) -> tuple[Any, dict[int, int], str]:
+    def _run(self, node: Any, function: Any, args: Any, kwargs: Any) -> tuple[Any, dict[int, int], str]:
         """Run a node: return what it gives, bytes of the buffers that its backward pass reads, and ``Saved.last``."""
         import torch
 
-        function = _on_gpus(node) if self.kind == "gpu" else None
         packed, kernels, at = dict[int, int](), _kernel_mode()(), list[int]()
 
         def pack(tensor: Any) -> Any:
@@ -125,7 +125,7 @@ class Autograd:
         hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed)
         try:
             with self.mode, kernels, torch.set_grad_enabled(gradients_on(node)), hooks:
-                found = (function or node.target)(*args, **kwargs)
+                found = function(*args, **kwargs)
         except Exception as error:
             raise UnsupportedProgramError(
                 f"what autograd keeps of {node.target} ({node.name}) cannot be known without values: "
@@ -147,6 +147,10 @@ class Autograd:
         """Storages that tensors of a node lie in, by number, and whether a tensor is all of its storage."""
         seen = tensors_in(self.values[node])
         return [(self._number(one), one.numel() * one.itemsize == one.untyped_storage().nbytes()) for one in seen]
+
+    def learns(self, node: Any) -> bool:
+        """Return True if a gradient goes through what a node gives."""
+        return any(one.requires_grad for one in tensors_in(self.values[node]))
 
     def wholes_of(self, node: Any) -> list[Any]:
         """Tensors of which those of a node are views with the same history, else they themselves."""

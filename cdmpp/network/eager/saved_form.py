@@ -21,7 +21,7 @@ class Form(NamedTuple):
     its bytes."""
     last: str
     """The same as ``Saved.last``; ``backward_bytes`` is that of ``Saved`` too."""
-    backward_bytes: int
+    backward_bytes: int | None
 
     def values(self, mode: Any) -> list[Any]:
         """Make the results anew under a mode of tensors without values."""
@@ -49,7 +49,7 @@ def forms() -> Known[Form]:
 
 def form_of(
     found: Any, number_of: Callable[[Any], int], new: set[int], packed: Mapping[int, int], last: str,
-    labels: Mapping[int, int], backward_bytes: int,
+    labels: Mapping[int, int], backward_bytes: int | None,
 ) -> Form | None:  # fmt: skip
     """Return the form of a run; None where it gives views, parts of storages or what is no tensor.
 

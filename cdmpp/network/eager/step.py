@@ -122,7 +122,7 @@ def _read(given: ExportedStep, together: bool, divided: DividedExport | None) ->
         made.graph.input_bytes, saved_bytes(graph, phases), live_bytes(graph, phases, ready.values(), whole.recomputed),
         _BYTES * workspace_elements(update, elements, together),
     )  # fmt: skip
-    size, warnings = given.batch, (*given.warnings, *(divided.warnings if divided else ()))
+    size, warnings = given.batch, (*given.warnings, *made.warnings, *(divided.warnings if divided else ()))
     stepped = tuple(
         StepCall(call, phase, place in whole.recomputed)
         for place, (call, phase) in enumerate(zip(graph.calls, phases, strict=True))

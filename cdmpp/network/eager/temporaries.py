@@ -2,41 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from functools import cache
 from typing import Any
 
 
-def backward_bytes(mode: Any, found: Sequence[Any], given: Any, known: Collection[int]) -> int:
-    """Return the most bytes alive while the gradients of one node are made; 0 where there are none.
+def backward_bytes(mode: Any, run: Any, args: Any, kwargs: Any) -> int | None:
+    """Return the most bytes alive while the gradients of one node are made; 0 where there are none, None: unknown.
 
     The gradient that autograd hands to the node, those that the node makes, and all that its formulas write on the way
     are counted, storages once; what the forward pass kept is not. Formulas are run as they are, so ``x ** 2``, whose
-    formula is three kernels, holds three tensors at a time. A formula that reads values cannot run here: 0.
+    formula is three kernels, holds three tensors at a time. A formula that reads values cannot run here: None. The node
+    runs anew, on arguments of which none comes from another one. What writes in place has the formula of the operator
+    that does not.
 
     Args:
-        mode: ``FakeTensorMode`` under which the node ran.
-        found: its results.
-        given: its arguments, in any structure.
-        known: numbers of the storages that were there before, as their addresses.
+        mode: ``FakeTensorMode`` of its arguments.
+        run: the operator, such as ``aten.mul.Tensor``, or a function in its place.
+        args: its arguments, which are not changed.
+        kwargs: its arguments by name.
     """
     import torch
 
-    leaves = [one for one in torch.utils._pytree.tree_leaves(given) if isinstance(one, torch.Tensor)]
-    wanted = [*{id(one): one for one in leaves if one.requires_grad}.values()]
-    results = [one for one in found if one.requires_grad]
-    if not wanted or not results:
+    given = [one for one in _tensors((args, kwargs)) if one.requires_grad]
+    if not given:
         return 0
+    if (apart := _not_in_place(run)) is None:
+        return None
+    alone = {id(one): one.detach().requires_grad_(one.requires_grad) for one in _tensors((args, kwargs))}
+    args, kwargs = torch.utils._pytree.tree_map_only(torch.Tensor, lambda one: alone[id(one)], (args, kwargs))
+    wanted = [alone[key] for key in dict.fromkeys(map(id, given))]
+    known = {_number(one) for one in alone.values()}
+
+    def pack(tensor: Any) -> Any:
+        known.add(_number(tensor))
+        return tensor.detach()
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed)
     watch, handed_over = _watch()(known), _handed_over()
     try:
         with mode, torch.enable_grad():
+            with hooks:
+                results = [one for one in _tensors(apart(*args, **kwargs)) if one.requires_grad]
+            if not results:
+                return 0
+            known |= set(map(_number, results))
             loss = handed_over.apply(*results)
             seed = torch.empty_like(loss)
             with watch:
                 torch.autograd.grad(loss, wanted, seed, retain_graph=True, allow_unused=True)
     except RuntimeError:  # also that of fake tensors whose values, or whose shapes by value, a formula reads
-        return 0
+        return None
     return int(watch.most)
+
+
+def _not_in_place(run: Any) -> Any | None:
+    """Return an operator that gives what ``run`` writes in place, or ``run`` if it writes nowhere; None: there is none.
+
+    ``pow_.Scalar`` is ``pow.Tensor_Scalar``: overloads may have other names, so their arguments decide.
+    """
+    import torch
+
+    schema = getattr(run, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return run
+    packet = getattr(torch.ops.aten, schema.name.removeprefix("aten::").removesuffix("_"), None)
+    wanted = [(one.name, str(one.type)) for one in schema.arguments]
+    overloads = [getattr(packet, name) for name in packet.overloads()] if packet else []
+    same = [one for one in overloads if [(a.name, str(a.type)) for a in one._schema.arguments] == wanted]
+    return next((one for one in same if not one._schema.is_mutable), None)
+
+
+def _tensors(given: Any) -> list[Any]:
+    import torch
+
+    return [one for one in torch.utils._pytree.tree_leaves(given) if isinstance(one, torch.Tensor)]
+
+
+def _number(tensor: Any) -> int:
+    """The address of its storage."""
+    return int(tensor.untyped_storage()._cdata)
 
 
 @cache
@@ -51,11 +96,9 @@ def _watch() -> Any:
             self.known, self.alive, self.most = known, WeakIdKeyDictionary(), 0
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            import torch
-
             made = func(*args, **(kwargs or {}))
-            for one in torch.utils._pytree.tree_leaves(made):
-                if isinstance(one, torch.Tensor) and int(one.untyped_storage()._cdata) not in self.known:
+            for one in _tensors(made):
+                if _number(one) not in self.known:
                     self.alive[one.untyped_storage()] = None
             self.most = max(self.most, sum(one.nbytes() for one in self.alive))
             return made
