@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import replace
 
@@ -10,14 +11,16 @@ import pytest
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.collectives.topology import fitted
 from cdmpp.errors import CdmppError
+from cdmpp.plans.cut_places import CutPlaces
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.lower import lower, lower_work
 from cdmpp.plans.placement import micro_batch_of
 from cdmpp.plans.plan import Plan, plan_on
-from cdmpp.plans.sources.source import StepSource
+from cdmpp.plans.sources.source import RankWork, StepSource
 from cdmpp.plans.sources.trace import TraceSource
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.pipeline import Pipeline
+from cdmpp.steps.from_layers import Layer, graph_of_layers
 from cdmpp.steps.replay import replay
 from tests.plans.toy_pipeline import KB, links, plan, work
 from tests.steps.toy_traced import job
@@ -226,3 +229,28 @@ def test_a_trace_is_lowered_without_being_cut():
     assert sum(one.bytes for one in lowered.graph.exchanges) == traced.gradient_bytes
     with pytest.raises(CdmppError, match="a trace does not tell where its model can be cut into 2 stages"):
         lower(of, plan(2, 2), links(2), 16)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_overlap_is_never_slower_whatever_the_layers_send(schedule, seed):
+    """Stages are chosen by layers and messages whether or not these are hidden: the same for both."""
+    draw = random.Random(seed)
+    layers = [
+        Layer(f"layer.{i}", one := draw.uniform(1e-4, 1e-3), 2 * one, 4 * KB, draw.choice([KB // 10, KB, 4 * KB]))
+        for i in range(12)
+    ]
+    of = RankWork(graph_of_layers(layers).ranks[0])
+    taken = [step_s(of, plan(4, 8, schedule, overlap=overlap), SLOW) for overlap in (True, False)]
+    assert taken[0] <= taken[1] * (1 + 1e-9)
+
+
+def test_cuts_avoid_large_messages_with_overlap_too():
+    """Layers 2 and 3 are the even cut, and what passes between them takes as long as six layers."""
+    layers = [Layer(f"layer.{i}", 1e-3, 2e-3, 4 * KB, 9 * KB if i == 1 else KB) for i in range(4)]
+    rank = graph_of_layers(layers).ranks[0]
+    chosen = {
+        overlap: Pipeline("1f1b", 8, overlap=overlap).cut_places(CutPlaces(rank), 2, lambda sizes: sizes * 1e-6)
+        for overlap in (True, False)
+    }
+    assert chosen[True] == chosen[False] != (2,)

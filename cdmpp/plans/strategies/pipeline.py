@@ -90,8 +90,8 @@ class Pipeline(Strategy):
         Args:
             rank: what one rank runs by itself for one micro-batch.
             count: number of stages.
-            send_s: seconds of messages of so many bytes each, which cuts take into account without ``overlap``; None:
-                no time.
+            send_s: seconds of messages of so many bytes each, which count at a cut with ``overlap`` too, as closed forms
+                count them; None: no time.
 
         Raises:
             CdmppError: unknown names, cuts that are not in order, or more stages than there are layers.
@@ -112,7 +112,7 @@ class Pipeline(Strategy):
             return found
         places = on.places(count)
         each_s = np.zeros(len(places))
-        if send_s is not None and not self.overlap:
+        if send_s is not None:
             each_s = 2 * send_s(on.bytes_at(places))
         chosen = balanced([0.0, *on.until_s[[*places, -1]]], [0.0, *each_s, 0.0], count)
         return tuple(places[number - 1] for number in chosen)
