@@ -16,6 +16,7 @@ from cdmpp.operators.aten_attention import attention_of, drops
 from cdmpp.operators.aten_convolution import CONVOLUTIONS, convolution_of, has_bias, image_of, stands_for
 from cdmpp.operators.aten_indexing import LOOKUPS, STORES, lookup_of, store_of
 from cdmpp.operators.aten_layout import copies_for, copy_of, dtype_of, matrix, shape_of
+from cdmpp.operators.aten_losses import LOSSES, loss_of
 from cdmpp.operators.aten_norm import BATCH_NORMS, ROW_NORMS, batch_norm_of, row_norm_of
 from cdmpp.operators.aten_pooling import POOLS, REDUCTIONS, pool_of, reduction_of
 from cdmpp.operators.aten_traffic import copy_like
@@ -76,6 +77,8 @@ def calls_of(node: Any) -> Calls:
         return Calls((copy_of(_value(node.args[0])),))
     if (known := _of_kind(node, name)) is not None:
         return Calls((known[0],), known[1])
+    if name in LOSSES:
+        return Calls(*loss_of(node, name))
     made = _RULES.get(name)
     if made is not None:
         return _by_rule(node, name, tuple(made(node)))
@@ -247,11 +250,6 @@ def _cross_entropy(node: Any) -> Sequence[EagerOperator]:
     return [matrix("softmax", scores, min(1, scores.dim() - 1)), _mean(1, rows, dtype_of(scores))]
 
 
-def _square_error(node: Any) -> Sequence[EagerOperator]:
-    difference = _value(node.args[0])
-    return [matrix("sub", difference), _mean(1, difference.numel(), dtype_of(difference))]
-
-
 def _mean(rows: int, cols: int, dtype: str) -> EagerOperator:
     return EagerOperator("mean", {"rows": rows, "cols": cols}, dtype)
 
@@ -274,7 +272,6 @@ _RULES: dict[str, Callable[[Any], Sequence[EagerOperator]]] = {
     **dict.fromkeys(
         ("nll_loss", "nll_loss_nd"), lambda n: _cross_entropy(n)[1:]
     ),  # its logarithms are a call before it
-    "mse_loss": _square_error,
     "diff": lambda n: [matrix("sub", _value(n))],
     **dict.fromkeys(("where", "masked_fill", "masked_fill_"), lambda n: [matrix("where", _value(n))]),
 }

@@ -65,7 +65,9 @@ def read_run(workload: Workload, kind: str = "gpu") -> EagerNetwork:
         graph=whole.graph,
         batch=batch_of(network.example),
         warnings=(
-            *compiled_flag(compiled | compiled_modules(network.model), EAGER), *flags_of(exported), *forward.warnings,
+            *compiled_flag(compiled | compiled_modules(network.model), EAGER),
+            *flags_of(exported),
+            *forward.warnings,
         ),  # fmt: skip
         operators=whole.operators,
         stand_ins=forward.stand_ins,

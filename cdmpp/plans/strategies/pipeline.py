@@ -90,8 +90,8 @@ class Pipeline(Strategy):
         Args:
             rank: what one rank runs by itself for one micro-batch.
             count: number of stages.
-            send_s: seconds of messages of so many bytes each, which count at a cut with ``overlap`` too, as closed forms
-                count them; None: no time.
+            send_s: seconds of messages of so many bytes each; they count at a cut with ``overlap`` too, as in closed
+                forms. None: no time.
 
         Raises:
             CdmppError: unknown names, cuts that are not in order, or more stages than there are layers.

@@ -7,11 +7,15 @@ import gc
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from benchmarks.plan_memory import Watch
+from cdmpp.errors import UnsupportedProgramError
+from cdmpp.network.eager import saved
 from cdmpp.network.eager.batches import TwoReadings
 from cdmpp.network.eager.step import read_step
+from cdmpp.network.eager.temporaries import backward_bytes
 from cdmpp.network.workload import Workload
 
 
@@ -44,6 +48,19 @@ LOSSES = {
     "softplus": lambda y: functional.softplus(y).mean(),
     "exp": lambda y: y.exp().mean(),
     "log": lambda y: (y.abs() + 1).log().mean(),
+    "relu in place": lambda y: torch.relu_(y).mean(),
+    "power in place": lambda y: (y * 1).pow_(3).mean(),
+    "product in place": lambda y: (y * 1).mul_(y).mean(),
+    "quotient in place": lambda y: (y * 1).div_(y.abs() + 1).mean(),
+    "product of itself": lambda y: (y * 2).mul(y).mean(),
+    "mean square": lambda y: functional.mse_loss(y, torch.zeros_like(y)),
+    "absolute": lambda y: functional.l1_loss(y, torch.zeros_like(y)),
+    "smooth": lambda y: functional.smooth_l1_loss(y, torch.zeros_like(y)),
+    "binary": lambda y: functional.binary_cross_entropy(y.sigmoid(), torch.zeros_like(y)),
+    "logits": lambda y: functional.binary_cross_entropy_with_logits(y, torch.zeros_like(y)),
+    "weighted logits": lambda y: functional.binary_cross_entropy_with_logits(
+        y, torch.zeros_like(y), pos_weight=torch.ones(256)
+    ),
 }
 
 
@@ -80,3 +97,51 @@ def test_temporaries_of_equal_calls_and_of_other_batches_are_known_without_a_run
     at = TwoReadings(fewer, more).at(1024)
     assert [one.call.workspace_bytes for one in at.calls] == [one.call.workspace_bytes for one in again.step.calls]
     assert at.memory.live_bytes == again.step.memory.live_bytes
+
+
+class Peeks(torch.autograd.Function):
+    """Its backward pass reads a value."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * x.sum().item()
+
+
+def test_a_formula_that_reads_values_is_unknown():
+    mode = FakeTensorMode()
+    with mode:
+        x = torch.empty(8, 4, requires_grad=True)
+    assert backward_bytes(mode, Peeks.apply, (x,), {}) is None
+    assert backward_bytes(mode, torch.ops.aten.exp.default, (x,), {}) == 2 * 8 * 4 * 4
+    assert backward_bytes(mode, torch.ops.aten.exp_.default, (x,), {}) == 2 * 8 * 4 * 4
+    assert backward_bytes(mode, torch.ops.aten.exp.default, (x.detach(),), {}) == 0
+
+
+def test_an_operator_whose_temporaries_are_unknown_is_named_once(monkeypatch):
+    def unknown(mode, run, args, kwargs):
+        return None if "square" in str(run) else backward_bytes(mode, run, args, kwargs)
+
+    monkeypatch.setattr(saved, "backward_bytes", unknown)
+    step = read(lambda y: y.square().mean() + (y * 2).square().mean(), 777).step
+    (found,) = (one for one in step.warnings if one.startswith("memory"))
+    assert "aten.square.default" in found
+    assert not any(one.startswith("memory") for one in read(LOSSES["power in place"]).step.warnings)
+
+
+@pytest.mark.parametrize("name", ["smooth_l1_loss", "l1_loss", "binary_cross_entropy_with_logits", "huber_loss"])
+def test_losses_that_nobody_measured_are_answered_with_a_word_of_doubt(name):
+    found = read(lambda y: getattr(functional, name)(y, torch.zeros_like(y)))
+    assert set(found.stand_ins.values()) == {name}
+    with pytest.raises(UnsupportedProgramError, match="kl_div"):
+        read(lambda y: functional.kl_div(y, torch.zeros_like(y)))
+
+
+def test_a_tensor_that_takes_a_shape_alone_gets_no_gradient():
+    step = read(lambda y: functional.mse_loss(y, torch.zeros_like(y))).step
+    assert not [one for one in step.calls if one.phase == "backward" and "zeros_like" in one.call.name]
