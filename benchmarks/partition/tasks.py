@@ -109,10 +109,10 @@ class Training:
 
 TRAININGS = {
     "cnn": Training(
-        cnn, digits, held_out_digits, CROSS_ENTROPY, partial(torch.optim.SGD, lr=0.03, momentum=0.9), 64, 240, 20
+        cnn, digits, held_out_digits, CROSS_ENTROPY, partial(torch.optim.SGD, lr=0.03, momentum=0.9), 64, 120, 15
     ),
     "transformer": Training(
-        transformer, letters, held_out_letters, letter_loss, partial(torch.optim.SGD, lr=0.1, momentum=0.9), 16, 240, 20
+        transformer, letters, held_out_letters, letter_loss, partial(torch.optim.SGD, lr=0.02, momentum=0.9), 8, 160, 20
     ),
 }
 SEEDS = range(3)

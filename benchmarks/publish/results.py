@@ -106,6 +106,7 @@ OTHER_PAGES = {
     "new-devices": "what labels of a new device bring",
     "parameter-servers": "parameter servers and synchronies beside public measurements",
     "partition": "networks cut over devices: speed-up, bounds, greedy and equal cuts beside",
+    "partition-runs": "networks cut into stages, trained by real processes and predicted",
     "peers": "plans judged a second, and their order, beside other projects",
     "plan-memory": "memory of small jobs on several ranks beside that of their plans",
     "plans": "parallel plans: the oracle beside public measurements and real runs",
