@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -77,14 +77,15 @@ class ScheduledPartition:
     """The best cuts under one schedule, replayed."""
 
     partition: Partition
+    """The cuts whose slowest stage is fastest."""
     outcome: Outcome
     closed_s: float
     """Seconds of a step by closed form."""
 
     @property
     def chain(self) -> Chain:
-        """The stages."""
-        return self.partition.chain
+        """The stages: those of ``partition``, or of cuts with fewer messages where their replay is faster."""
+        return self.outcome.chain
 
     @property
     def schedule(self) -> Schedule:
@@ -175,8 +176,9 @@ def answer(question: PartitionQuestion) -> PartitionResult:
         elif why := schedule.why_not(len(partition.chain.parts), question.micro_batches):
             refused[schedule.name] = why
         else:
-            outcome = replayed(partition.chain)
-            found.append(ScheduledPartition(partition, outcome, closed_form_s(partition.chain)))
+            chains = [partition.chain, *_fewer_messages(partition.chain, each_s)]
+            outcome = min(map(replayed, chains), key=lambda one: one.step_s)
+            found.append(ScheduledPartition(partition, outcome, closed_form_s(outcome.chain)))
     if not found and leanest_of:
         raise InfeasiblePlanError(missing_memory(min(leanest_of, key=lambda one: one.missing_bytes)))
     if not found:
@@ -197,6 +199,14 @@ def _cut(question: PartitionQuestion, schedule: Schedule, seconds: float) -> Par
         if partition is None or (other is not None and other.chain.slowest_s < partition.chain.slowest_s):
             partition = other
     return partition
+
+
+def _fewer_messages(chain: Chain, seconds: float) -> Iterator[Chain]:
+    """Cuts as if no message hid behind computing: with few micro-batches under way stages wait for hidden ones, too."""
+    if chain.problem.overlap and len(chain.parts) > 1:
+        other = _solved(replace(chain.problem, overlap=False), seconds)
+        if other is not None and other.chain.parts != chain.parts:
+            yield Chain(chain.problem, other.chain.parts)
 
 
 def _solved(problem: PartitionProblem, seconds: float) -> Partition | None:

@@ -80,9 +80,12 @@ def _proof(one: ScheduledPartition) -> str:
     partition = one.partition
     how = f"by {partition.method}" + (f" over {partition.sets:,} sets of layers" if partition.sets else "")
     slowest = f"slowest stage {quantity(partition.chain.slowest_s, 's')} a micro-batch"
+    told = f"{slowest}, at most {partition.gap:.1%} above the best, {how}"
     if partition.is_proven:
-        return f"{slowest}, proven optimal {how}"
-    return f"{slowest}, at most {partition.gap:.1%} above the best, {how}"
+        told = f"{slowest}, proven optimal {how}"
+    if one.chain is partition.chain:
+        return told
+    return f"{told}; fewer messages are faster by replay: {quantity(one.chain.slowest_s, 's')}"
 
 
 def _merged(one: ScheduledPartition) -> str:
@@ -221,8 +224,10 @@ def _cuts(found: PartitionResult) -> Table:
 
 
 def _cut_rows(one: ScheduledPartition) -> list[dict[str, Any]]:
-    partition, slowest_s = one.partition, one.chain.slowest_s
-    chains = {"planned": one.chain, "greedy": partition.greedy, "equal layers": partition.equal_layers}
+    partition, slowest_s = one.partition, one.partition.chain.slowest_s
+    chains = {"fastest slowest stage": partition.chain}
+    chains |= {} if one.chain is partition.chain else {"chosen by replay": one.chain}
+    chains |= {"greedy": partition.greedy, "equal layers": partition.equal_layers}
     rows: list[dict[str, Any]] = [
         {"name": "bound", "stages": None, "slowest_stage_s": partition.bound_s, "fits": "",
          "ratio": partition.bound_s / slowest_s if slowest_s else 1.0}

@@ -10,7 +10,8 @@ import pytest
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.collectives.topology import fitted
 from cdmpp.errors import InfeasiblePlanError, UsageError
-from cdmpp.partition.graph import PartitionGraph
+from cdmpp.partition.devices import StageDevice
+from cdmpp.partition.graph import Layer, PartitionGraph
 from cdmpp.partition.layer_times import LayerTimes, check_same
 from cdmpp.partition.outcome import replayed
 from cdmpp.partition.problem import PartitionProblem
@@ -131,3 +132,15 @@ def test_other_operators_on_another_device_are_refused():
     other = replace(rank, ops=(replace(rank.ops[0], name="embedding"), *rank.ops[1:]))
     with pytest.raises(UsageError, match="other operators on b than on a, embedding in place of input"):
         check_same(graph, other, "b", "a")
+
+
+def test_cuts_with_fewer_messages_are_taken_where_their_replay_is_faster():
+    layers = (Layer("a", (), 1), Layer("b", (0,), 1))
+    device = StageDevice("one", np.ones(2), np.ones(2), AlphaBeta(1.025, 0.0))
+    schedules = tuple(SCHEDULES[name]() for name in ("pipedream", "delayed"))
+    question = PartitionQuestion(PartitionGraph(layers), (device,) * 2, 1, 4, schedules)
+    found = {one.schedule.name: one for one in answer(question).ranked}
+    stream, delayed = found["pipedream"], found["delayed"]
+    assert len(stream.partition.chain.parts) == 2 and stream.partition.is_proven
+    assert len(stream.chain.parts) == 1 and stream.step_s == pytest.approx(4 * 4.0)  # else 4 x 4.05
+    assert len(delayed.chain.parts) == 2 and delayed.step_s == pytest.approx(4 * 8.1 / 3, rel=0.01)
