@@ -1,4 +1,4 @@
-"""Step times of six networks on four clusters: from few GPUs to many, and placements that are left out."""
+"""Step times of six networks on four clusters: from few GPUs to many."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ from cdmpp.expression import FitSettings
 
 FACTORS = ("gpus", "nodes", "gpus_per_node", "local_batch")
 CLUSTERS = ("aws", "azure", "dgx", "rtx")
-LEFT_OUT = 2
-"""Placements of each pair that are left out, one at a time, drawn with seed 0."""
 SETTINGS = FitSettings(seed=0, budget_s=1.0)
 """A twentieth of the usual time for the search of other forms: all columns are recognised."""
-_SOURCE = (
+SOURCE = (
     "Traces of Pollux and Sia (github.com/siasosp23/artifacts at aaf7a0d): {count} pairs of a network and a cluster, "
     "each fitted by itself; one measurement a row. Factors: GPUs, nodes, the most GPUs in one node, samples a GPU. "
     "Errors are means of a pair, then over pairs. "
@@ -48,10 +46,10 @@ def cut(own: dict[str, Any], known: np.ndarray, asked: np.ndarray) -> Split:
 def tables(data: Path) -> list[dict[str, Any]]:
     """Judge the folder ``sia`` of ``data``."""
     own = list(pairs(data))
-    return [*_more_gpus(own), _half(own), _placement(own)]
+    return _more_gpus(own)
 
 
-def _judged(splits: list[Split]) -> dict[str, list[Outcome] | None]:
+def judged(splits: list[Split]) -> dict[str, list[Outcome] | None]:
     return {
         "extrap": by_extrap(splits, ("gpus", "local_batch")),
         "forest": [by_forest(one) for one in splits],
@@ -62,12 +60,12 @@ def _judged(splits: list[Split]) -> dict[str, list[Outcome] | None]:
 def _more_gpus(own: list[dict[str, Any]]) -> list[dict[str, Any]]:
     splits = [cut(one, one["gpus"] <= 4, one["gpus"] >= 8) for one in own]
     found: dict[str, list[Outcome] | None] = {
-        "nothing": [by_nothing(one, ("local_batch", "is_one_node"), "gpus") for one in splits], **_judged(splits)
+        "nothing": [by_nothing(one, ("local_batch", "is_one_node"), "gpus") for one in splits], **judged(splits)
     }  # fmt: skip
     plain, ours = found["nothing"], found["cdmpp"]
     assert plain is not None and ours is not None
     better = sum(one.mean < other.mean for one, other in zip(ours, plain, strict=True))
-    note = _SOURCE.format(count=len(own)) + (
+    note = SOURCE.format(count=len(own)) + (
         "Fitted on at most 4 GPUs, asked for 8 to 16. No model: the mean time of the same samples a GPU at the most "
         "GPUs seen, on one node or on several as asked. Extra-P has GPUs and samples a GPU; with nodes it does worse. "
         f"cdmpp is better than no model in {better} of {len(own)} pairs. Which terms are known, the growth prior and "
@@ -87,30 +85,3 @@ def _more_gpus(own: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "columns": ["pair", "no model", "Extra-P 4.2.5", "random forest", "cdmpp", "in the 80 % interval, %"],
         },
     ]  # fmt: skip
-
-
-def _half(own: list[dict[str, Any]]) -> dict[str, Any]:
-    splits = []
-    for one in own:
-        names = np.unique(one["placement"])
-        held = np.random.default_rng(0).permutation(names)[: len(names) // 2]
-        asked = np.isin(one["placement"], held)
-        splits.append(cut(one, ~asked, asked))
-    note = _SOURCE.format(count=len(own)) + "A random half of the placements is left out (seed 0)."
-    rows = summary(_judged(splits))
-    return {"title": "Half of the placements left out", "note": note, "commands": COMMANDS,
-            "columns": list(COLUMNS), "rows": rows}  # fmt: skip
-
-
-def _placement(own: list[dict[str, Any]]) -> dict[str, Any]:
-    splits = []
-    for one in own:
-        for held in np.random.default_rng(0).permutation(np.unique(one["placement"]))[:LEFT_OUT]:
-            asked = one["placement"] == held
-            splits.append(cut(one, ~asked, asked))
-    note = _SOURCE.format(count=len(own)) + (
-        f"One placement is left out at a time, {LEFT_OUT} of each pair (drawn with seed 0). Permuted placements with "
-        "the same GPUs a node differ by 4.6 %."
-    )
-    return {"title": "One placement left out", "note": note, "commands": COMMANDS,
-            "columns": list(COLUMNS), "rows": summary(_judged(splits))}  # fmt: skip
