@@ -106,19 +106,19 @@ def test_what_cannot_be_is_refused_before_any_process_starts(monkeypatch):
     monkeypatch.setattr("cdmpp.partition.processes.job.StageCrew", lambda *given: pytest.fail("processes were started"))
 
     def refused(says, module=toy.network, cuts=(2,), schedule="1f1b", **options):
-        with pytest.raises(UsageError, match=says):
+        with pytest.raises(CdmppError, match=says):
             train(module, list(cuts), schedule, toy.data, toy.MSE, toy.SGD, **{"steps": 2, **options})
 
-    refused("7 cuts|8 stages, and the network has 6 layers: give at most 5 cuts", toy.network(), range(1, 8))
+    refused("7 cuts make 8 stages, and the network has 6 layers: give at most 5 cuts", toy.network(), range(1, 8))
     refused(r"cuts are \[3, 3\]: expected the first layer of each later stage, rising", cuts=(3, 3))
     refused(r"cuts\[0\] is 0", cuts=(0,))
     refused("cuts are .*each from 1 to 5", toy.network(), (6,))
     refused("2.weight on stage 1 is the same tensor as 0.weight on stage 0", toy.tied(), (1,))
     refused("the network is 'Linear': expected an nn.Sequential", torch.nn.Linear(2, 2))
     refused("2bw has 1 micro-batches a step on 2 stages", schedule="2bw")
-    refused("no pipeline schedule|schedule", schedule="pipes")
+    refused("unknown pipeline schedule .pipes.", schedule="pipes")
     refused("steps is 0", steps=0)
-    refused("2 places for 2 stages|3 places for 2 stages", places=[WorkerPlace()] * 3)
+    refused("3 places for 2 stages", places=[WorkerPlace()] * 3)
     refused("module cannot be given to other processes", lambda: None)
 
 
