@@ -102,6 +102,15 @@ class _Job:
         ]  # fmt: skip
 
     @property
+    def attention(self) -> list[Powers]:
+        """Work of attention where parameters stand for layers: networks get deeper as they get wider."""
+        pairs = self.of(seq=1, params=2 / 3)
+        if pairs is None or "hidden" in self.names or "layers" in self.names:
+            return []
+        work = _times(self.rounds, self.activations, pairs)
+        return [work, *(_times(work, one) for one in self.others if one != self.of(params=1))]
+
+    @property
     def computed(self) -> list[Powers]:
         """What a worker computes in one step."""
         split = self.of(tp=-1) or _NONE
@@ -118,9 +127,11 @@ class _Job:
             powers = [_NONE, *(_power(self.samples, power) for power in (0.5, 1, 2) if self.samples)]
             found = [_times(times, one) for times in (_NONE, self.micro_batches) for one in powers]
         for one in self.others:
-            found += [one, _power(one, 2), *(_times(self.rounds, power, one) for power in (self.activations, _NONE))]
-        found += [_times(*pair) for pair in itertools.combinations(self.others, 2)]
-        return found
+            found += [one, *(_times(self.rounds, power, one) for power in (self.activations, _NONE))]
+            found += [_power(one, 2)] * (one != self.of(params=1))
+        for pair in itertools.combinations(self.others, 2):
+            found += [_times(*pair), _times(self.rounds, self.activations, *pair)]
+        return found + self.attention
 
     @property
     def exchanged(self) -> list[tuple[Powers, str, tuple[str, ...]]]:

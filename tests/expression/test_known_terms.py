@@ -70,3 +70,29 @@ def test_a_size_of_layers_may_be_the_same_in_all_runs():
     assert "hidden is 512 in all r" in table.warnings[0]
     with pytest.raises(UsageError, match="gpus is 4 in all rows"):
         RunTable.of(columns | {"gpus": [4.0] * 4}, "step_s", ["batch", "gpus"])
+
+
+def test_work_grows_with_parameters_times_what_multiplies_it_and_with_attention():
+    found = products("gpus", "micro_batch", "chunks", "seq_len", "num_params", "recomputed")
+    work = {"chunks": 1.0, "micro_batch": 1.0, "seq_len": 1.0, "num_params": 1.0}
+    assert (work, None) in found
+    assert (work | {"recomputed": 1.0}, None) in found
+    attention = work | {"seq_len": 2.0, "num_params": 2 / 3}
+    assert (attention, None) in found
+    assert (attention | {"recomputed": 1.0}, None) in found
+    assert ({"num_params": 2.0}, None) not in found, "no run takes the square of parameters"
+
+
+def test_layers_and_hidden_sizes_say_what_attention_takes_themselves():
+    found = products("gpus", "micro_batch", "layers", "hidden", "seq_len", "num_params")
+    assert not any(powers.get("num_params") == 2 / 3 for powers, _ in found)
+
+
+def test_times_of_larger_networks_follow_from_those_of_small_ones():
+    seq, params, again = (one.ravel() for one in np.meshgrid([512.0, 1024, 2048], [1e8, 3e8, 1e9], [1.0, 4 / 3]))
+    law = lambda seq, params, again: again * seq * (2e-13 * params + 1e-12 * seq * params ** (2 / 3))  # noqa: E731
+    columns = {"seq_len": seq, "num_params": params, "recomputed": again, "step_s": law(seq, params, again)}
+    design = Design.of(RunTable.of(columns, "step_s"))
+    far = {"seq_len": np.array([2048.0]), "num_params": np.array([4e9]), "recomputed": np.array([4 / 3])}
+    found = Blend.of(design).refit(design.every).times_s(far, np.zeros(1, dtype=int))
+    assert found[0] == pytest.approx(law(2048.0, 4e9, 4 / 3), rel=0.2)
