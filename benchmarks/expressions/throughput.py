@@ -56,8 +56,9 @@ def _sharded(data: Path) -> dict[str, Any]:
         f"{int(split.asked.sum())} of 64 and 128. Groups: kinds of GPU with their bits a number. No model: the time "
         "for each sample, token and parameter of the most alike rows at the most GPUs seen. Only 11 of the fitted rows "
         "are of 16 GPUs, the others of 8, so no fold tells how the time grows with GPUs. That work grows with "
-        "parameters times what is computed again, that attention grows with their power 2/3, and the groups were chosen by "
-        "folds of the fitted rows, after errors of single asked rows had been seen. Worst and median are of the one table."
+        "parameters times what is computed again, that attention grows with their power 2/3, and the groups were "
+        "chosen by folds of the fitted rows, after errors of single asked rows had been seen. Worst and median are of "
+        "the one table."
     )
     return {"title": "Sharded models: 16 GPUs to 64 and 128", "note": note, "commands": COMMANDS,
             "columns": list(COLUMNS), "rows": summary(_by_row(found))}  # fmt: skip

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from cdmpp.expression import RunTable
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PRINTED = {
@@ -43,6 +48,27 @@ def test_cost_model_example_runs(tmp_path, monkeypatch, capsys):
         assert "measured programs takes" in run("cost_model", tmp_path, monkeypatch, capsys)
 
 
+def test_times_of_runs_are_a_table_that_is_continued(tmp_path):
+    pytest.importorskip("torch")
+    words = [sys.executable, EXAMPLES / "time_runs.py", "torch", "runs.csv", "--seconds", "0.2", "--processes"]
+    for processes in ("1", "2"):  # a process of its own, because those that it starts import its main module
+        done = subprocess.run([*words, processes], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stderr
+        assert f"runs of torch on {processes} processes" in done.stdout
+    with (tmp_path / "runs.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["processes"] for row in rows} == {"1", "2"}
+    numbers = {name: [float(row[name]) for row in rows] for name in rows[0] if name != "framework"}
+    table = RunTable.of(numbers, "step_s", ["processes"])
+    assert (table.times_s > 0).all()
+    assert len(table) == len(rows)
+
+
 def test_every_example_is_run():
     scripts = {path.stem for path in EXAMPLES.glob("*.py")}
-    assert scripts == {*PRINTED, "cost_model", "matmul"}  # the last is a program that is read, see test_pages
+    assert scripts == {
+        *PRINTED,
+        "cost_model",
+        "matmul",
+        "time_runs",
+    }  # matmul is a program that is read, see test_pages
