@@ -8,26 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.synchrony.adsp_blocked import blocked_table
+from benchmarks.synchrony.adsp_replays import SLACK, WORKERS, of_protocol, replayed, rounds_of
 from benchmarks.synchrony.adsp_rows import Protocol, Span, heterogeneity, protocols, slacks, spans
-from cdmpp.collectives.interconnect import AlphaBeta
-from cdmpp.steps.synchrony import Synchrony
-from cdmpp.synchrony.job import Job
-from cdmpp.synchrony.outcome import JobOutcome
 from cdmpp.synchrony.policies.adsp import ADSP
-from cdmpp.synchrony.policies.local_sgd import LocalSGD
 from cdmpp.synchrony.policies.stale_synchronous import StaleSynchronous
-from cdmpp.synchrony.policies.synchronous import Synchronous
-from cdmpp.synchrony.replay import replay_job
-from cdmpp.synchrony.worker import Worker
 
 _COMMANDS = ["python -m benchmarks.synchrony adsp --data FOLDER --publish"]
 _SOURCE = (
     "Numbers of the repository of the authors of ADSP (snapshot 4066c9d, one run each); it has no licence, so that "
     "only what is off is shown here."
 )
-WORKERS = 3
-"""Workers of the runs under SSP; the file does not say it, the other table of waiting times has three."""
-SLACK = 40
 _SLOW_STEPS = 2000
 """Steps of the slowest worker in a replay, many times the slack."""
 _LONG_S = 7200.0
@@ -37,19 +28,21 @@ CHECK_S = 60.0
 
 def tables(data: Path) -> list[dict[str, Any]]:
     """Judge the rows of the folder ``adsp`` of ``data``."""
-    return [_run(spans(data)), _three(protocols(data)), _uneven(heterogeneity(data)), _slack(slacks(data))]
-
-
-def _replay(batch_s: Sequence[float], synchrony: Synchrony, exchange_s: float = 0.0, **until: Any) -> JobOutcome:
-    """Replay workers whose push and pull take ``exchange_s`` together, with links that limit nothing else."""
-    link = AlphaBeta(exchange_s / 2, 0.0)
-    return replay_job(Job(tuple(Worker(float(one), 1, link=link) for one in batch_s), 4.0), synchrony, **until)
+    three = protocols(data)
+    batches = [_batches(three, one) for one in three]
+    return [
+        _run(spans(data)),
+        _three(three, batches),
+        blocked_table(three, batches, _SOURCE, _COMMANDS),
+        _uneven(heterogeneity(data)),
+        _slack(slacks(data)),
+    ]
 
 
 def _run(found: Sequence[Span]) -> dict[str, Any]:
     rows, minutely = [], 1.0
     for one in found:
-        outcome = _replay(one.batch_s, ADSP(commits_per_check=1, check_s=CHECK_S / minutely), seconds=_LONG_S)
+        outcome = replayed(one.batch_s, ADSP(commits_per_check=1, check_s=CHECK_S / minutely), seconds=_LONG_S)
         share = one.seconds / outcome.seconds
         steps, commits = (
             float(np.mean(share * [getattr(worker, name) for worker in outcome.workers]))
@@ -79,15 +72,18 @@ def _run(found: Sequence[Span]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _three(found: Sequence[Protocol]) -> dict[str, Any]:
+def _batches(found: Sequence[Protocol], judged: Protocol) -> list[float]:
+    """Return the seconds of a batch of each worker, by the other protocols but ADSP, the last."""
+    others = [other for other in found if other not in (judged, found[-1])]
+    return list(WORKERS * np.mean([np.array(other.compute_s) / other.steps for other in others], axis=0))
+
+
+def _three(found: Sequence[Protocol], batches: Sequence[Sequence[float]]) -> dict[str, Any]:
     rows, fixed = [], next(one for one in found if "tau" in one.name)
-    rounds = fixed.steps / WORKERS / SLACK
-    exchange_s = (fixed.blocked_s - max(fixed.compute_s) + float(np.mean(fixed.compute_s))) / rounds
-    runs = [(one, 0.0) for one in found] + [(found[-1], exchange_s)]
-    for one, exchange in runs:
-        others = [other for other in found if other not in (one, found[-1])]
-        batch_s = WORKERS * np.mean([np.array(other.compute_s) / other.steps for other in others], axis=0)
-        outcome = _of_protocol(one, list(batch_s), exchange)
+    exchange_s = (fixed.blocked_s - max(fixed.compute_s) + float(np.mean(fixed.compute_s))) / rounds_of(fixed)
+    runs = [(one, batch_s, 0.0) for one, batch_s in zip(found, batches, strict=True)]
+    for one, batch_s, exchange in [*runs, (found[-1], batches[-1], exchange_s)]:
+        outcome = of_protocol(one, batch_s, exchange)
         computed = [worker.batches * seconds for worker, seconds in zip(outcome.workers, batch_s, strict=True)]
         steps = sum(worker.batches for worker in outcome.workers)
         waiting_s = float(np.mean([worker.waiting_s for worker in outcome.workers]))
@@ -103,10 +99,9 @@ def _three(found: Sequence[Protocol]) -> dict[str, Any]:
             f"{_SOURCE} Batches take the mean of what the other protocols' seconds of training and steps say, but "
             "ADSP's, whose workers take unequal steps. ADSP is replayed for as long as it ran, the others for as "
             "many steps. Steps are those of all workers, then come the seconds in which each trained, then the "
-            "mean seconds in which one waited. The printed waiting counts exchanges too, whose time is not printed "
-            "and which BSP and SSP make in every step: without it their waiting cannot be known. For the same "
-            "reason ADSP trains too long here; its last row takes an exchange from what Fixed ADACOMM is blocked "
-            "for beyond waiting. The intervals of ADACOMM are not printed; its workers take as many steps each, "
+            "mean seconds in which one waited, without any exchange: the next table has them. Exchanges are also "
+            "why ADSP trains too long here; its last row takes one from what Fixed ADACOMM is blocked for beyond "
+            "waiting. The intervals of ADACOMM are not printed; its workers take as many steps each, "
             "whatever the intervals."
         ),
         "commands": _COMMANDS,
@@ -115,14 +110,6 @@ def _three(found: Sequence[Protocol]) -> dict[str, Any]:
         ],
         "rows": rows,
     }  # fmt: skip
-
-
-def _of_protocol(one: Protocol, batch_s: Sequence[float], exchange_s: float) -> JobOutcome:
-    if one.name == "ADSP":
-        return _replay(batch_s, ADSP(commits_per_check=1), exchange_s, seconds=one.seconds)
-    if "ADACOMM" in one.name:
-        return _replay(batch_s, LocalSGD(every=SLACK), commits=round(one.steps / SLACK))
-    return _replay(batch_s, Synchronous() if one.name == "BSP" else StaleSynchronous(SLACK), commits=one.steps)
 
 
 def waiting_share(ratio: float, slack: int, exchange: float = 0.0) -> float:
@@ -134,7 +121,7 @@ def waiting_share(ratio: float, slack: int, exchange: float = 0.0) -> float:
         exchange: seconds of a push and a pull, as a part of those of the slowest batch.
     """
     fast = (WORKERS * ratio - 1) / (WORKERS - 1)
-    outcome = _replay(
+    outcome = replayed(
         [1.0, *[1 / fast] * (WORKERS - 1)], StaleSynchronous(slack), exchange, seconds=_SLOW_STEPS * (1.0 + exchange)
     )
     return outcome.waiting_share
@@ -159,7 +146,9 @@ def _uneven(found: Sequence[tuple[float, float]]) -> dict[str, Any]:
         "note": (
             f"{_SOURCE} Part of the time that a worker waits, in per cent, and points off; slack {SLACK}. The "
             f"number of workers is not printed: {WORKERS} are taken, one of them slow. The last columns take the "
-            "seconds of a push and a pull, as a part of the slowest batch, from the other rows."
+            "seconds of a push and a pull, as a part of the slowest batch, from the other rows: by their code they are "
+            "no waiting but part of the time, and workers are slow by a sleep before the batch, which leaves exchanges "
+            "alike. Even workers, the first row, wait too in the file; no exchange explains that."
         ),
         "commands": _COMMANDS,
         "columns": ["mean / lowest speed", "waiting by cdmpp", "points", "exchange, %", "waiting by cdmpp", "points"],

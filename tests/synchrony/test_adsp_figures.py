@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.synchrony.adsp import SLACK, WORKERS, tables, waiting_share
-from benchmarks.synchrony.adsp_rows import spans
+from benchmarks.synchrony.adsp import tables, waiting_share
+from benchmarks.synchrony.adsp_blocked import WAYS, blocked_table, exchanges
+from benchmarks.synchrony.adsp_replays import SLACK, WORKERS, rounds_of
+from benchmarks.synchrony.adsp_rows import Protocol, spans
 from cdmpp.errors import DataError
 
 BATCH_S = (0.5, 0.4, 1.5)
@@ -52,11 +54,13 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_planted_rows_are_found(data: Path):
-    run, three, uneven, slack = tables(data)
+    run, three, blocked, uneven, slack = tables(data)
     for row in run["rows"]:
         assert abs(float(row[1])) < 0.5 and abs(float(row[3])) < 2.5 and row[4] == "0.0"
     for row in three["rows"][:4]:
         assert all(abs(float(one)) < 4.5 for one in row[2:6]), row  # fast workers end a slack ahead
+    assert [row[0] for row in blocked["rows"]] == ["BSP", "SSP s=40", "ADACOMM", "Fixed ADACOMM tau=40"]
+    assert all(abs(float(row[2])) < 4.5 and abs(float(row[3])) < 4.5 for row in blocked["rows"])
     assert abs(float(three["rows"][4][1])) < 0.2
     assert abs(float(uneven["rows"][1][2])) < 1.5 and abs(float(uneven["rows"][2][2])) < 1.5
     assert [row[0] for row in slack["rows"]] == ["0", "10", "40", "50"]
@@ -81,3 +85,24 @@ def test_snapshots_at_other_times_are_refused(data: Path):
     path.write_text(path.read_text().replace("1400", "1500"))
     with pytest.raises(DataError, match="snapshots at other times"):
         spans(data)
+
+
+@pytest.mark.parametrize(("name", "seconds"), [("BSP", 9000.0), ("SSP s=40", 9000.0), ("Fixed ADACOMM tau=40", 2500.0)])
+def test_machines_that_are_slow_in_everything_are_waited_for_as_the_server_clocks_it(name: str, seconds: float):
+    """All seconds of a worker grow by the same factor, and so does the waiting for the slowest one."""
+    compute = tuple(STEPS * one for one in BATCH_S)
+    blocked = seconds / max(compute) * (max(compute) - sum(compute) / WORKERS)
+    one = Protocol(name, seconds, WORKERS * STEPS, compute, blocked)
+    row = blocked_table([one], [BATCH_S], "", [])["rows"][0]
+    assert abs(float(row[4])) < 4.5, row  # fast workers end a slack ahead
+    assert float(row[2]) == pytest.approx(100 * (max(compute) / seconds - 1), abs=3.0)
+
+
+def test_exchanges_come_from_the_time_of_the_slowest_worker_and_not_from_waiting():
+    one = Protocol("SSP s=40", 9000.0, 3600, (600.0, 480.0, 1800.0), 1.0)
+    assert exchanges(one, WAYS[0]) == [0.0, 0.0, 0.0]
+    assert exchanges(one, WAYS[1]) == pytest.approx([6.0, 6.0, 6.0])
+    assert exchanges(one, WAYS[2]) == pytest.approx([2.0, 1.6, 6.0])
+    assert exchanges(one, WAYS[3]) == pytest.approx([2.0 * 2 / 1.025, 1.6 * 2 / 1.025, 6.0])
+    assert exchanges(Protocol("BSP", 9000.0, 3600, (600.0, 480.0, 1800.0), 1.0), WAYS[3]) is None
+    assert rounds_of(Protocol("ADACOMM", 1.0, 3600, (1.0, 1.0, 1.0), 1.0)) == 30
