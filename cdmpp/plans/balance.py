@@ -38,7 +38,8 @@ def extended(rest: Floats, length: Floats, combine: Combine) -> tuple[Floats, ND
 def balanced(until_s: Sequence[float], cut_s: Sequence[float], parts: int) -> tuple[int, ...]:
     """Choose the cuts of a sequence under which the longest part is shortest.
 
-    Of several such choices the one whose parts are most equal, by the sum of their squares; then the earliest cuts.
+    Of several such choices the one whose parts are most equal, by the sum of their squares; of these, rounding aside,
+    the one with the earliest first cut, then second, and so on: early stages of a pipeline hold most micro-batches.
 
     Args:
         until_s: seconds of all that comes before each possible cut; the first is the start, the last is the end.
@@ -55,12 +56,12 @@ def balanced(until_s: Sequence[float], cut_s: Sequence[float], parts: int) -> tu
     for _ in range(parts - 1):
         longest = np.maximum(lengths.each, lengths.behind(longest)).min(axis=1)
     lengths = _Lengths.up_to(float(longest[0]), at, cut)
-    square, rows = lengths.each**2, np.arange(len(at))
+    square = lengths.each**2
     best, steps = lengths.to_end**2, list[NDArray[np.int64]]()
     for _ in range(parts - 1):
         total = square + lengths.behind(best)
-        steps.append(total.argmin(axis=1))
-        best = total[rows, steps[-1]]
+        best = total.min(axis=1)
+        steps.append((total <= best[:, None] * (1 + _CLOSE)).argmax(axis=1))
     found, place = list[int](), 0
     for ends in reversed(steps):
         place += int(ends[place]) + 1
