@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.expressions.placements import SOURCE, cut, judged, pairs
 from benchmarks.expressions.rows import COLUMNS, COMMANDS, summary
 
-LEFT_OUT = 2
+LEFT_OUT = 1
 """Placements of each pair that are left out, one at a time, drawn with seed 0."""
 
 
@@ -40,7 +40,7 @@ def _placement(own: list[dict[str, Any]]) -> dict[str, Any]:
             asked = one["placement"] == held
             splits.append(cut(one, ~asked, asked))
     note = SOURCE.format(count=len(own)) + (
-        f"One placement is left out at a time, {LEFT_OUT} of each pair (drawn with seed 0). Permuted placements with "
+        f"Placements are left out one at a time, {LEFT_OUT} of each pair (drawn with seed 0). Permuted placements with "
         "the same GPUs a node differ by 4.6 %."
     )
     return {"title": "One placement left out", "note": note, "commands": COMMANDS,
