@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,15 +36,18 @@ def add_output_arguments(verb: argparse.ArgumentParser, *files: str, rows: int |
         shown.add_argument(f"--{name}", type=path_of, metavar="FILE", help=_FILES[name])
 
 
-def check_output(options: argparse.Namespace, *others: Path | None) -> None:
+def check_output(options: argparse.Namespace, *others: Path | None, reads: Sequence[str | Path] = ()) -> None:
     """Raise ``CdmppError`` where a file cannot be written, or is read by the same command, before anything is done.
 
-    ``others``: files of the same command that are no report.
+    ``others``: files of the same command that are no report. ``reads``: files that it reads, where several are named in
+    one option.
     """
     given = [path for path in (*(getattr(options, name, None) for name in _FILES), *others) if path is not None]
     if len({path.resolve() for path in given}) < len(given):
         raise CdmppError("two outputs have the same file name: the second would replace the first")
-    inputs = [one for one in _named(options) if os.path.isfile(one) and not any(one is path for path in given)]
+    inputs = [
+        one for one in (*_named(options), *reads) if os.path.isfile(one) and not any(one is path for path in given)
+    ]
     for path in given:
         check_place(path)
         if any(path.is_file() and path.samefile(one) for one in inputs):

@@ -71,7 +71,8 @@ def partition(options: argparse.Namespace, source_of: Source) -> None:
     if options.runtime != "torch":
         raise UsageError(f"--strategies partition is of --runtime torch, given {options.runtime}")
     checked_runtime(options)
-    check_output(options)
+    names = (options.devices or "").split(",")
+    check_output(options, reads=[path for name in names if (path := _file(name.strip())) is not None])
     question = _Asked(options, source_of).question()
     from cdmpp.partition.question import answer
     from cdmpp.report.partition import partition_report

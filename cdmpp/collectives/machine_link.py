@@ -23,7 +23,8 @@ def machine_link(link: str, backend: str | None = None) -> AlphaBeta:
     """
     if link.endswith(".csv"):
         carries = backend or _SERVERS
-        return by_messages(read_messages(link, carries), 2, carries).wire(0, 1)
+        timed = read_messages(link, carries)
+        return by_messages(timed, 2, carries).wire(0, 1, float(timed.bytes.min()))
     named = interconnect.get(link)
     return on_link(named, 2, backend or backend_of(named)).wire(0, 1)
 

@@ -172,13 +172,17 @@ class Topology:
         """Return the seconds of a collective of one byte."""
         return self._curve(kind, members).least_s
 
-    def wire(self, source: int, target: int) -> AlphaBeta:
+    def wire(self, source: int, target: int, least_bytes: float = 1.0) -> AlphaBeta:
         """Return the start of a message between two ranks that nothing disturbs, and the seconds a byte of long ones.
 
+        ``least_bytes``: the smallest message of which anything is known; its bytes are no part of the start.
         ``CdmppError`` where one of them is no rank of the job.
         """
-        small_s, large_s = self.latency_s("send_recv", np.array([1.0, _LONG_BYTES]), (source, target))
-        return AlphaBeta(float(small_s), float(large_s - small_s) / _LONG_BYTES)
+        sizes = np.array([least_bytes, _LONG_BYTES + least_bytes])
+        small_s, large_s = self.latency_s("send_recv", sizes, (source, target))
+        beta_s = float(large_s - small_s) / _LONG_BYTES
+        start_s = float(small_s) if least_bytes <= 1 else max(float(small_s) - least_bytes * beta_s, 0.0)
+        return AlphaBeta(start_s, beta_s)
 
     def _curve(self, kind: str, members: Sequence[int]) -> CostCurve:
         shape = self.shape(members)

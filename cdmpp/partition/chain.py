@@ -113,8 +113,8 @@ class Chain:
             float(made.stash_bytes(after, one.replicas)[at]),
             float(made.passing_bytes()[at]),
             problem.live(after, one.replicas),
-            problem.versions(after, one.replicas),
-            problem.schedule.staleness(0, problem.ranks(after, one.replicas)),
+            problem.versions(after, one.replicas, place == 0),
+            problem.staleness(after, one.replicas, place == 0),
         )
 
     @property

@@ -191,10 +191,12 @@ class _Programme:
         for group in self.groups:
             if most[group]:
                 model.at_most(times(self._on(group, stage), float(most[group] / limit)), {work: 1.0})
+        first, versions = self._first(stage), problem.versions(after, is_first=stage == 0)
+        fewer = versions - problem.versions(after)  # of the only stage, which holds all parameters
         rows = [
-            times(held, problem.versions(after) + 1 + problem.states),
+            times(held, versions + 1 + problem.states), {first: -float(fewer * graph.parameter_bytes)},
             times(self._sum(stage, graph.column("saved_bytes")), 1.0 if problem.recompute else live),
-            times(front[1], live), front[3], behind[3], {self._first(stage): float(live * graph.input_bytes)},
+            times(front[1], live), front[3], behind[3], {first: float(live * graph.input_bytes)},
         ]  # fmt: skip
         model.at_most(added(times(added(*rows), 1 / limit), {work: 1.0}), {ONE: 1.0})
 
@@ -204,6 +206,7 @@ class _Programme:
         first, earlier = self.model.variable(), added(*(self._lies(one, stage - 1) for one in sources))
         for one in sources:
             self.model.at_most(self._lies(one, stage), added(earlier, {first: 1.0}))
+            self.model.at_most(added(self._lies(one, stage - 1), {first: 1.0}), {ONE: 1.0})
         return first
 
     def solved(self, seconds: float) -> tuple[Chain | None, float]:

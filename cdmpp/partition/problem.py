@@ -87,9 +87,21 @@ class PartitionProblem:
             many += 4 * len(self.devices)
         return self.schedule.live_micro_batches(0, ranks, many)
 
-    def versions(self, after: int, replicas: int = 1) -> int:
-        """Count the versions of its weights that a device holds; arguments as of ``ranks``."""
-        return self.schedule.weight_versions(0, self.ranks(after, replicas))
+    def versions(self, after: int, replicas: int = 1, is_first: bool = True) -> int:
+        """Count the versions of its weights that a device holds; arguments as of ``staleness``."""
+        return self.schedule.weight_versions(*self._place(after, replicas, is_first))
+
+    def staleness(self, after: int, replicas: int = 1, is_first: bool = True) -> int:
+        """Return the staleness of the gradients of a stage; a first stage has none in front, others have some.
+
+        How many are in front makes no difference to any schedule. Other arguments as of ``ranks``.
+        """
+        return self.schedule.staleness(*self._place(after, replicas, is_first))
+
+    def _place(self, after: int, replicas: int, is_first: bool) -> tuple[int, int]:
+        """Rank of a stage, and number of all ranks, as a schedule counts them."""
+        front = 0 if is_first else 1
+        return front, front + self.ranks(after, replicas)
 
     @property
     def updates(self) -> float:
@@ -214,7 +226,9 @@ class StageCosts:
 
     def weight_bytes(self, after: int, replicas: int = 1) -> Floats:
         """Bytes of a device's parameters in all versions, of gradients and of optimizer states."""
-        return self.held_bytes * (self.problem.versions(after, replicas) + 1 + self.problem.states)
+        versions = np.full((len(self.held_bytes), 1), self.problem.versions(after, replicas, is_first=False))
+        versions[0] = self.problem.versions(after, replicas)
+        return self.held_bytes * (versions + 1 + self.problem.states)
 
     def bytes(self, after: int, replicas: int = 1) -> Floats:
         """Return the most bytes that a device of a stage holds.

@@ -50,6 +50,8 @@ class PartitionQuestion:
     def __post_init__(self) -> None:
         check_fields(self, "partition.")
         check_all("partition.schedules", self.schedules, Schedule)
+        if self.devices and not any(one.seconds.any() for one in self.devices):
+            raise UsageError("no layer takes any time on any device: give seconds of the passes of its layers")
 
     @property
     def examples(self) -> int:

@@ -146,3 +146,31 @@ def test_devices_that_nobody_joins_take_a_usual_link(folder, capsys):
 def test_replicas_share_a_stage(folder, capsys):
     assert equal("--stage-replicas", "--pipeline-schedule", "gpipe", "--json") == 0
     assert answer(capsys)["schedules"][0]["devices"] <= 4
+
+
+def test_two_versions_are_held_on_every_stage_also_the_last(folder, capsys):
+    assert equal("--pipeline-schedule", "2bw", "--json") == 0
+    (found,) = answer(capsys)["schedules"]
+    assert [(row["versions"], row["staleness"]) for row in found["stage_rows"]] == [(2, 1)] * 4
+    header = "name,forward_s,backward_s,parameter_bytes,output_bytes,saved_bytes,examples\n"
+    rows = "a,0.01,0.02,550000000,1000,1000,4\nb,0.01,0.02,1000000000,1000,1000,4\n"
+    (folder / "layers.csv").write_text(header + rows)  # one stage holds 3.1 GB, the last of two 3 GB
+    two = ["--device", "xeon-icelake", "--gpus", "2", "--batch", "8", "--micro-batches", "4"]
+    assert plan(*two, "--pipeline-schedule", "2bw", "--memory-gb", "2.5") == 2
+    assert "are missing" in capsys.readouterr().err
+    assert plan(*two, "--pipeline-schedule", "2bw", "--memory-gb", "3.05", "--json") == 0
+    assert len(answer(capsys)["schedules"][0]["stage_rows"]) == 2
+
+
+def test_outputs_never_replace_files_of_devices(folder, capsys):
+    for name in ("slow,fast.yaml", "slow.yaml, fast"):
+        for given in ("slow.yaml", "fast.yaml"):
+            assert plan("--devices", name, "--batch", "16", "--micro-batches", "4", "--html", given) == 2
+            assert f"cannot write {given}: the same command reads it" in capsys.readouterr().err
+    assert (folder / "slow.yaml").read_text() == SLOW and (folder / "fast.yaml").read_text() == FAST
+
+
+def test_layers_that_take_no_time_are_refused(folder, capsys):
+    (folder / "layers.csv").write_text(LAYERS.replace("10e-3,20e-3", "0,0"))
+    assert equal() == 2
+    assert "no layer takes any time" in capsys.readouterr().err

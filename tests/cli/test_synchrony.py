@@ -227,3 +227,11 @@ def test_a_link_carries_the_same_for_buying_machines_and_for_replaying_them(comm
         assert cli.main([*command, "--policies", "async", "--link", link, "--json"]) == 0
         replayed = json.loads(capsys.readouterr().out)["workers"][0]["link"]
         assert replayed["beta_s"] == bought["seconds_per_byte"] and 2 * replayed["alpha_s"] == bought["start_s"]
+
+
+def test_outputs_never_replace_files_of_workers(command, capsys, tmp_path):
+    before = (tmp_path / "slow.yaml").read_text()
+    for option in ("--html", "--csv"):
+        assert cli.main([*command, "--policies", "bsp", option, "slow.yaml"]) == 2
+        assert "cannot write slow.yaml: the same command reads it" in capsys.readouterr().err
+    assert (tmp_path / "slow.yaml").read_text() == before

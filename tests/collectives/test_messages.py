@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdmpp.collectives.collective import Collective
+from cdmpp.collectives.machine_link import machine_link
 from cdmpp.collectives.messages import read_messages
 from cdmpp.collectives.topology import by_messages, topology_of
 from cdmpp.errors import CdmppError
@@ -56,3 +57,16 @@ def test_files_that_are_no_curve_are_refused(tmp_path, text, message):
     (tmp_path / "links.csv").write_text(text)
     with pytest.raises(CdmppError, match=message):
         read_messages(tmp_path / "links.csv")
+
+
+def test_a_link_of_proportional_messages_has_no_start_and_takes_what_was_timed(tmp_path):
+    """The smallest timed message is long: its own bytes are no part of the start."""
+    file = tmp_path / "links.csv"
+    file.write_text("bytes,seconds\n1000000,0.01\n10000000,0.1\n")
+    link = machine_link(str(file))
+    assert link.alpha_s == pytest.approx(0.0, abs=2e-5)
+    assert [link.seconds(size) for size in (1e6, 1e7, 1e8)] == pytest.approx([0.01, 0.1, 1.0], rel=2e-3)
+    file.write_text("bytes,seconds\n1000000,0.013\n10000000,0.103\n")
+    link = machine_link(str(file))
+    assert link.alpha_s == pytest.approx(0.003, rel=1e-2)
+    assert [link.seconds(size) for size in (1e6, 1e7, 1e8)] == pytest.approx([0.013, 0.103, 1.003], rel=2e-3)

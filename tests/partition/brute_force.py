@@ -156,7 +156,8 @@ def stage(problem, begin, end, kind, before, after, devices_after, many):
     saved, ranks = sum(graph.layers[one].saved_bytes for one in own), math.ceil((devices_after + many) / many)
     stream = math.ceil(problem.micro_batches / many) if problem.schedule.flushes else 100
     live = problem.schedule.live_micro_batches(0, ranks, stream)
-    versions = problem.schedule.weight_versions(0, ranks)
+    front = 1 if begin else 0
+    versions = problem.schedule.weight_versions(front, front + ranks)
     stash = live * inputs + saved if problem.recompute else live * (inputs + saved)
     back = sum(_sizes(graph, begin, True)) + sum(_sizes(graph, end, True))
     size = held * (versions + 1 + problem.states) + stash + back + max(graph.layers[one].work_bytes for one in own)

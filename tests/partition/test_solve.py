@@ -56,6 +56,26 @@ def test_integer_programming_is_as_fast_and_its_bound_holds(seeds):
             assert math.isinf(best) or bound_s >= best * (1 - 1e-5)
 
 
+@pytest.mark.parametrize("method", [DYNAMIC, INTEGER])
+def test_the_last_stage_holds_two_versions_and_an_only_stage_one(method):
+    """One stage holds 2 x 155 bytes, the last of two 3 x 100: a version and gradients, and a second version."""
+    graph = PartitionGraph(
+        (Layer("a", (), 1), Layer("b", (0,), 1)), (Parameter("u", 55, (0,)), Parameter("v", 100, (1,)))
+    )
+    for limit, parts in ((290.0, 0), (305.0, 2), (340.0, 2)):
+        device = StageDevice("one", np.ones(2), np.ones(2), FREE, memory_bytes=limit)
+        problem = PartitionProblem(graph, (device,) * 2, SCHEDULES["2bw"](), micro_batches=4, states=0.0)
+        if method == DYNAMIC:
+            chain = DynamicSearch(problem, every_downset(graph, 100)).best()
+        else:
+            chain, _ = integer_search(problem, math.inf, UNLIMITED_S)
+        assert (0 if chain is None else len(chain.parts)) == parts
+        if chain is not None:
+            assert [(one.versions, one.staleness) for one in chain.costs] == [(2, 1), (2, 1)]
+    alone = PartitionProblem(graph, (device,), SCHEDULES["2bw"](), micro_batches=4, states=0.0)
+    assert [(one.versions, one.staleness) for one in solve(alone).chain.costs] == [(1, 0)]
+
+
 def test_many_branches_are_cut_by_integer_programming_with_a_proof():
     layers, draw = [Layer("input", (), 10)], np.random.default_rng(0)
     ends = []
