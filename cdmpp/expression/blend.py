@@ -7,7 +7,8 @@ is preferred. Constants of groups are drawn to those of all groups together, eac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,8 @@ import numpy.typing as npt
 from cdmpp.expression.constants import nonnegative
 from cdmpp.expression.design import Design
 from cdmpp.expression.expression import Expression
+from cdmpp.expression.folds import Fold
+from cdmpp.expression.held_out import plain_error
 from cdmpp.expression.known_terms import KnownTerm, known_terms
 from cdmpp.expression.term import Term
 
@@ -28,6 +31,8 @@ _FAR = 2.0
 """How far outside of the range a share counts: so many times the largest group."""
 _LEAST_SHARE = 1e-3
 """Terms that are nowhere this part of the time are left out."""
+_SMALL_SHARE = 0.02
+"""Terms that are nowhere this part of the time may go, where the error on held-out rows does not grow."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +49,42 @@ class Blend:
         known = known_terms(design.factors)
         return cls(design, tuple(one for one in known if np.any(_values(design, one))), strength)
 
+    def shorter(self, *folds: Sequence[Fold]) -> Blend:
+        """Leave out small terms, the smallest first, without which rows that are held out are predicted as well.
+
+        Args:
+            folds: kinds of folds; the mean error of each kind must stay.
+        """
+        kept = self
+        kinds = [one for one in folds if one]
+        bounds = [plain_error(self.design, self, one) for one in kinds]
+        shares = self._largest_shares()
+        for place in np.argsort(shares, kind="stable"):
+            rest = replace(kept, terms=tuple(one for one in kept.terms if one is not self.terms[place]))
+            if shares[place] >= _SMALL_SHARE or not rest.terms:
+                break
+            errors = (plain_error(self.design, rest, one) for one in kinds)
+            if not shares[place] or all(error <= bound for error, bound in zip(errors, bounds, strict=True)):
+                kept = rest
+        return kept
+
     def refit(self, rows: Rows) -> Expression:
         """Fit the constants to some rows of the table."""
-        design, table = self.design, self.design.table
+        table = self.design.table
+        constants, columns = self._constants(rows)
+        return self._expression(constants, columns, table.times_s[rows], table.codes[rows])
+
+    def _largest_shares(self) -> Floats:
+        """The largest part of the time that each term is in any run."""
+        table = self.design.table
+        constants, columns = self._constants(self.design.every)
+        return (constants[table.codes] * columns / table.times_s[:, None]).max(axis=0)
+
+    def _constants(self, rows: Rows) -> tuple[Floats, Floats]:
+        """Constants, shape ``(groups, terms)``, fitted to some rows, and values of the terms there."""
+        table = self.design.table
         times_s, codes = table.times_s[rows], table.codes[rows]
-        columns = np.column_stack([_values(design, one)[rows] for one in self.terms])
+        columns = np.column_stack([_values(self.design, one)[rows] for one in self.terms])
         far = self._far(rows)
         far = np.where(far > 0, far, 1.0)
         typical = np.array([
@@ -64,7 +100,7 @@ class Blend:
             own = codes == group
             found = _ridge(shares[own], weights[own], prior, middle) if len(typical) > 1 else middle
             constants.append(found * scale / far)
-        return self._expression(np.array(constants), columns, times_s, codes)
+        return np.array(constants), columns
 
     def _weights(self, rows: Rows) -> Floats:
         """Weight of each row: runs with many members count more, because predictions go on from them."""

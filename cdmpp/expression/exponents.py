@@ -51,6 +51,11 @@ def plausible(design: Design, form: Form) -> Floats:
     return np.array(found)
 
 
+def snapped(design: Design, form: Form) -> Form:
+    """Return the form with plausible exponents. Fitted ones make up for what is missing, and have seen all rows."""
+    return form.at(np.concatenate([plausible(design, form), form.start[form.powers :]]))
+
+
 def polish(design: Design, form: Form, rows: Rows, strength: float, steps: int = 12) -> ExponentFit:
     """Improve exponents from where they are, by damped Gauss-Newton steps (Levenberg and Marquardt).
 

@@ -15,7 +15,7 @@ from cdmpp.expression.exponents import ExponentFit, evolve
 from cdmpp.expression.fitted_expression import FittedExpression
 from cdmpp.expression.folds import Fold, extrapolating_folds, random_folds
 from cdmpp.expression.form_search import search
-from cdmpp.expression.held_out import HeldOut, Refittable, held_out, relative_error
+from cdmpp.expression.held_out import HeldOut, Refittable, held_out, plain_error
 from cdmpp.expression.judge import Judge, ScoredForm
 from cdmpp.expression.run_table import RunTable
 from cdmpp.expression.searched import Searched, expression_of, resampled
@@ -27,8 +27,9 @@ Progress = Callable[[float, str], None]
 _STRENGTHS = (1e-4, 1e-3, 1e-2, np.inf)
 _SEARCH = 0.45
 """Part of the budget in which forms are searched."""
-_CLEARLY, _ALIKE = 0.75, 1.5
-"""A searched form is preferred where its error is smaller by the first; up to the second, errors are about the same."""
+_BETTER, _FAR_BETTER, _MISSED = 0.75, 0.4, 0.67
+"""A searched form is preferred where it extrapolates with the first part of the error of known terms; where all columns
+are recognised, with the second, and where it has the third on rows that are held out at random."""
 _OTHERS, _NEAR = 6, 0.15
 """Other forms that join the ensemble at most, and the score that they may have above the best."""
 _EVALUATIONS_A_SECOND = 600
@@ -130,21 +131,21 @@ def _best(
 
 
 def _preferred(design: Design, searched: Searched, folds: Sequence[Fold], random: Sequence[Fold]) -> Refittable:
-    """The searched form, or all known terms at once.
+    """The searched form, or all known terms at once: what extrapolates better, without the help of near runs.
 
-    A search has seen what its folds hold out. So where all columns are recognised, known terms are preferred if they do
-    about as well on rows that are held out at random; else if they extrapolate about as well.
+    A search has seen what its folds hold out. So where all columns are recognised it must extrapolate far better, and
+    known terms must miss runs within the range, too; where neither can be told, known terms are preferred.
     """
     blend, roles = Blend.of(design), [one.role for one in design.factors]
+
+    def is_within(part: float, kind: Sequence[Fold]) -> bool:
+        return plain_error(design, searched, kind) <= part * plain_error(design, blend, kind)
+
     if all(role.name for role in roles) and any(role.is_count for role in roles):
-        is_known = _mean(held_out(design, blend, random)) <= _ALIKE * _mean(held_out(design, searched, random))
+        is_better = is_within(_FAR_BETTER, folds) and is_within(_MISSED, random)
     else:
-        by_blend, by_search = (
-            np.mean([relative_error(one.plain) for one in held_out(design, source, folds)])
-            for source in (blend, searched)
-        )
-        is_known = by_search > _CLEARLY * by_blend
-    return blend if is_known else searched
+        is_better = is_within(_BETTER, folds)
+    return searched if is_better else blend.shorter(folds, random)
 
 
 def _mean(judged: Sequence[HeldOut]) -> float:

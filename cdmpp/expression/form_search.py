@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from cdmpp.expression.candidates import Candidates, independent, tried_powers
+from cdmpp.expression.exponents import snapped
 from cdmpp.expression.form import Atom, Form
 from cdmpp.expression.judge import Judge, ScoredForm
 
@@ -80,7 +81,7 @@ def _extended(judge: Judge, candidates: Candidates, form: Form, most: int = _KEP
 
 
 def _revised(judge: Judge, candidates: Candidates, form: Form, most_terms: int) -> list[Form]:
-    """Forms that differ in one step: a term or factor less, a plausible exponent, one term for one or two, overlaps."""
+    """Forms that differ in one step: a term or factor less, a plausible exponent, one term for others, overlaps."""
     found = list[Form]()
     for place, term in enumerate(form.terms):
         rest = _without(form, place)
@@ -89,9 +90,15 @@ def _revised(judge: Judge, candidates: Candidates, form: Form, most_terms: int) 
         if len(term) == 1:
             found += [_with(form, place, atom) for atom in _simpler(judge, term[0])]
             found += _varied(judge, form, place)
-        found += _extended(judge, candidates, rest, 2)
+        for start in dict.fromkeys((rest, snapped(judge.design, rest))):
+            found += _extended(judge, candidates, start, 2)
     for first, second in itertools.combinations(range(len(form.terms)), 2):
         found += _extended(judge, candidates, _without(_without(form, second), first), 1)
+    if len(form.terms) > 3:
+        for term in form.terms:
+            if len(term) == 1:
+                short = _extended(judge, candidates, snapped(judge.design, Form((term,))), 1)
+                found += [*short, *map(_fixed, short)]
     if len(form.terms) < most_terms:
         found += _extended(judge, candidates, form, 2)
     return [*found, *_overlapping(judge, form)]
@@ -102,6 +109,13 @@ def _without(form: Form, place: int) -> Form:
     ratio = sum(len(term) > 1 for term in form.terms[:place])
     ratios = form.log_ratios[:ratio] + form.log_ratios[ratio + (len(form.terms[place]) > 1) :]
     return Form(form.terms[:place] + form.terms[place + 1 :], ratios)
+
+
+def _fixed(form: Form) -> Form:
+    """The form with all exponents fixed where they are."""
+    return replace(form, terms=tuple(
+        tuple(replace(atom, fixed=frozenset(atom.factors)) for atom in term) for term in form.terms
+    ))  # fmt: skip
 
 
 def _with(form: Form, place: int, atom: Atom) -> Form:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cdmpp.expression.design import Design
-from cdmpp.expression.exponents import ExponentFit, plausible, polish, squared_errors
+from cdmpp.expression.exponents import ExponentFit, polish, snapped, squared_errors
 from cdmpp.expression.folds import Fold
 from cdmpp.expression.form import Form
 
@@ -70,8 +70,8 @@ class Judge:
             return self.known[form]
         used = self.strength if strength is None else strength
         design = self.design
-        snapped = form.at(np.concatenate([plausible(design, form), form.start[form.powers :]]))
-        fit = self._polished(snapped if np.isinf(used) else form, design.every, used)
+        plain = snapped(design, form)
+        fit = self._polished(plain if np.isinf(used) else form, design.every, used)
         inside = float(np.abs(squared_errors(design, fit, design.every)).mean())
         price = self.price * self._size(fit)
         bound = min((one.score for one in self.known.values()), default=np.inf) + _HOPELESS
@@ -80,7 +80,7 @@ class Judge:
             if self.total(inside, held.mean()) + price > bound:
                 held[:] = _WORST
                 break
-            again = self._polished(snapped, fold.trained, used)
+            again = self._polished(plain, fold.trained, used)
             held[place] = np.minimum(np.abs(squared_errors(design, again, fold.held)), _WORST).mean()
         held_out = float(held.mean()) if len(held) else inside
         found = ScoredForm(fit, used, inside, held_out, float(self.total(inside, held_out)) + price)

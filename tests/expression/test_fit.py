@@ -55,6 +55,31 @@ def test_planted_exponents_are_found(powers, noise):
     assert all(abs(product.powers.get(name, 0.0) - powers.get(name, 0.0)) < 0.1 for name in values)
 
 
+RECOGNISED = [
+    ({"batch": 0.9, "gpus": -0.7, "hidden": 1.5}, {}, ["gpus", "batch", "hidden"]),
+    ({"batch": 1.0, "nodes": -1.0}, {"nodes": 0.5}, ["nodes", "batch"]),
+]
+
+
+@pytest.mark.parametrize(("powers", "others", "names"), RECOGNISED)
+def test_what_recognised_columns_are_not_known_to_do_is_found_too(powers, others, names):
+    """Known terms and the runs nearby explain these runs, but not those at four times the range."""
+    values = {"gpus": [1, 2, 4, 8], "nodes": [1, 2, 4], "batch": [16, 32, 64, 128], "hidden": [256, 512, 1024]}
+
+    def law(columns):
+        both = [math.prod((columns[name] / values[name][1]) ** own for name, own in one.items())
+                for one in (powers, others)]  # fmt: skip
+        return 0.1 * both[0] + (0.05 * both[1] if others else 0.0)
+
+    fitted = fit_runs(planted(law, {name: values[name] for name in names}, 80, 0.01), QUICK)
+    beyond = {name: 4.0 * np.array(values[name][-2:], dtype=float) for name in names}
+    assert np.abs(fitted.predict(beyond).times_s / law(beyond) - 1).max() < 0.03
+    for one in filter(None, (powers, others)):
+        near = [all(abs(term.product.powers.get(name, 0.0) - one.get(name, 0.0)) < 0.1 for name in names)
+                for term in fitted.expression.terms]  # fmt: skip
+        assert any(near), fitted.expression.text()
+
+
 def test_the_same_seed_gives_the_same_answer(fitted):
     again = fit_runs(planted(scaling_law, SCALING, 40, 0.01), QUICK)
     assert again.expression == fitted.expression

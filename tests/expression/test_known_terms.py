@@ -8,6 +8,8 @@ from cdmpp.expression import RunTable
 from cdmpp.expression.blend import Blend
 from cdmpp.expression.design import Design
 from cdmpp.expression.factor import factors_of
+from cdmpp.expression.folds import extrapolating_folds, random_folds
+from cdmpp.expression.held_out import plain_error
 from cdmpp.expression.known_terms import known_terms
 
 LAYOUT = ("global_batch", "micro_batch", "hidden", "layers", "seq_length", "tp", "dp", "pp")
@@ -49,6 +51,32 @@ def test_a_blend_goes_on_as_its_law_does():
     far = {"gpus": np.array([16.0]), "batch": np.array([128.0])}
     found = Blend.of(design).refit(design.every).times_s(far, np.zeros(1, dtype=int))
     assert found[0] == pytest.approx(law(16.0, 128.0), rel=0.03)
+
+
+def scattered(exchange_s, noise=0.02):
+    """Runs on up to 8 GPUs of 1 to 4 nodes; exchanging takes ``exchange_s`` for each step of a tree."""
+    rng = np.random.default_rng(0)
+    gpus, nodes, batch = (rng.choice(one, 60) for one in ([1.0, 2, 4, 8], [1.0, 2, 4], [16.0, 32, 64, 128]))
+    times_s = 4e-3 + 1e-3 * batch / gpus + exchange_s * np.log2(gpus)
+    columns = {"gpus": gpus, "nodes": np.minimum(nodes, gpus), "batch": batch}
+    return Design.of(RunTable.of(columns | {"step_s": times_s * np.exp(rng.normal(0, noise, 60))}, "step_s"))
+
+
+def test_small_terms_go_where_held_out_runs_are_predicted_as_well():
+    design = scattered(2e-3)
+    folds, random = extrapolating_folds(design), random_folds(design, 4, 0)
+    blend = Blend.of(design)
+    short = blend.shorter(folds, random)
+    assert len(short.refit(design.every).terms) < len(blend.refit(design.every).terms)
+    for kind in (folds, random):
+        assert plain_error(design, short, kind) <= plain_error(design, blend, kind)
+
+
+def test_a_small_term_stays_where_held_out_runs_need_it():
+    """Exchanging takes at most 2 % of a run, without noise: nothing else explains it."""
+    design = scattered(1e-4, noise=0.0)
+    short = Blend.of(design).shorter(extrapolating_folds(design), random_folds(design, 4, 0))
+    assert any(term.product.shape for term in short.refit(design.every).terms)
 
 
 def test_a_group_with_few_runs_grows_as_the_others_do():
