@@ -354,7 +354,7 @@ def fit_runs(table: RunTable, *, seed: int = 0, budget_s: float = 20.0) -> Fitte
         >>> import cdmpp
         >>> runs = {"gpus": [1, 1, 2, 2, 4, 4], "batch": [8, 16, 8, 16, 8, 16], "step_s": [8, 16, 4, 8, 2, 4]}
         >>> fitted = cdmpp.fit_runs(cdmpp.RunTable.of(runs, "step_s"), budget_s=1)
-        >>> 1.6 < fitted.predict([{"gpus": 8, "batch": 16}]).times_s[0] < 2.4
+        >>> bool(1.6 < fitted.predict([{"gpus": 8, "batch": 16}]).times_s[0] < 2.4)
         True
     """
     from cdmpp.errors import UsageError

@@ -27,9 +27,11 @@ Progress = Callable[[float, str], None]
 _STRENGTHS = (1e-4, 1e-3, 1e-2, np.inf)
 _SEARCH = 0.45
 """Part of the budget in which forms are searched."""
-_BETTER, _FAR_BETTER, _MISSED = 0.75, 0.4, 0.67
+_BETTER, _FAR_BETTER, _MISSED = 0.75, 0.4, 0.8
 """A searched form is preferred where it extrapolates with the first part of the error of known terms; where all columns
 are recognised, with the second, and where it has the third on rows that are held out at random."""
+_OFF = 0.15
+"""Error of an expression on its own runs from which on it is doubted."""
 _OTHERS, _NEAR = 6, 0.15
 """Other forms that join the ensemble at most, and the score that they may have above the best."""
 _EVALUATIONS_A_SECOND = 600
@@ -158,5 +160,10 @@ def _doubts(fitted: FittedExpression) -> tuple[str, ...]:
         doubts.append(
             "the factors do not explain the times: on held-out runs the expression is off by "
             f"{100 * fitted.error_random:.0f} %, and a constant time by {100 * fitted.error_constant:.0f} %"
+        )
+    elif fitted.error_inside > _OFF and fitted.error_random < 0.5 * fitted.error_inside:
+        doubts.append(
+            f"the expression alone is off by {100 * fitted.error_inside:.0f} % on the runs that it was fitted to: "
+            "predictions lean on the runs near them, and far from all runs there are none"
         )
     return tuple(doubts)

@@ -46,11 +46,15 @@ def extrapolating_folds(design: Design, most: int = 6) -> tuple[Fold, ...]:
 
 
 def random_folds(design: Design, count: int, seed: int) -> tuple[Fold, ...]:
-    """Split the rows at random into ``count`` parts, each of which is held out once."""
-    order = np.random.default_rng(seed).permutation(len(design.table))
-    part = np.empty(len(order), dtype=int)
-    part[order] = np.arange(len(order)) % count
-    return tuple(_fold("", part == one) for one in range(count))
+    """Split the rows at random into ``count`` parts, each of which is held out once; runs of one kind stay together."""
+    table = design.table
+    kinds = np.unique(np.column_stack([*table.factors.values(), table.codes]), axis=0, return_inverse=True)[1].ravel()
+    order = np.random.default_rng(seed).permutation(len(table))
+    drawn = list(dict.fromkeys(kinds[order].tolist()))
+    count = min(count, len(drawn))
+    part = np.empty(len(drawn), dtype=int)
+    part[drawn] = np.arange(len(drawn)) % count
+    return tuple(_fold("", part[kinds] == one) for one in range(count))
 
 
 def _fold(name: str, held: npt.NDArray[np.bool_]) -> Fold:

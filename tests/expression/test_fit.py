@@ -8,8 +8,10 @@ from expression.planted import SCALING, planted, scaling_law
 
 from cdmpp.errors import DataError, UsageError
 from cdmpp.expression import FitSettings, RunTable, fit_runs, suggest
+from cdmpp.expression.design import Design
 from cdmpp.expression.expression import Expression
 from cdmpp.expression.fit_file import read_fit, write_fit
+from cdmpp.expression.folds import random_folds
 from cdmpp.expression.takeover import takeovers
 
 QUICK = FitSettings(budget_s=4, resamples=10)
@@ -78,6 +80,22 @@ def test_what_recognised_columns_are_not_known_to_do_is_found_too(powers, others
         near = [all(abs(term.product.powers.get(name, 0.0) - one.get(name, 0.0)) < 0.1 for name in names)
                 for term in fitted.expression.terms]  # fmt: skip
         assert any(near), fitted.expression.text()
+
+
+def test_runs_that_were_repeated_are_fitted_by_the_expression_and_not_by_each_other():
+    gpus = np.repeat([1.0, 2, 4, 8], 3)
+    times_s = (1 / gpus + 0.1) * np.exp(np.random.default_rng(0).normal(0, 0.01, 12))
+    fitted = fit_runs(RunTable.of({"gpus": gpus, "step_s": times_s}, "step_s"), QUICK)
+    assert fitted.error_inside < 0.02 and fitted.warnings == ()
+    assert abs(fitted.predict([{"gpus": 16}]).times_s[0] / 0.1625 - 1) < 0.05
+
+
+def test_repeated_runs_are_held_out_together():
+    gpus = np.repeat([1.0, 2, 4, 8], 3)
+    design = Design.of(RunTable.of({"gpus": gpus, "step_s": 1 / gpus}, "step_s"))
+    folds = random_folds(design, 4, 0)
+    assert len(folds) == 4
+    assert all(not set(gpus[one.held]) & set(gpus[one.trained]) for one in folds)
 
 
 def test_the_same_seed_gives_the_same_answer(fitted):
