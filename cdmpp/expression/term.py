@@ -33,6 +33,10 @@ class Product:
     shape: tuple[str, str] | None = None
     """One of ``SHAPES`` and the name of a factor."""
 
+    def __post_init__(self) -> None:
+        """Sort the factors by name, so that equal products are written alike."""
+        object.__setattr__(self, "powers", dict(sorted(self.powers.items())))
+
     def values(self, factors: Mapping[str, Floats], rows: int) -> Floats:
         """Return its value in each of ``rows`` runs."""
         found = np.ones(rows)
