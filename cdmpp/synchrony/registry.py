@@ -69,5 +69,5 @@ def _value(text: str, kind: type[Synchrony], key: str, value: str) -> Any:
             raise ValueError
         return int(value) if int in kinds else float(value)
     except ValueError:
-        expected = "true or false" if bool in kinds else "a number"
+        expected = "true or false" if bool in kinds else "a whole number" if int in kinds else "a number"
         raise UsageError(f"synchrony {text!r}: {kind.name}.{key} is {value!r}: expected {expected}") from None

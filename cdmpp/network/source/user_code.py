@@ -85,9 +85,9 @@ def _function(module: ModuleType, path: Path, name: str, does: str) -> Any:
     found = getattr(module, name, None)
     if callable(found):
         return found
-    own = [key for key, value in vars(module).items() if callable(value) and value.__module__ == module.__name__]
+    own = [k for k, one in vars(module).items() if inspect.isfunction(one) and one.__module__ == module.__name__]
     near = difflib.get_close_matches(name, own, n=1)
-    asked = f"there is no function {name} in {path}" if name else f"which function of {path} {does}?"
+    asked = f"there is no function {name} in {path}." if name else f"which function of {path} {does}?"
     raise CdmppError(f"{asked} It has: {', '.join(own) or 'none'}. Give {path.name}:{(near or own or ['FUNCTION'])[0]}")
 
 

@@ -86,7 +86,7 @@ class Replica:
             under_way = threads * (self.machines - number)
             live = memory.live()
             own = memory.parts(plan, max(2, under_way), under_way).peak_bytes
-            found = max(found, own + (threads - 1) * (live.passes - live.saved))
+            found = max(found, own + (threads - 1) * int(live.passes - live.saved))
         return found
 
 

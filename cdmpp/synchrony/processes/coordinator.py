@@ -148,7 +148,7 @@ class Coordinator:
     def _from_worker(self, worker: int, message: dict[str, Any]) -> None:
         ledger, now_s = self.ledgers[worker], self._now()
         if "error" in message:
-            raise CdmppError(f"worker {worker} failed:\n{message['error']}")
+            raise CdmppError(f"worker {worker} failed: {message['error']}")
         if message["event"] == "pulled":
             ledger.turn("train", now_s)
             ledger.pulls += 1

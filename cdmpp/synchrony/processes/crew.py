@@ -59,14 +59,25 @@ def limits(
 class Crew:
     """Processes that start anew: a script calls what starts them below ``if __name__ == "__main__":``."""
 
-    def __init__(self, call: str, preload: Sequence[str]) -> None:
-        """Prepare; ``call``: what the user called, for messages; ``preload``: modules that every process needs."""
+    def __init__(
+        self, call: str, preload: Sequence[str], start_limit_s: float = START_LIMIT_S, awaited: str = ""
+    ) -> None:
+        """Prepare.
+
+        Args:
+            call: what the user called, for messages.
+            preload: modules that every process needs.
+            start_limit_s: most seconds until a process is ready.
+            awaited: what has to end until then, for messages.
+        """
+        self._start_limit_s, self._awaited = start_limit_s, awaited
         # Children of a server that has imported torch start at once, and share nothing with the caller's threads.
         self._context = multiprocessing.get_context("forkserver")
         # The optimizers of torch import its compiler with their first step, which takes seconds.
         self._context.set_forkserver_preload([*preload, "torch._dynamo"])
-        self._no_main = f'ended before it was ready: a script has to call `{call}` below `if __name__ == "__main__":`'
+        self._no_main = f'a script has to call `{call}` below `if __name__ == "__main__":`'
         self.processes: list[Any] = []
+        self._by_pipe: dict[int, Any] = {}
 
     def pipe(self) -> tuple[Connection, Connection]:
         """Make both ends of a pipe."""
@@ -79,19 +90,30 @@ class Crew:
         process.start()
         theirs.close()
         self.processes.append(process)
+        self._by_pipe[id(ours)] = process
         return ours
 
     def told(self, pipe: Connection, name: str, ended: str = "") -> dict[str, Any]:
         """Wait for a message of a process that is being started; ``ended``: what is said of one that is gone."""
         begin_s = time.monotonic()
+        limit_s = START_LIMIT_S if ended else self._start_limit_s
         with suppress(EOFError, ConnectionError):
-            if not pipe.poll(START_LIMIT_S):
-                raise CdmppError(f"{name} has not answered for {time.monotonic() - begin_s:.0f} s")
+            if not pipe.poll(limit_s):
+                raise CdmppError(f"{name} has not answered for {time.monotonic() - begin_s:.0f} s{self._awaited}")
             message = told(pipe)
             if "error" in message:
-                raise CdmppError(f"{name} failed:\n{message['error']}")
+                raise CdmppError(f"{name} failed: {message['error']}")
             return message
-        raise CdmppError(f"{name} {ended or self._no_main}")
+        raise CdmppError(f"{name} {ended or self._why_ended(pipe)}")
+
+    def _why_ended(self, pipe: Connection) -> str:
+        """How a process ended before it was ready; a script without a guard ends its processes with exit code 1."""
+        process = self._by_pipe.get(id(pipe))
+        if process is not None:
+            process.join(1.0)
+        code = None if process is None else process.exitcode
+        how = "" if code is None else f", with exit code {code}" if code >= 0 else f", by signal {-code}"
+        return f"ended before it was ready{how}" + (f": {self._no_main}" if code in (None, 1) else "")
 
     def kill(self) -> None:
         """End all processes."""

@@ -16,15 +16,17 @@ from cdmpp.steps.synchrony import Synchrony
 from cdmpp.synchrony.outcome import ServerShare, WorkerShare
 from cdmpp.synchrony.processes import namespaces
 from cdmpp.synchrony.processes.coordinator import Coordinator, Ledger, Pipes
-from cdmpp.synchrony.processes.crew import Crew, check_sendable, limits
+from cdmpp.synchrony.processes.crew import START_LIMIT_S, Crew, check_sendable, limits
 from cdmpp.synchrony.processes.place import ServerPlace, WorkerPlace, check_places
 from cdmpp.synchrony.processes.record import LossPoint, RunRecord, ServerRecord, WorkerRecord
 from cdmpp.synchrony.processes.server import serve
 from cdmpp.synchrony.processes.training import TrainFunction
 from cdmpp.synchrony.processes.wire import tell
-from cdmpp.synchrony.processes.worker import evaluate, work
+from cdmpp.synchrony.processes.worker import WARM_UP, evaluate, work
 
 _FLOAT_BYTES = 4
+_LEAST_START_S = 60.0
+"""Seconds for imports of a worker on a busy machine; its first batches may take as long as the job beyond that."""
 
 
 @checked(seconds=numbers(0, 1e6, "seconds", above=True), seed=SEED, point_s=numbers(0.01, 1e6, "seconds"))
@@ -62,7 +64,7 @@ def run(
     with ExitStack() as stack:
         mbits = [*(one.mbit for one in servers), *(one.mbit for one in workers)]
         shares, spots = stack.enter_context(limits([one.cpu_share for one in workers], mbits, fair=len(servers)))
-        job = _Job(train, seed, list(workers), list(servers), spots)
+        job = _Job(train, seed, list(workers), list(servers), spots, min(START_LIMIT_S, _LEAST_START_S + seconds))
         stack.callback(job.kill)
         job.start()
         coordinator = Coordinator(decisions, job.pipes, float(point_s), job.has_loss)
@@ -101,9 +103,12 @@ class _Job:
     servers: list[ServerPlace]
     spots: Sequence[namespaces.Place | None]
     """Of the servers, then of the workers."""
+    start_limit_s: float
+    """Most seconds until a worker has ended the batches before the clock starts."""
 
     def __post_init__(self) -> None:
-        self._crew = Crew("run", [__name__, self.train.__module__])
+        awaited = f": its training function and {WARM_UP} batches have not ended, which have {self.start_limit_s:g} s"
+        self._crew = Crew("run", [__name__, self.train.__module__], self.start_limit_s, awaited)
         self.worker_processes: list[Any] = []
         self.has_loss = False
         self.initial_loss = 0.0

@@ -34,6 +34,16 @@ An object that also has ``loss() -> float`` is asked for the loss on held-out sa
 """
 
 
+def checked_training(returned: Any) -> Training:
+    """Return what a training function returned; ``UsageError`` where it is no training."""
+    if not hasattr(returned, "parameters") or not callable(getattr(returned, "batch", None)):
+        raise UsageError(
+            f"the training function returned {shown(returned)}: expected an object with parameters and batch()"
+        )
+    found: Training = returned
+    return found
+
+
 def flattened(parameters: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return all parameters as one vector of float32, shape (count,), whose parts they are from now on.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,11 +30,16 @@ def training_file(text: str) -> TrainingFile:
 
     Raises:
         UsageError: it is written otherwise.
+        UsageError: the function cannot take a seed, the number of the worker and that of all workers.
         CdmppError: no such file or function, or an error in the file.
     """
     path, colon, name = text.rpartition(":")
     if not colon or not path.endswith(".py") or not name:
         raise UsageError(f"{text!r}: expected FILE.py:FUNCTION, a function train(seed, worker, workers)")
     file = Path(path).expanduser()
-    function_of(file, name, "makes the training", "returns parameters and batch()")
+    function = function_of(file, name, "makes the training", "returns parameters and batch()")
+    try:
+        inspect.signature(function).bind(0, 0, 1)
+    except TypeError as error:
+        raise UsageError(f"{file.name}:{name} is called as {name}(seed, worker, workers), but: {error}") from None
     return TrainingFile(str(file.resolve()), name)

@@ -8,16 +8,26 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import count
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from cdmpp.errors import UsageError
+from cdmpp.errors import CdmppError
 from cdmpp.synchrony.processes.child import begin
 from cdmpp.synchrony.processes.namespaces import Place
-from cdmpp.synchrony.processes.training import TrainFunction, Training, finite_loss, flattened, samples_and_loss
+from cdmpp.synchrony.processes.training import (
+    TrainFunction,
+    Training,
+    checked_training,
+    finite_loss,
+    flattened,
+    samples_and_loss,
+)
 from cdmpp.synchrony.processes.wire import call, exchange, tell, told, view
 
+_OURS = frozenset({"cdmpp", "site-packages", "multiprocessing"})
+"""Folders of code that is not the user's."""
 WARM_UP = 2
 """Batches before the clock starts; what they change is thrown away."""
 
@@ -28,7 +38,7 @@ def work(
     """Run one worker until the process that started it is gone; what it raises is told there."""
     try:
         begin(place, core)
-        training = train(seed, worker, workers)
+        training = checked_training(train(seed, worker, workers))
         parameters = list(training.parameters)
         local = flattened(parameters)
         pulled = local.clone()
@@ -54,7 +64,16 @@ def _batches(training: Training, worker: int) -> Iterator[tuple[int, float]]:
 def _tell_error(pipe: Connection, error: BaseException) -> None:
     """Say what the user's code raised and where; what it was refused for says all by itself."""
     with suppress(ConnectionError):
-        tell(pipe, error=str(error) if isinstance(error, UsageError) else traceback.format_exc())
+        tell(pipe, error=str(error) if isinstance(error, CdmppError) else _raised(error))
+
+
+def _raised(error: BaseException) -> str:
+    """What the user's code raised, with the last of its lines; the whole traceback where no line is the user's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [one for one in frames if not _OURS.intersection(Path(one.filename).parts)]
+    if not own or isinstance(error, KeyboardInterrupt):
+        return traceback.format_exc()
+    return f"{type(error).__name__}: {error}, at {own[-1].filename}:{own[-1].lineno}, `{own[-1].line}`"
 
 
 def _train(

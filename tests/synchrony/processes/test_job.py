@@ -88,7 +88,7 @@ def test_momentum_of_the_servers_is_nesterovs():
 @pytest.mark.parametrize(
     ("train", "says"),
     [
-        (toy.failing, "worker 1 failed:\n(.|\n)*no data here"),
+        (toy.failing, "worker 1 failed: (.|\n)*no data here"),
         (toy.leaving, "worker 1 ended before it was ready"),
         (toy.different, "worker 1 trains 7 parameters, worker 0 5"),
         (toy.doubles, "parameters\\[0\\] is torch.float64 on cpu"),
@@ -103,9 +103,28 @@ def test_what_goes_wrong_in_a_worker_is_said(train, says):
 
 
 @pytest.mark.parametrize(
+    ("train", "says"),
+    [
+        (toy.nothing, r"worker 0 failed: the training function returned None: expected an object with parameters"),
+        (toy.exiting, r"worker 0 ended before it was ready, with exit code 3$"),
+        (toy.raising, r"^worker 0 failed: ValueError: my own error, at .*toy_training.py:\d+, `raise ValueError.*`$"),
+    ],
+)
+def test_what_the_users_code_does_before_the_clock_starts_is_one_line(train, says):
+    with pytest.raises(CdmppError, match=says):
+        run(train, synchrony_of("async"), [ANY], seconds=1.0)
+
+
+def test_a_batch_that_never_ends_is_given_up(monkeypatch):
+    monkeypatch.setattr("cdmpp.synchrony.processes.job._LEAST_START_S", 10.0)
+    with pytest.raises(CdmppError, match=r"worker 0 has not answered for 1\d s: its training function and 2 batches"):
+        run(toy.hanging, synchrony_of("async"), [ANY], seconds=1.0)
+
+
+@pytest.mark.parametrize(
     ("returned", "says"),
     [
-        (7, r"failed:\ncall 3 of batch\(\) on worker 1 returned 7: expected \(samples, loss\)"),
+        (7, r"failed: call 3 of batch\(\) on worker 1 returned 7: expected \(samples, loss\)"),
         ((3, 0.5, 0.5), r"call 3 of batch\(\) on worker 1 returned \(3, 0.5, 0.5\)"),
         ((-8, 0.5), r"the samples of call 3 of batch\(\) on worker 1 is -8: expected a whole number from 1 "),
         ((0, 0.5), "the samples of call 3 .* is 0"),
@@ -129,9 +148,9 @@ def test_a_loss_may_be_a_tensor_of_one_element():
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ("raise", r"from point 1 of 3 on: loss\(\) failed:\n(.|\n)*ZeroDivisionError: no held-out samples"),
+        ("raise", r"from point 1 of 3 on: loss\(\) failed: (.|\n)*ZeroDivisionError: no held-out samples"),
         ("exit", r"from point 1 of 3 on: loss\(\) ended its process$"),
-        ("nan", r"from point 1 of 3 on: loss\(\) failed:\nthe loss of loss\(\) is nan"),
+        ("nan", r"from point 1 of 3 on: loss\(\) failed: the loss of loss\(\) is nan"),
     ],
 )
 def test_a_loss_that_fails_leaves_the_record(tmp_path, how, says):

@@ -31,6 +31,22 @@ def train(seed: int, worker: int, workers: int) -> Toy:
     return Toy(seed, 0.01)
 
 
+def nothing(seed: int, worker: int, workers: int) -> None:
+    return None
+
+
+def exiting(seed: int, worker: int, workers: int) -> Toy:
+    os._exit(3)
+
+
+def raising(seed: int, worker: int, workers: int) -> Toy:
+    raise ValueError("my own error")
+
+
+def hanging(seed: int, worker: int, workers: int) -> Toy:
+    return Toy(seed, 1000.0)
+
+
 def uneven(seed: int, worker: int, workers: int) -> Toy:
     return Toy(seed, 0.01 * (worker + 1))
 
