@@ -156,7 +156,7 @@ def main(words=None):
     flags = f"--xla_force_host_platform_device_count={max(given.processes)} --xla_cpu_multi_thread_eigen=false"
     os.environ.setdefault("XLA_FLAGS", flags)
     rows = {"torch": torch_rows, "jax": jax_rows}[given.framework]
-    is_new = not given.file.exists()
+    is_new = not given.file.exists() or not given.file.stat().st_size
     with given.file.open("a", newline="") as file:
         writer = csv.writer(file)
         if is_new:
@@ -164,6 +164,7 @@ def main(words=None):
         for processes in given.processes:
             found = rows(processes, given.seconds / len(given.processes), given.seed)
             writer.writerows((*row[:-1], f"{row[-1]:.6g}") for row in found)
+            file.flush()
             print(f"{len(found)} runs of {given.framework} on {processes} processes")
 
 

@@ -48,6 +48,8 @@ def run(options: argparse.Namespace) -> None:
     """Fit or read a fit, and show the report."""
     points = [] if options.predict is None else [_point(given) for given in options.predict.split(";")]
     check_output(options, options.plot, options.save, options.python)
+    if options.save is not None and options.save.suffix.lower() != ".json":
+        raise UsageError(f"--save {options.save}: the fit is JSON and read back by that, so its name ends in .json")
     if options.plot is not None and options.plot.suffix.lower() != ".png":
         raise UsageError(f"--plot {options.plot}: the picture is a PNG, so its name ends in .png")
     from cdmpp.expression import suggest

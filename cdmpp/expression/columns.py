@@ -60,8 +60,19 @@ LAYERED = ("layers", "hidden", "seq")
 UNKNOWN = Role("", "intrinsic", (-1.0, 0.0, 1.0, 2.0))
 """The role of a factor whose name says nothing."""
 _BY_SPELLING: Mapping[str, Role] = {spelling: role for role in ROLES for spelling in role.spellings}
-TIMES: Mapping[str, float] = {"_s": 1.0, "_ms": 1e-3, "_us": 1e-6, "_ns": 1e-9, "_min": 60.0, "_h": 3600.0}
-"""End of the name of a column of times -> seconds of one."""
+_UNITS: Mapping[float, tuple[str, ...]] = {
+    1.0: ("s", "sec", "secs", "second", "seconds"),
+    1e-3: ("ms", "msec", "msecs", "millis", "millisecond", "milliseconds"),
+    1e-6: ("us", "\u00b5s", "\u03bcs", "usec", "usecs", "micros", "microsecond", "microseconds"),
+    1e-9: ("ns", "nsec", "nsecs", "nanos", "nanosecond", "nanoseconds"),
+    60.0: ("min", "mins", "minute", "minutes"),
+    3600.0: ("h", "hr", "hrs", "hour", "hours"),
+}
+_SECONDS: Mapping[str, float] = {word: scale for scale, words in _UNITS.items() for word in words}
+"""Unit, as a word of the name of a column of times -> seconds of one."""
+_OTHER_WORDS = ("s", "h", "min")
+"""Units that, as a whole name, as often mean a sequence length, a hidden size or a smallest value."""
+_TIME_WORDS = ("time", "latency", "duration", "runtime", "elapsed")
 
 
 def role_of(column: str) -> Role:
@@ -69,23 +80,52 @@ def role_of(column: str) -> Role:
     return _BY_SPELLING.get(_plain(column), UNKNOWN)
 
 
-def seconds_of(column: str) -> float:
-    """Return how many seconds 1 in a column of times is, by the end of its name: ``iteration_ms`` 0.001, else 1."""
-    return next((scale for end, scale in TIMES.items() if _plain(column).endswith(end)), 1.0)
+def seconds_of(column: str) -> float | None:
+    """Return how many seconds 1 in a column of times is, as its name says, or None where it names no unit.
+
+    The unit is the last word, as in ``iteration_ms``, ``stepMs`` or ``time (ms)``, or the one before ``per``, as in
+    ``ms_per_step``.
+    """
+    place = _unit_place(_words(column))
+    return None if place is None else _SECONDS[_words(column)[place]]
 
 
 def name_in_seconds(column: str) -> str:
     """Return the name of a column of times with seconds as its unit: ``iteration_s`` for ``iteration_ms``."""
-    end = next((end for end in TIMES if _plain(column).endswith(end)), "")
-    return f"{column[: -len(end)]}_s" if end and end != "_s" and column.lower().endswith(end) else column
+    words = _words(column)
+    place = _unit_place(words)
+    if place is None or _SECONDS[words[place]] == 1:
+        return column
+    return "_".join([*words[:place], "s", *words[place + 1 :]]) if len(words) > 1 else "time_s"
+
+
+def is_rate(column: str) -> bool:
+    """Return True if the name of a column says that it is so much per something, such as ``tokens_per_s``."""
+    words = _words(column)
+    return "per" in words[1:] and words[words.index("per", 1) - 1] not in (*_SECONDS, *_TIME_WORDS)
 
 
 def is_time(column: str) -> bool:
     """Return True if the name of a column says that it holds times, such as ``step_s`` or ``seconds``."""
-    plain = _plain(column)
-    return plain in ("time", "seconds", "latency", "step_time") or any(plain.endswith(end) for end in TIMES)
+    words = _words(column)
+    if is_rate(column) or words in [[word] for word in _OTHER_WORDS]:
+        return False
+    has_word = words[-1:] == ["time"] or (len(words) == 1 and words[0] in _TIME_WORDS)
+    return has_word or words[:2] == ["time", "per"] or _unit_place(words) is not None
+
+
+def _unit_place(words: list[str]) -> int | None:
+    """Place of the unit among the words of the name of a time."""
+    places = [len(words) - 1]
+    if "per" in words[1:]:
+        places.insert(0, words.index("per", 1) - 1)
+    return next((place for place in places if place >= 0 and words[place] in _SECONDS), None)
+
+
+def _words(column: str) -> list[str]:
+    return _plain(column.replace("/", " per ")).strip("_").split("_")
 
 
 def _plain(column: str) -> str:
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", column.strip())
-    return re.sub(r"[\s\-.]+", "_", words).lower()
+    return re.sub(r"[\s\-.()\[\]]+", "_", words).lower()

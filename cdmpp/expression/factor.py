@@ -32,8 +32,13 @@ class Factor:
 
     @property
     def text(self) -> str:
-        """Return it as people write it; also Python, with ``ceil`` of ``math``."""
-        return _DERIVED[self.kind].text.format(*self.columns)
+        """Return it as people write it."""
+        return self.written({})
+
+    def written(self, names: Mapping[str, str], ceil: str = "ceil", times: str = "*") -> str:
+        """Return it with other names of columns, of the rounding up and of the sign between factors."""
+        form = _DERIVED[self.kind].text.replace("ceil", ceil).replace("*", times)
+        return form.format(*(names.get(column, column) for column in self.columns))
 
 
 @dataclass(frozen=True)

@@ -51,13 +51,15 @@ def read_fit(path: str | Path) -> FittedExpression:
 
 
 def _fit(value: Any) -> FittedExpression:
+    if isinstance(value, dict) and "kind" not in value and "predictions" in value:
+        raise ValueError("it is an answer of --json; save the fit with --save FILE.json and give that")
     if value["kind"] != _KIND:
         raise ValueError(f"its kind is {value['kind']!r}")
     expression, runs = Expression.from_json(value["expression"]), value["runs"]
     labels = tuple(map(str, runs["labels"]))
     factors = dict(zip(expression.columns, runs["factors"], strict=True))
     columns = factors | {expression.time_name: runs["time_s"]}
-    checked = RunTable.of(columns, expression.time_name, list(factors))
+    checked = RunTable.of(columns, expression.time_name, list(factors), unit_s=1.0)
     if len(labels) != len(checked) or set(labels) != set(expression.groups):
         raise ValueError("the groups of its runs are not those of its expression")
     table = RunTable(

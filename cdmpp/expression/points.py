@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cdmpp.errors import UsageError, some
-from cdmpp.expression.run_table import RunTable, label_of
+from cdmpp.expression.run_table import LARGEST, SMALLEST, RunTable, label_of, number_of
 from cdmpp.platform.limits import shown
 
 Floats = npt.NDArray[np.float64]
@@ -71,9 +71,11 @@ def _positive(name: str, values: Sequence[Any]) -> Floats:
     found = np.empty(len(values))
     for place, value in enumerate(values):
         try:
-            found[place] = float(value)
+            found[place] = number_of(value)
         except (TypeError, ValueError):
             found[place] = np.nan
         if not 0 < found[place] < np.inf:
             raise UsageError(f"{name} of the point is {shown(value)}: expected a number above 0")
+        if not SMALLEST <= found[place] <= LARGEST:
+            raise UsageError(f"{name} of the point is {shown(value)}: expected {SMALLEST:g} to {LARGEST:g}")
     return found

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cdmpp.errors import DataError, UsageError, some
-from cdmpp.expression.columns import LAYERED, is_time, name_in_seconds, role_of, seconds_of
+from cdmpp.expression.columns import LAYERED, is_rate, is_time, name_in_seconds, role_of, seconds_of
 from cdmpp.expression.factor import factors_of
 from cdmpp.platform.limits import shown
 
@@ -22,6 +22,8 @@ Floats = npt.NDArray[np.float64]
 _WILD = 2.0
 """Runs of the same configuration whose times differ by more than this factor contradict each other."""
 _MOST_ROWS = 20_000
+SMALLEST, LARGEST = 1e-30, 1e30
+"""Times and factors outside of this are a slip; products of their powers would leave the range of numbers."""
 _ALL = ""
 """Label of the only group of a table without groups."""
 
@@ -88,18 +90,25 @@ class RunTable:
         time: str,
         factors: Sequence[str] | None = None,
         groups: Sequence[str] = (),
+        *,
+        unit_s: float | None = None,
+        lines: Sequence[int] | None = None,
     ) -> RunTable:
         """Make a table of columns.
 
         Args:
             columns: name -> values, one a run.
-            time: name of the column of times; ``_ms`` or another unit at its end says what they are in, else seconds.
+            time: name of the column of times; ``_ms`` or another unit at its end says what they are in, else seconds,
+                which is said.
             factors: names of the columns that the time depends on; None: those that are recognised, or all numeric
                 ones where none is.
             groups: names of categorical columns.
+            unit_s: seconds that 1 in the column of times is, whatever its name says, and the name is kept; None: as the
+                name says.
+            lines: the line of a file that each row is from, for messages.
 
         Raises:
-            UsageError: a column that is not there or is named twice; a factor that never varies.
+            UsageError: a column that is not there or is named twice; a factor that never varies; a rate as the time.
             DataError: values that cannot be: text, NaN, times or factors that are not positive.
         """
         named = [time, *(factors or ()), *groups]
@@ -112,12 +121,16 @@ class RunTable:
             raise DataError(f"column {odd[0]} has {counts}: give each column a value for each run")
         warnings = list[str]()
         if factors is None:
-            factors, left_out = _recognised(columns, time, groups)
+            factors, left_out = _recognised(columns, time, groups, lines)
             warnings += left_out
         if not factors:
             raise UsageError("no factor is named and no column is recognised: name them, such as factors=gpus,batch")
-        times_s = _numbers(time, columns[time]) * seconds_of(time)
-        found = {name: _numbers(name, columns[name]) for name in factors}
+        time_name = time
+        if unit_s is None:
+            unit_s, time_name, unsaid = _unit(time, [*factors, *groups])
+            warnings += unsaid
+        times_s = _numbers(time, columns[time], lines) * unit_s
+        found = {name: _numbers(name, columns[name], lines) for name in factors}
         if len(times_s) > _MOST_ROWS:
             raise DataError(f"the table has {len(times_s)} rows: at most {_MOST_ROWS} are fitted, take a sample")
         labels = tuple(label_of(row) for row in zip(*(columns[name] for name in groups), strict=True))
@@ -131,7 +144,7 @@ class RunTable:
                     continue
                 value = f"is {found[name][0]:g} in all rows" if len(times_s) else "has no rows"
                 raise UsageError(f"factor {name} {value}: it says nothing of the time, leave it out or vary it")
-        table = cls(found, times_s, tuple(groups), labels, name_in_seconds(time), ())
+        table = cls(found, times_s, tuple(groups), labels, time_name, ())
         return replace(table, warnings=(*warnings, *_contradictions(table)))
 
     @classmethod
@@ -150,13 +163,17 @@ class RunTable:
         path = Path(path)
         try:
             with path.open(newline="", encoding="utf-8-sig") as file:
-                read = list(csv.reader(file))
+                reader = csv.reader(file)
+                read = [(reader.line_num, row) for row in reader]
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise DataError(f"cannot read {path}: {error}") from error
-        lines = [(number, row) for number, row in enumerate(read, 1) if any(cell.strip() for cell in row)]
-        if len(lines) < 2:
-            raise DataError(f"{path} has no rows: expected a head such as gpus,batch,step_s and a line for each run")
+        lines = [(number, row) for number, row in read if any(cell.strip() for cell in row)]
+        if len(lines) < 3:
+            count = "one row" if len(lines) == 2 else "no rows"
+            raise DataError(f"{path} has {count}: expected a head such as gpus,batch,step_s and lines of several runs")
         head = [name.strip() for name in lines[0][1]]
+        if len(head) == 1 and (other := next((mark for mark in ";\t|" if mark in head[0]), None)):
+            raise DataError(f"{path} has {other!r} between its cells: write it with commas")
         if twice := [name for place, name in enumerate(head) if name in head[:place]]:
             raise DataError(f"{path}: the head has {shown(twice[0])} twice")
         for number, row in lines[1:]:
@@ -170,7 +187,7 @@ class RunTable:
                 raise UsageError(f"{path}: {seen} named like times: say which, such as time=step_s")
             time = times[0]
         try:
-            return cls.of(columns, time, factors, groups)
+            return cls.of(columns, time, factors, groups, lines=[number for number, _ in lines[1:]])
         except (UsageError, DataError) as error:
             raise type(error)(f"{path}: {error}") from error
 
@@ -181,21 +198,61 @@ def label_of(values: Sequence[Any]) -> str:
     return "/".join(text.replace("/", "|") for text in texts)
 
 
-def _recognised(columns: Mapping[str, Any], time: str, groups: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Columns that are recognised and vary, and what is said of the others; all numeric ones where none is."""
+def _unit(time: str, others: Sequence[str]) -> tuple[float, str, list[str]]:
+    """Seconds of 1 in a column of times, its name in seconds, and what is said where its name has no unit."""
+    if is_rate(time):
+        raise UsageError(f"column {shown(time)} is a rate by its name, no time: name a column of times")
+    unit_s, name = seconds_of(time), name_in_seconds(time)
+    if name != time and name in others:
+        raise UsageError(f"column {shown(time)} in seconds is {shown(name)}, as another one: rename one")
+    if unit_s is None:
+        return 1.0, name, [f"times of {time} are taken as seconds: its name has no unit, such as {time}_ms has"]
+    return unit_s, name, []
+
+
+def number_of(value: Any) -> float:
+    """Return a number that is given as one or as text; ``ValueError`` for what is none, ``1_6`` among it."""
+    if isinstance(value, str) and "_" in value:
+        raise ValueError(value)
+    return float(value)
+
+
+def _recognised(
+    columns: Mapping[str, Any], time: str, groups: Sequence[str], lines: Sequence[int] | None
+) -> tuple[list[str], list[str]]:
+    """Columns that are recognised and vary, and what is said of the others; all numeric ones where none is.
+
+    ``DataError`` names a hole in such a column: it is not left out for that.
+    """
     others = [name for name in columns if name != time and name not in groups]
     found = [name for name in others if role_of(name).name] or [name for name in others if not is_time(name)]
     kept, said = list[str](), list[str]()
     for name in found:
-        try:
-            values = np.unique(_numbers(name, columns[name]))
-        except DataError:
+        if not _has_numbers(columns[name], zeros=not role_of(name).name):
             continue
+        try:
+            values = np.unique(_numbers(name, columns[name], lines))
+        except DataError as error:
+            raise DataError(f"{error}; or name the factors without {name}") from error
         if len(values) > 1 or _is_known(name, found):
             kept.append(name)
     if left := [name for name in others if name not in kept]:
         said.append(f"columns that were not taken as factors: {some(left, ', ')}")
     return kept, said
+
+
+def _has_numbers(values: Any, *, zeros: bool) -> bool:
+    """Whether a column is one of positive numbers, but for holes. ``zeros``: numbers that are not positive tell not."""
+    has_number = False
+    for value in values:
+        try:
+            number = number_of(value)
+        except (TypeError, ValueError):
+            continue
+        if zeros and math.isfinite(number) and number <= 0:
+            return False
+        has_number = has_number or (math.isfinite(number) and number > 0)
+    return has_number
 
 
 def _is_known(name: str, factors: Sequence[str]) -> bool:
@@ -205,23 +262,26 @@ def _is_known(name: str, factors: Sequence[str]) -> bool:
     )
 
 
-def _numbers(name: str, values: Any) -> Floats:
-    """The values as positive numbers; ``DataError`` names the first row that has none."""
+def _numbers(name: str, values: Any, lines: Sequence[int] | None) -> Floats:
+    """The values as positive numbers; ``DataError`` names the first row, or its line, that has none."""
     found = np.empty(len(values))
     for row, value in enumerate(values):
+        where = f"column {name}, row {row + 1}" if lines is None else f"column {name}, line {lines[row]}"
         try:
-            found[row] = float(value)
+            found[row] = number_of(value)
         except (TypeError, ValueError):
-            raise DataError(
-                f"column {name}, row {row + 1}: {shown(value)} is no number; a column of texts can be a group"
-            ) from None
+            if not str(value).strip():
+                raise DataError(f"{where} has no value: leave out rows without a value") from None
+            raise DataError(f"{where}: {shown(value)} is no number; a column of texts can be a group") from None
         if not math.isfinite(found[row]):
-            raise DataError(f"column {name}, row {row + 1}: {shown(value)}: leave out rows without a value")
+            raise DataError(f"{where}: {shown(value)}: leave out rows without a value")
         if found[row] <= 0:
             raise DataError(
-                f"column {name}, row {row + 1}: {found[row]:g} is not above 0; "
+                f"{where}: {found[row]:g} is not above 0; "
                 "times and factors are positive, and a column of flags can be a group"
             )
+        if not SMALLEST <= found[row] <= LARGEST:
+            raise DataError(f"{where}: {shown(value)} is out of range: expected {SMALLEST:g} to {LARGEST:g}")
     return found
 
 

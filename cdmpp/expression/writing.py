@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import keyword
 import re
+import unicodedata
+from collections.abc import Sequence
 from typing import Protocol
 
 from cdmpp.expression.factor import Factor
@@ -16,6 +18,13 @@ _LATEX = {
 _PYTHON = {
     "log2": "math.log2({n})", "share": "({n} - 1) / {n}", "any": "({n} > 1)", "others": "({n} - 1)",
 }  # fmt: skip
+
+
+_LATEX_MARKS = {
+    **{mark: f"\\{mark}" for mark in "#$%&_{} "}, "\\": r"\backslash ", "^": r"\wedge ", "~": r"\sim ",
+}  # fmt: skip
+_RESERVED = ("math", "max", "group", "constants_s", "CONSTANTS_S", "__debug__")
+"""Names that the written module needs for itself, and one that Python keeps."""
 
 
 class Written(Protocol):
@@ -77,17 +86,12 @@ def latex_of(expression: Written) -> str:
 
 def python_of(expression: Written) -> str:
     """Write a module with one function, whose arguments are the columns; of several groups the first is the group."""
-    names = {column: _identifier(column) for column in expression.columns}
-    named = {one.name: one.text.format() for one in expression.factors}
-    for one in expression.factors:
-        text = one.text
-        for column in one.columns:
-            text = re.sub(rf"(?<!\w){re.escape(column)}(?!\w)", names[column], text)
-        named[one.name] = text.replace("ceil(", "math.ceil(")
+    names = identifiers(expression.columns)
+    named = {one.name: one.written(names, "math.ceil") for one in expression.factors}
     terms = [_term(term, named, _PYTHON, _python_power, " * ", "max({0}, {1!r} * {2})") for term in expression.terms]
     several = len(expression.groups) > 1
     own = (1.0,) * len(terms) if several else expression.constants[0]
-    constants = [f"a[{place}]" for place in range(len(terms))] if several else [repr(value) for value in own]
+    constants = [f"constants_s[{place}]" for place in range(len(terms))] if several else [repr(value) for value in own]
     arguments = ", ".join((["group"] if several else []) + list(names.values()))
     lines = ["import math", "", ""]
     if several:
@@ -96,8 +100,9 @@ def python_of(expression: Written) -> str:
             f"    {group!r}: {own_!r}," for group, own_ in zip(expression.groups, expression.constants, strict=True)
         ]
         lines += ["}", "", ""]
+    lines += [f"# {own} is the column {ascii(name)}" for name, own in names.items() if own != name]
     lines += [f"def {_identifier(expression.time_name)}({arguments}):", '    """Seconds of a run."""']
-    lines += ["    a = CONSTANTS_S[group]"] if several else []
+    lines += ["    constants_s = CONSTANTS_S[group]"] if several else []
     body = " + ".join(
         constant if text == "1" else f"{constant} * {text}"
         for constant, text, value in zip(constants, terms, own, strict=True)
@@ -152,10 +157,7 @@ def _latex_power(name: str, exponent: float) -> str:
 
 
 def _latex_factor(factor: Factor) -> str:
-    text = factor.text
-    for column in factor.columns:
-        text = re.sub(rf"(?<!\w){re.escape(column)}(?!\w)", _roman(column).replace("\\", r"\\"), text)
-    return text.replace("ceil(", r"\mathrm{ceil}(").replace(" * ", r" \cdot ")
+    return factor.written({column: _roman(column) for column in factor.columns}, "\\mathrm{{ceil}}", r"\cdot")
 
 
 def _latex_number(value: float) -> str:
@@ -167,10 +169,26 @@ def _latex_number(value: float) -> str:
 
 
 def _roman(name: str) -> str:
-    escaped = re.sub(r"([#$%&_{}])", r"\\\1", name)
-    return rf"\mathrm{{{escaped}}}"
+    return rf"\mathrm{{{''.join(_LATEX_MARKS.get(mark, mark) for mark in name)}}}"
+
+
+def identifiers(names: Sequence[str]) -> dict[str, str]:
+    """Return for each name one that Python takes as an argument of the written function, no two of them the same.
+
+    Names that are such already are kept. Others get ``_`` for what Python does not take, and ``_`` at the end.
+    """
+    safe = {name: _identifier(name) for name in names}
+    taken = {name for name, own in safe.items() if own == name}
+    for name, own in safe.items():
+        while own != name and own in taken:
+            own += "_"
+        safe[name] = own
+        taken.add(own)
+    return safe
 
 
 def _identifier(name: str) -> str:
-    plain = re.sub(r"\W", "_", name)
-    return f"{plain}_" if keyword.iskeyword(plain) else f"_{plain}" if plain[:1].isdigit() else plain
+    normal = unicodedata.normalize("NFKC", name)
+    plain = "".join(mark if f"a{mark}".isidentifier() else "_" for mark in normal)
+    plain = plain if plain.isidentifier() else f"_{plain}"
+    return f"{plain}_" if keyword.iskeyword(plain) or plain in _RESERVED else plain

@@ -30,6 +30,9 @@ def test_a_table_becomes_an_answer_in_every_form(tmp_path, capsys, monkeypatch):
     assert cli.main(["fit", "a.json", "--predict", POINT, "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
     assert again["predictions"] == answer["predictions"][:1]
+    Path("answer.json").write_text(shown.out)
+    assert cli.main(["fit", "answer.json"]) == 2
+    assert "it is an answer of --json; save the fit with --save" in capsys.readouterr().err
     assert cli.main(["fit", "a.json", "--predict", POINT]) == 0
     assert "expression step_s = " in capsys.readouterr().out
 
@@ -44,6 +47,9 @@ def test_a_table_becomes_an_answer_in_every_form(tmp_path, capsys, monkeypatch):
         (["fit", RUNS, "--factors", "gpus,,batch"], "expected names of columns"),
         (["fit", RUNS, "--plot", "a.jpg"], "its name ends in .png"),
         (["fit", RUNS, "--save", RUNS], "the same command reads it"),
+        (["fit", RUNS, "--save", "a.txt"], "its name ends in .json"),
+        (["fit", RUNS, "--predict", "gpus=1_6,nodes=1,batch=8,chunks=1"], "gpus of the point is '1_6'"),
+        (["fit", RUNS, "--predict", "gpus=1e300,nodes=1,batch=8,chunks=1"], "gpus of the point is '1e300'"),
         (["fit", "none.csv"], "cannot read none.csv"),
         (["fit", "none.json", "--seed", "1"], "--seed does not go with none.json"),
     ],

@@ -68,9 +68,22 @@ def test_runs_that_contradict_each_other_are_said():
     [
         ("", "has no rows"),
         ("gpus,step_s\n", "has no rows"),
-        ("gpus,gpus,step_s\n1,1,1\n", "has 'gpus' twice"),
+        ("gpus,step_s\n1,1\n", "has one row"),
+        ("gpus,gpus,step_s\n1,1,1\n2,2,2\n", "has 'gpus' twice"),
         ("gpus,step_s\n1,1\n2\n", "line 3: 1 cells, expected 2"),
         ("gpus,batch\n1,1\n2,2\n", "no column is named like times"),
+        ("gpus,batch,tokens_per_s\n1,1,2\n2,2,4\n", "no column is named like times"),
+        ("gpus,batch,step_s\n1,8,1\n\n2,,2\n4,8,1\n", "column batch, line 4 has no value: leave out rows"),
+        ("gpus,batch,step_s\n1,8,1\n2,inf,2\n4,8,1\n", "column batch, line 3: 'inf': leave out rows without a value"),
+        ("width_x,step_s\n1,1\nnan,2\n4,1\n", "column width_x, line 3: 'nan'"),
+        ("gpus,step_s\n1,1\n1_6,2\n4,1\n", "column gpus, line 3: '1_6' is no number"),
+        ("gpus,step_s\n1,1\n1e300,2\n4,1\n", "column gpus, line 3: '1e300' is out of range"),
+        (
+            "gpus,step_s\n1,1\n2,1e-320\n4,1\n",
+            "column step_s, line 3: '1e-320' is out of range: expected 1e-30",
+        ),
+        ("gpus;batch;step_s\n1;1;1\n2;2;1\n", "has ';' between its cells: write it with commas"),
+        ("gpus\tstep_s\n1\t1\n2\t1\n", "has '\\t' between its cells"),
         ("gpus,step_s,sync_s\n1,1,1\n2,2,1\n", "step_s, sync_s are named like times: say which"),
     ],
 )
