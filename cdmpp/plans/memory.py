@@ -185,7 +185,7 @@ class Memory:
 
     def peak_bytes(self, plan: Plan) -> int:
         """Return the sum of the parts at the peak."""
-        return self.parts(plan).peak_bytes
+        return int(self.parts(plan).peak_bytes)
 
     @cached_property
     def _unmade_bytes(self) -> Bytes:
