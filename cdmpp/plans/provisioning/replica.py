@@ -85,7 +85,7 @@ class Replica:
             memory = Memory(held, stage.rank, self.is_gpu, stage.outputs)
             under_way = threads * (self.machines - number)
             live = memory.live()
-            own = memory.parts(plan, max(2, under_way), under_way).peak_bytes
+            own = int(memory.parts(plan, max(2, under_way), under_way).peak_bytes)
             found = max(found, own + (threads - 1) * int(live.passes - live.saved))
         return found
 
