@@ -22,6 +22,7 @@ PRINTED = {
     "new_device": "by the datasheet",
     "parameter_server": "async: ",
     "partition": "delayed: 0.720 s a step",
+    "partition_run": "gradients 2 updates late",
 }
 
 
