@@ -64,6 +64,7 @@ def accepted(call: Callable[[Any], Any], may: Any = ()) -> list[Any]:
 
 BY_TORCH = {"device": "a100", "runtime": "torch", "progress": False}
 RANKS = {"ranks": 2, "link": "nvlink3"}
+RUNS = cdmpp.RunTable.of({"gpus": [1, 2, 4, 8], "step_s": [1.1, 0.6, 0.35, 0.225]}, "step_s", ["gpus"])
 CALLS: dict[str, dict[str, Any]] = {
     "load_model": {"path_or_name": "a100"},
     "predict_network": {"network": LAYER, **BY_TORCH},
@@ -71,6 +72,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "predict_step": {"network": LAYER, **BY_TORCH},
     "replay_step": RANKS,
     "optimize_step": RANKS,
+    "fit_runs": {"table": RUNS, "seed": 0, "budget_s": 0.1},
 }
 OF_TVM = {
     "make_cost_model": {"device": "epyc-genoa"},
@@ -78,7 +80,14 @@ OF_TVM = {
     "read_step": {"network": LAYER},
     "tune_network": {"network": LAYER, "device": "epyc-genoa", "folder": "database"},
 }
-MAY: dict[str, tuple[Any, ...]] = {"progress": (True,), "measure": (), "fallback": (), "slow": ({},)}
+MAY: dict[str, tuple[Any, ...]] = {
+    "seed": (0,),
+    "budget_s": (1.5,),
+    "progress": (True,),
+    "measure": (),
+    "fallback": (),
+    "slow": ({},),
+}
 
 
 @pytest.mark.parametrize("name", CALLS)

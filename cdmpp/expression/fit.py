@@ -20,7 +20,7 @@ from cdmpp.expression.judge import Judge, ScoredForm
 from cdmpp.expression.run_table import RunTable
 from cdmpp.expression.searched import Searched, expression_of, resampled
 from cdmpp.expression.spread import Spread
-from cdmpp.platform.limits import SEED, Limits, check_fields, numbers
+from cdmpp.platform.limits import SEED, Limits, check_fields, checked, numbers
 
 Progress = Callable[[float, str], None]
 """Called with the part of the work that is done, from 0 to 1, and what is done now."""
@@ -63,6 +63,7 @@ class FitSettings:
         check_fields(self, "fit.")
 
 
+@checked()
 def fit_runs(
     table: RunTable, settings: FitSettings | None = None, progress: Progress | None = None
 ) -> FittedExpression:

@@ -67,7 +67,7 @@ def test_one_worker_and_one_server_take_a_batch_and_two_copies():
     ("text", "told"),
     [
         ("ssp:-1", "ssp.slack is -1: expected a whole number from 0"),
-        ("ssp:x", "ssp.slack is 'x': expected a number"),
+        ("ssp:x", "ssp.slack is 'x': expected a whole number"),
         ("bsp:2", "bsp has no settings"),
         ("spp", "unknown synchrony 'spp'; nearest: "),
     ],
