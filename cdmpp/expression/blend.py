@@ -24,11 +24,11 @@ from cdmpp.expression.term import Term
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
 _STRENGTH = 1e-3
-"""Of the prior: on held-out rows of public tables any strength from 1e-5 to 1e-2 does alike."""
+"""The strength of the prior; on held-out rows of public tables any from 1e-5 to 1e-2 does alike."""
 _COMPUTED = 1e-2
 """Strength of the prior on what a worker computes by itself, as a part of that on what is exchanged."""
 _FAR = 2.0
-"""How far outside of the range a share counts: so many times the largest group."""
+"""A share counts as far outside of the range as this many times the largest group."""
 _LEAST_SHARE = 1e-3
 """Terms that are nowhere this part of the time are left out."""
 _SMALL_SHARE = 0.02

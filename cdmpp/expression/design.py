@@ -43,7 +43,7 @@ class Design:
 
     @cached_property
     def shape_keys(self) -> tuple[tuple[str, int] | None, ...]:
-        """What a product may be multiplied by: nothing, or a shape and the place of a factor."""
+        """List what a product may be multiplied by: nothing, or a shape and the place of a factor."""
         keys: list[tuple[str, int] | None] = [None]
         for place, factor in enumerate(self.factors):
             values = factor.values(self.table.factors)

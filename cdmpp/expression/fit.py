@@ -23,7 +23,7 @@ from cdmpp.expression.spread import Spread
 from cdmpp.platform.limits import SEED, Limits, check_fields, checked, numbers
 
 Progress = Callable[[float, str], None]
-"""Called with the part of the work that is done, from 0 to 1, and what is done now."""
+"""A function that is called with the part of the work that is done, from 0 to 1, and what is done now."""
 _STRENGTHS = (1e-4, 1e-3, 1e-2, np.inf)
 _SEARCH = 0.45
 """Part of the budget in which forms are searched."""
@@ -50,7 +50,7 @@ class FitSettings:
     }
 
     seed: int = 0
-    """Of the search and of the bootstrap: the same seed gives the same answer."""
+    """The seed of the search and of the bootstrap; the same seed gives the same answer."""
     budget_s: float = 20.0
     """About how long a fit may take. It is translated into a number of evaluations, so that answers do not depend on
     the speed of the machine."""

@@ -49,7 +49,7 @@ class ExponentInterval:
 
 @dataclass(frozen=True)
 class FittedExpression:
-    """What a fit returns."""
+    """An expression that was fitted to a table of runs, with its intervals and what it was fitted to."""
 
     expression: Expression
     table: RunTable

@@ -31,7 +31,7 @@ class Form:
     """A form is a list of terms; a pair of atoms counts as the larger of the two."""
 
     terms: tuple[tuple[Atom, ...], ...]
-    """Of one atom each, or of two that overlap."""
+    """The terms, each of one atom or of two that overlap."""
     log_ratios: tuple[float, ...] = ()
     """Logarithm of the constant of the second atom over that of the first, for each term of two."""
 
@@ -47,7 +47,7 @@ class Form:
 
     @cached_property
     def powers(self) -> int:
-        """How many of the vector are exponents."""
+        """Count the numbers of the vector that are exponents."""
         return sum(len(atom.powers) for atom in self.atoms)
 
     @cached_property

@@ -40,7 +40,7 @@ class HeldOut:
     sigma: Floats
     """Standard deviation that near runs leave."""
     beyond: Floats
-    """How far the rows are outside of the range of the others, in factors of two."""
+    """The rows lie this far outside of the range of the others, in factors of two."""
 
     @classmethod
     def of(cls, design: Design, source: Refittable, fold: Fold) -> HeldOut:

@@ -40,7 +40,7 @@ class ScoredForm:
     held_out: float
     """The same on held-out rows, each fold weighing the same; that of the fit where there are no folds."""
     score: float
-    """What is minimised."""
+    """The number that the search minimises."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Judge:
     strength: float
     """Strength of the regularisation."""
     known: dict[Form, ScoredForm] = field(default_factory=dict, repr=False)
-    """What was scored already: begin of a fit -> its score."""
+    """Scores that are known already, by the begin of the fit."""
     fits: list[float] = field(default_factory=list, repr=False)
     """Nominal seconds of each fit so far: a budget of them gives the same answer on every machine."""
 
@@ -119,7 +119,7 @@ class Judge:
         return np.minimum(np.abs(relative - 1.0), _WORST).mean(axis=1)
 
     def _size(self, fit: ExponentFit) -> float:
-        """How many free numbers a form has: constants above 0 and exponents; a fixed exponent counts half."""
+        """Count the free numbers of a form: constants above 0 and exponents; a fixed exponent counts half."""
         used = float((fit.constants > 0).any(axis=0).sum())
         more = float((fit.constants > 0).sum()) - used
         return used + 0.5 * more + len(fit.form.free) + 0.5 * (fit.form.powers - len(fit.form.free))

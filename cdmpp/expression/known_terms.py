@@ -48,7 +48,7 @@ def known_terms(factors: Sequence[Factor]) -> tuple[KnownTerm, ...]:
 
 @dataclass(frozen=True)
 class _Job:
-    """What the columns of a table say of a job."""
+    """A job as the columns of a table describe it."""
 
     names: Mapping[str, str]
     """Role -> name of the factor."""
@@ -65,12 +65,12 @@ class _Job:
 
     @property
     def micro_batches(self) -> Powers:
-        """How often a worker computes a micro-batch in one step."""
+        """Count the micro-batches that a worker computes in one step."""
         return self.of(chunks=1) or self.of(batch=1, dp=-1, micro_batch=-1) or self.of(batch=1, micro_batch=-1) or _NONE
 
     @property
     def rounds(self) -> Powers:
-        """How often the layers of a stage are gone through in one step."""
+        """Count the times that the layers of a stage are gone through in one step."""
         return self.of(rounds=1) or self.micro_batches
 
     @property
@@ -112,7 +112,7 @@ class _Job:
 
     @property
     def computed(self) -> list[Powers]:
-        """What a worker computes in one step."""
+        """Products of factors that a worker's work in one step grows with."""
         split = self.of(tp=-1) or _NONE
         if self.is_layered:
             inner = _times(self.rounds, self.layers)

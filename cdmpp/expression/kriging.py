@@ -46,7 +46,7 @@ class Kriging:
     lengths: Floats
     """Length scales: of all columns, then of those that belong to the algorithm."""
     variances: tuple[float, float, float]
-    """Of both parts and of noise."""
+    """The variances of both parts and of noise."""
     weights: Floats
     """Residuals over their covariance, shape ``(runs,)``."""
     factor: Floats

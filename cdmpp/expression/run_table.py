@@ -242,7 +242,7 @@ def _recognised(
 
 
 def _has_numbers(values: Any, *, zeros: bool) -> bool:
-    """Whether a column is one of positive numbers, but for holes. ``zeros``: numbers that are not positive tell not."""
+    """Tell if a column is one of positive numbers, but for holes. ``zeros``: numbers that are not positive tell not."""
     has_number = False
     for value in values:
         try:
@@ -256,7 +256,7 @@ def _has_numbers(values: Any, *, zeros: bool) -> bool:
 
 
 def _is_known(name: str, factors: Sequence[str]) -> bool:
-    """Whether it is known what a column does that never varies: it is a size of layers, or a derived factor has it."""
+    """Tell if the effect of a column that never varies is known: a size of layers, or part of a derived factor."""
     return role_of(name).name in (*LAYERED, "pp") or any(
         name in one.columns for one in factors_of(factors) if one.kind != "column"
     )

@@ -86,7 +86,7 @@ def _product(design: Design, atom: Atom) -> Product:
 
 
 def _scale(design: Design, atom: Atom) -> float:
-    """What a constant is multiplied by where factors are no longer relative to their middles."""
+    """The number that a constant is multiplied by where factors are no longer relative to their middles."""
     powers = np.round(np.array(atom.powers), 6)
     return float(np.exp(-(powers * np.log(design.middles[list(atom.factors)])).sum())) if len(powers) else 1.0
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 SHAPES = ("log2", "share", "any", "others")
-"""What else than a power of a count n may enter: log2(n), (n - 1) / n, 1 if n > 1 else 0, n - 1."""
+"""Functions of a count n that may enter beside its powers: log2(n), (n - 1) / n, 1 if n > 1 else 0, n - 1."""
 
 
 def shape_values(shape: str, counts: Floats) -> Floats:
@@ -31,7 +31,7 @@ class Product:
     powers: Mapping[str, float]
     """Name of a factor -> its exponent, none of them 0."""
     shape: tuple[str, str] | None = None
-    """One of ``SHAPES`` and the name of a factor."""
+    """A pair of one of ``SHAPES`` and the name of a factor."""
 
     def __post_init__(self) -> None:
         """Sort the factors by name, so that equal products are written alike."""
@@ -51,7 +51,7 @@ class Term:
 
     product: Product
     rival: Product | None = None
-    """What runs at the same time as ``product``: the longer of the two counts."""
+    """A product that runs at the same time as ``product``; the longer of the two counts."""
     ratio: float = 1.0
     """Constant of the rival over that of ``product``."""
 

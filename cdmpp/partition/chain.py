@@ -17,7 +17,7 @@ from cdmpp.partition.problem import PartitionProblem, StageCosts
 
 @dataclass(frozen=True)
 class Part:
-    """One stage: some layers, on one device or on several equal ones that share its micro-batches."""
+    """A stage holds some layers, on one device or on several equal ones that share its micro-batches."""
 
     layers: tuple[int, ...]
     """Places of its layers, rising."""
@@ -28,7 +28,7 @@ class Part:
 
 @dataclass(frozen=True)
 class PartCost:
-    """What one stage takes for a micro-batch, and holds."""
+    """Seconds that one stage takes for a micro-batch, and bytes that it holds."""
 
     stage_s: float
     """Seconds with exposed messages."""

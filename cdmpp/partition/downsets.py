@@ -32,7 +32,7 @@ class Downsets:
 
     @cached_property
     def is_within(self) -> Bools:
-        """Which set (row) is a true part of which other (column)."""
+        """Tell which set (row) is a true part of which other (column)."""
         packed = np.packbits(self.has, axis=1)
         found = np.ones((len(self), len(self)), np.bool_)
         for column in packed.T:

@@ -21,7 +21,7 @@ _CLOSE = 1e-9
 
 
 class State(NamedTuple):
-    """What is known of the stages behind a cut."""
+    """The best that is known of the stages behind a cut."""
 
     used: tuple[int, ...]
     """Devices of each kind that they have."""
@@ -62,7 +62,7 @@ class DynamicSearch:
 
     @cached_property
     def costs(self) -> StageCosts:
-        """What stages between the sets take."""
+        """Compute the seconds that stages between the sets take."""
         return StageCosts(self.problem, self.downsets)
 
     @property

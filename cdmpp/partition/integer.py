@@ -94,13 +94,13 @@ class _Programme:
         return found
 
     def _lies(self, group: int, cut: int) -> Row:
-        """Whether a group lies before a cut, as a row; cuts are numbered from 0, -1 is the begin of the network."""
+        """Make the row that tells whether a group lies before a cut; they are numbered from 0, -1 is the begin."""
         if cut < 0:
             return {}
         return {self.before[cut][group]: 1.0} if cut < len(self.before) else {ONE: 1.0}
 
     def _on(self, group: int, stage: int) -> Row:
-        """Whether a group is on a stage, as a row."""
+        """Make the row that tells whether a group is on a stage."""
         return added(self._lies(group, stage), times(self._lies(group, stage - 1), -1.0))
 
     def _sum(self, stage: int, values: np.ndarray) -> Row:

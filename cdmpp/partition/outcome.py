@@ -27,7 +27,7 @@ so many."""
 
 @dataclass(frozen=True)
 class WorkerShare:
-    """What one worker does in the reported time, as parts of it; they add up to 1."""
+    """The reported time of one worker in parts, which add up to 1."""
 
     worker: Worker
     computing: float
@@ -35,7 +35,7 @@ class WorkerShare:
     sending: float
     """Messages during which it does nothing else; 0 where they overlap."""
     waiting: Mapping[str, float]
-    """One of ``LOCKS`` -> its part."""
+    """The part of each of ``LOCKS``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class Outcome:
 
     @cached_property
     def shares(self) -> tuple[WorkerShare, ...]:
-        """What each worker does."""
+        """Tell what each worker does."""
         found: dict[Worker, list[Span]] = {}
         for span in self.timeline.spans.values():
             for one in span.task.resources:

@@ -64,7 +64,7 @@ class PartitionProblem:
 
     @cached_property
     def kinds(self) -> tuple[StageDevice, ...]:
-        """One device of each kind."""
+        """Return one device of each kind."""
         return kinds_of(self.devices)[0]
 
     @cached_property

@@ -24,7 +24,7 @@ class StreamKey(NamedTuple):
 
     kind: str
     stage: int
-    """Of a message the stage that sends."""
+    """The stage that sends, where the task is a message."""
     number: int
     """Micro-batch; of an update the last one of which it has the gradient."""
 
@@ -142,7 +142,7 @@ class StreamTasks:
         return Task(key, self.chain.costs[key.stage].update_s, workers, after, label=UPDATE)
 
     def _message(self, key: StreamKey, stage: int, target: int) -> Task:
-        """What goes to the stage ``target`` after a pass: its results, or its gradients to the stage before."""
+        """Make the message to the stage ``target`` after a pass: its results, or its gradients to the stage before."""
         is_sent = key.kind == FORWARD
         cost = self.chain.costs[min(stage, target)]
         many, size = cost.messages[not is_sent], cost.message_bytes[not is_sent]

@@ -44,7 +44,7 @@ class Windows:
 
     @cached_property
     def _shares(self) -> list[float]:
-        """What part of its least seconds each device runs in a second, at most: in their order, or largest first."""
+        """Bound the part of its least seconds that each device runs in a second: in their order, or largest first."""
         kinds = capacities(self.problem)
         if self.order is not None:
             return [kinds[kind] for kind in self.order]

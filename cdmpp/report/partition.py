@@ -250,7 +250,7 @@ def _charts(found: PartitionResult) -> tuple[Chart, ...]:
 
 
 def _timeline(one: ScheduledPartition, shown_s: float) -> Iterator[TimelineSpan]:
-    """What workers run in so many seconds of the reported time; each schedule begins at 0."""
+    """Draw what workers run in so many seconds of the reported time; each schedule begins at 0."""
     begin_s = one.outcome.window_s[0]
     end_s = begin_s + shown_s
     names, critical = one.chain.names(), {id(span) for span in one.outcome.timeline.critical_path}

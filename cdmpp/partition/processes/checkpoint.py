@@ -23,16 +23,16 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint that is whole."""
+    """A checkpoint that is whole."""
 
     step: int
     """Steps that had been run."""
     folder: str
     """Name of the folder of the stages' files."""
     job: Mapping[str, Any]
-    """What must be the same to go on."""
+    """Settings that must be the same to go on."""
     optimizers: Sequence[Any]
-    """What ``save_stage`` returned for each stage."""
+    """The answers of ``save_stage``, one a stage."""
     losses: Sequence[Any]
     held_out: Sequence[Any]
 

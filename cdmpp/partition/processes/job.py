@@ -174,7 +174,7 @@ class _Checkpoints:
 
 @dataclass
 class _Run:
-    """One run, from its processes to its record."""
+    """A run, from its processes to its record."""
 
     crew: StageCrew
     setting: Setting

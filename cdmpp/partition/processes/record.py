@@ -21,13 +21,13 @@ _WARM = 4
 
 @dataclass(frozen=True)
 class StageRecord:
-    """What one stage did."""
+    """The seconds and bytes that one stage was measured with."""
 
     stage: int
     layers: tuple[int, int]
     """Its first layer, and the first one after it."""
     seconds: Mapping[str, tuple[float, ...]]
-    """One of ``KINDS`` -> seconds in each step; the passes of a micro-batch belong to its own step."""
+    """Seconds in each step, by one of ``KINDS``; the passes of a micro-batch belong to its own step."""
     ends_s: tuple[float, ...]
     """Seconds from the start of the run to the end of each step on this stage."""
     stash_bytes: int
@@ -64,7 +64,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class PartitionRecord:
-    """One run as it was measured."""
+    """A run as it was measured."""
 
     schedule: Mapping[str, Any]
     cuts: tuple[int, ...]

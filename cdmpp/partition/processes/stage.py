@@ -30,7 +30,7 @@ from cdmpp.platform.limits import shown
 from cdmpp.steps.schedule import FORWARD, Schedule
 
 _COUNTED = 4
-"""As many times the micro-batches under way are counted in full; later ones have the bytes of those."""
+"""The micro-batches under way are counted in full this many times; later ones have the bytes of those."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Setting:
     schedule: Schedule
     micro_batches: int
     steps: int
-    """Of the whole run."""
+    """The steps of the whole run."""
 
     @property
     def is_first(self) -> bool:
@@ -155,7 +155,7 @@ class Stage:
         self.seconds[kind][(self._first + number) // self.setting.micro_batches] += time.perf_counter() - begin_s
 
     def _unit(self, number: int) -> int:
-        """Which update of this stretch has the gradient of a micro-batch."""
+        """Tell which update of this stretch has the gradient of a micro-batch."""
         return number if self.setting.schedule.updates_each else number // self.setting.micro_batches
 
     def _version(self, number: int) -> int:

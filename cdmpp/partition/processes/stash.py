@@ -13,10 +13,10 @@ from torch.autograd.graph import saved_tensors_hooks
 
 @dataclass(frozen=True)
 class Kept:
-    """One micro-batch under way."""
+    """A micro-batch under way."""
 
     received: torch.Tensor
-    """What its forward pass began with."""
+    """The tensor that its forward pass began with."""
     end: Any
     """Where its backward pass begins; None: nothing of the stage needs a gradient."""
     version: int

@@ -28,7 +28,7 @@ class Task:
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     """Outputs and targets -> the mean loss of the examples."""
     optimizer: OptimizerFactory
-    """Called on each stage with the parameters of the stage."""
+    """A function that is called on each stage with the parameters of the stage."""
     held_out: Callable[[], Batch] | None = None
     """Examples on which loss and score are computed after the run."""
     score: Callable[[torch.Tensor, torch.Tensor], Any] | None = None

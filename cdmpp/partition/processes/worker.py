@@ -39,7 +39,7 @@ from cdmpp.synchrony.processes.wire import tell, told
 
 @dataclass(frozen=True)
 class Order:
-    """What every process of a run is given."""
+    """The settings that every process of a run is given."""
 
     task: Task
     cuts: Sequence[int]
