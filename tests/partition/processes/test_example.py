@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "partition.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "partition_run.py"
 
 
 def test_the_example_trains_under_both_schedules():
