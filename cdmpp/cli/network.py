@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli.options import add_device, add_model, add_runtime
@@ -72,6 +73,11 @@ def workload_of(options: argparse.Namespace, **others: Any) -> Workload:
     """Return the workload that ``add_graph_arguments`` read; ``others``: its fields besides."""
     from cdmpp import Workload
 
+    file, _, function = (options.network or "").rpartition(":")
+    if file.endswith(".py"):
+        from cdmpp.network.source.user_code import MAKES_MODEL, check_written
+
+        check_written(Path(file).expanduser(), function, *MAKES_MODEL)
     if getattr(options, "train", False):
         others["mode"] = "forward_backward"
     sizes = {"batch": options.batch, "sequence": options.seq, "inputs": _shapes(options.input)}

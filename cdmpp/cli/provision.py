@@ -119,8 +119,9 @@ def provision(options: argparse.Namespace, source_of: Callable[[argparse.Namespa
 def _link(options: argparse.Namespace, device: Device) -> tuple[AlphaBeta, tuple[str, ...]]:
     """The link of a machine, and warnings of its cluster."""
     from cdmpp.collectives import cluster
-    from cdmpp.collectives.machine_link import backend_of, machine_link
+    from cdmpp.collectives.machine_link import machine_link
     from cdmpp.collectives.topology import topology_of
+    from cdmpp.plans.plan_topology import place_backend
 
     if options.cluster is not None and options.link is not None:
         raise UsageError(
@@ -131,8 +132,9 @@ def _link(options: argparse.Namespace, device: Device) -> tuple[AlphaBeta, tuple
     if options.cluster is None:
         raise UsageError("nothing says what joins the machines: give --link, such as ethernet-10g, or --cluster")
     nodes = cluster.get(options.cluster)
-    backend = options.backend or (None if nodes.between is None else backend_of(nodes.between))
-    topology = topology_of(2 * nodes.devices_per_node, device, options.cluster, None, backend, can_grow=True)
+    ranks = 2 * nodes.devices_per_node
+    backend = options.backend or place_backend(options.cluster, None, ranks)
+    topology = topology_of(ranks, device, options.cluster, None, backend, can_grow=True)
     return topology.wire(0, nodes.devices_per_node), topology.warnings
 
 

@@ -39,7 +39,7 @@ def add_rank_arguments(verb: argparse.ArgumentParser, left_out: Collection[str] 
     for _, _, flag in _flags():
         if flag.option not in left_out:
             ranks.add_argument(flag.option, type=flag.type, help=flag.help)
-    ranks.add_argument("--backend", type=text, help="nccl, rccl, oneccl or gloo (default: what fits the device)")
+    ranks.add_argument("--backend", type=text, help="nccl, rccl, oneccl or gloo (default: what fits the device; to servers gloo)")
     ranks.add_argument("--no-overlap", action="store_true", help="exchange only when nothing computes")
     slow = "a rank whose device takes that many times as long as the others, such as 2=1.3; may be given again"
     ranks.add_argument("--straggler", type=text, action="append", default=[], metavar="RANK=FACTOR", help=slow)
@@ -53,11 +53,11 @@ def check_ranks(options: argparse.Namespace) -> None:
         if given := [name for name in (*_OPTIONS, *settings) if getattr(options, name)]:
             raise UsageError(f"--{given[0].replace('_', '-')} goes with --ranks: say how many devices train")
         return
-    from cdmpp.collectives.topology import topology_of
     from cdmpp.plans.distributed_step import check_slow
     from cdmpp.plans.placement import replica_batch_of
     from cdmpp.plans.plan import plan_on
     from cdmpp.plans.plan_file import read_plan
+    from cdmpp.plans.plan_topology import plan_topology
     from cdmpp.steps.exchange_tasks import check_granularity
 
     from_file = options.plan is not None
@@ -71,7 +71,7 @@ def check_ranks(options: argparse.Namespace) -> None:
     if options.plan.model_parallel:
         _check_divided(options)
     can_grow = from_file and not options.optimize
-    topology_of(options.ranks, options.device, options.cluster, options.link, options.backend, can_grow)
+    plan_topology(options.plan, options.device, options.cluster, options.link, options.backend, can_grow)
     if options.global_batch is not None:
         if options.batch is not None:
             raise UsageError("--batch and --global-batch: give the examples of one replica, or those of all")

@@ -90,6 +90,7 @@ def _policies_help() -> str:
 
 def run(options: argparse.Namespace) -> None:
     """Predict the batches of all workers, replay the job under each synchrony, and show the report."""
+    _check_training(options)
     from cdmpp.report.synchrony import synchrony_report
     from cdmpp.synchrony.comparison import compare
     from cdmpp.synchrony.job import Job
@@ -99,7 +100,6 @@ def run(options: argparse.Namespace) -> None:
     files = _listed(options.workers, "--workers")
     asked = _asked(options, len(files))
     sheets = {file: read_worker(file) for file in dict.fromkeys(files)}
-    _check_training(options)
     curve = _curve(options)
     if curve is not None and options.target_loss is not None:
         curve.samples_to(options.target_loss)
@@ -165,6 +165,10 @@ def _check_training(options: argparse.Namespace) -> None:
         raise UsageError("--train and --loss-curve both say how the loss falls: leave out one of them")
     if options.train is None and options.train_seconds is not None:
         raise UsageError(f"--train-seconds {options.train_seconds:g} is of --train, which is missing")
+    if options.train is not None:
+        from cdmpp.synchrony.processes.training_file import training_place
+
+        training_place(options.train)
     if options.staleness_penalty and options.train is None and options.loss_curve is None:
         raise UsageError("--staleness-penalty is of a loss curve: give --loss-curve FILE.csv, or --train")
 

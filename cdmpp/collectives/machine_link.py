@@ -31,4 +31,9 @@ def machine_link(link: str, backend: str | None = None) -> AlphaBeta:
 
 def backend_of(link: Interconnect) -> str:
     """Return what moves parameters to servers over a link: gloo, or its first back end where gloo does not send."""
-    return _SERVERS if _SERVERS in link.backends else link.backends[0]
+    return server_backend(link) or link.backends[0]
+
+
+def server_backend(*links: Interconnect) -> str | None:
+    """Return gloo where it sends over all of the links, as servers do; None: what fits the device sends."""
+    return _SERVERS if all(_SERVERS in link.backends for link in links) else None

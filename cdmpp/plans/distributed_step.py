@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cdmpp import devices
 from cdmpp.collectives.collective import RANKS
-from cdmpp.collectives.topology import Topology, topology_of
+from cdmpp.collectives.topology import Topology
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, UsageError, some
 from cdmpp.network.memory import memory_warning
@@ -19,6 +19,7 @@ from cdmpp.plans.lower import lower_work
 from cdmpp.plans.memory import Memory
 from cdmpp.plans.placement import global_batch_of, micro_batch_of, micro_batches_of, replicas_of
 from cdmpp.plans.plan import ACCUMULATION, Plan, plan_on
+from cdmpp.plans.plan_topology import plan_topology
 from cdmpp.plans.rank_memory import heaviest
 from cdmpp.plans.search import search
 from cdmpp.plans.search_result import SearchResult
@@ -67,7 +68,7 @@ def replay_step(
         link: a name of ``conf/interconnect``, in place of a cluster: all ranks have it.
         strategy: a name of ``STRATEGIES``, such as ``fsdp``, or a strategy with settings; None: ddp.
         plan: all settings, in place of ``strategy``.
-        backend: what carries collectives; None: gloo on CPUs, rccl on AMD's GPUs, else nccl.
+        backend: what carries collectives; None: gloo on CPUs and to parameter servers, rccl on AMD's GPUs, else nccl.
         granularity: ``collective`` or ``ring step``, as ``replay`` takes it.
         slow: rank -> how many times as long its device takes, for those that are unlike the others.
         global_batch: examples of all devices in one step; None: as many as the step and the plan give. It must be so
@@ -77,7 +78,7 @@ def replay_step(
         CdmppError: an unknown cluster, link or strategy; ranks that do not fit; another global batch.
     """
     can_grow, plan = plan is not None, plan_for(ranks, strategy, plan)
-    topology = topology_of(plan.ranks, step.prediction.device, cluster, link, backend, can_grow)
+    topology = plan_topology(plan, step.prediction.device, cluster, link, backend, can_grow)
     check_granularity(granularity, plan.ranks)
     factors = check_slow(slow or {}, plan.ranks)
     if divided := [name for name in SPLITS if getattr(plan.degrees, name) > 1]:
@@ -134,7 +135,7 @@ def replay_plan(
         raise UsageError("batch and global_batch: give one of them, the examples of one replica or those of all")
     if global_batch is None:
         global_batch = global_batch_of(plan, batch or 1)
-    topology = topology_of(plan.ranks, device, cluster, link, backend, can_grow=True)
+    topology = plan_topology(plan, device, cluster, link, backend, can_grow=True)
     check_granularity(granularity, plan.ranks)
     factors = check_slow(slow or {}, plan.ranks)
     examples = micro_batch_of(plan, global_batch)
@@ -216,7 +217,7 @@ def optimize_step(
         CdmppError: as ``replay_step`` and ``search``.
     """
     plan = plan_for(ranks, strategy, plan)
-    topology = topology_of(plan.ranks, step.prediction.device, cluster, link, backend)
+    topology = plan_topology(plan, step.prediction.device, cluster, link, backend)
     graph = graph_of(step)
     device = devices.get(step.prediction.device)
     memory = Memory(step.step.memory, graph.ranks[0], device.kind != "cpu")

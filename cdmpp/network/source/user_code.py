@@ -7,6 +7,7 @@ import contextlib
 import difflib
 import importlib.util
 import inspect
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -18,6 +19,12 @@ from cdmpp.errors import CdmppError
 from cdmpp.platform.torch_pair import torchvision_fault
 from cdmpp.programs.refusal import first_line, place_of
 
+_MAKERS_OF_NAMES = frozenset({"__dict__", "__getattr__", "eval", "exec", "globals", "locals", "modules", "setattr", "vars"})
+"""Words of a file that may give it functions whose names do not stand in it; so may ``from x import *``."""
+
+MAKES_MODEL = ("makes the model", "returns a torch.nn.Module")
+"""What ``function_of`` and ``check_written`` say of a network's function."""
+
 
 def run_function(path: Path, name: str, batch: int | None = None, sequence: int | None = None) -> Any:
     """Return what the function ``name`` of the file returns.
@@ -27,7 +34,7 @@ def run_function(path: Path, name: str, batch: int | None = None, sequence: int 
     Raises:
         CdmppError: no such file or function, or an error in it, with its file and line.
     """
-    function = function_of(path, name, "makes the model", "returns a torch.nn.Module")
+    function = function_of(path, name, *MAKES_MODEL)
     parameters, given = inspect.signature(function).parameters, {"batch": batch, "sequence": sequence}
     own = {key: value for key, value in given.items() if value is not None and key in parameters}
     if sequence is not None and "sequence" not in own:
@@ -54,8 +61,7 @@ def function_of(path: Path, name: str, does: str, that: str) -> Any:
     Raises:
         CdmppError: no such file or function, or an error in it, with its file and line.
     """
-    if not path.is_file():
-        raise CdmppError(f"there is no file {path}: give file.py:FUNCTION, a function that {that}")
+    check_written(path, name, does, that)
     module = ModuleType("")
     with _own_folder(path), _telling(path, name):
         spec = importlib.util.spec_from_file_location(f"_given_{path.stem}", path)
@@ -64,6 +70,24 @@ def function_of(path: Path, name: str, does: str, that: str) -> Any:
         sys.modules[spec.name] = module  # dataclasses and torch look classes up by it
         spec.loader.exec_module(module)
     return _function(module, path, name, does)
+
+
+def check_written(path: Path, name: str, does: str, that: str) -> None:
+    """Raise ``CdmppError`` where there is no such file, or its text holds no such name; nothing is run.
+
+    A file that may make names as it runs, or that cannot be parsed, is left to ``function_of``. Arguments are those of
+    ``function_of``.
+    """
+    if not path.is_file():
+        raise CdmppError(f"there is no file {path}: give file.py:FUNCTION, a function that {that}")
+    try:
+        content = path.read_bytes()
+        own = [one.name for one in ast.parse(content).body if isinstance(one, ast.FunctionDef)]
+    except (OSError, SyntaxError, ValueError):
+        return
+    words = set(re.findall(r"\w+", content.decode(errors="replace")))
+    if name not in words and not words & _MAKERS_OF_NAMES and not re.search(rb"import\s*\*", content):
+        raise _no_function(path, name, does, own)
 
 
 def may_take(path: Path, name: str, parameter: str) -> bool:
@@ -86,9 +110,13 @@ def _function(module: ModuleType, path: Path, name: str, does: str) -> Any:
     if callable(found):
         return found
     own = [k for k, one in vars(module).items() if inspect.isfunction(one) and one.__module__ == module.__name__]
+    raise _no_function(path, name, does, own)
+
+
+def _no_function(path: Path, name: str, does: str, own: list[str]) -> CdmppError:
     near = difflib.get_close_matches(name, own, n=1)
     asked = f"there is no function {name} in {path}." if name else f"which function of {path} {does}?"
-    raise CdmppError(f"{asked} It has: {', '.join(own) or 'none'}. Give {path.name}:{(near or own or ['FUNCTION'])[0]}")
+    return CdmppError(f"{asked} It has: {', '.join(own) or 'none'}. Give {path.name}:{(near or own or ['FUNCTION'])[0]}")
 
 
 @contextlib.contextmanager
