@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cdmpp.cli.inputs import is_read
 from cdmpp.cli.logs import log
 from cdmpp.errors import CdmppError
 from cdmpp.platform.files import check_place
@@ -39,28 +40,19 @@ def add_output_arguments(verb: argparse.ArgumentParser, *files: str, rows: int |
 def check_output(options: argparse.Namespace, *others: Path | None, reads: Sequence[str | Path] = ()) -> None:
     """Raise ``CdmppError`` where a file cannot be written, or is read by the same command, before anything is done.
 
-    ``others``: files of the same command that are no report. ``reads``: files that it reads, where several are named in
-    one option.
+    ``others``: files of the same command that are no report. ``reads``: files that it reads, where options name them in
+    other words.
     """
     given = [path for path in (*(getattr(options, name, None) for name in _FILES), *others) if path is not None]
     if len({path.resolve() for path in given}) < len(given):
         raise CdmppError("two outputs have the same file name: the second would replace the first")
-    inputs = [
-        one for one in (*_named(options), *reads) if os.path.isfile(one) and not any(one is path for path in given)
-    ]
     for path in given:
         check_place(path)
-        if any(path.is_file() and path.samefile(one) for one in inputs):
+        if is_read(path, options, reads):
             raise CdmppError(f"cannot write {path}: the same command reads it; choose another name")
         folder = next(parent for parent in path.absolute().parents if parent.exists())
         if not folder.is_dir() or not os.access(folder, os.W_OK):
             raise CdmppError(f"cannot write {path}: {folder} is no folder that you may write to")
-
-
-def _named(options: argparse.Namespace) -> list[str | Path]:
-    """All texts and paths that are given."""
-    values = [value if isinstance(value, list | tuple) else [value] for value in vars(options).values()]
-    return [one for value in values for one in value if isinstance(one, str | Path)]
 
 
 def show(reports: Mapping[str, Report], options: argparse.Namespace, rows: str | None = None) -> None:

@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> None:
     if curve is not None and options.target_loss is not None:
         curve.samples_to(options.target_loss)
     link, server_link, medium = _links(options, len(files))
-    check_output(options, reads=files)
+    check_output(options)
     predicted = _predicted(list(sheets.values()), options)
     size = _bytes(options, list(sheets.values()), predicted)
     workers = []

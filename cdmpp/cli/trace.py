@@ -49,10 +49,10 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError(f"--{given[0].replace('_', '-')} goes with --optimize")
     if options.check and (given := [name for name in _ANSWERS if getattr(options, name)]):
         raise UsageError(f"--{given[0].replace('_', '-')} does not go with --check, which shows no answer")
-    check_output(options, options.save_plan)
     for name in ("csv", "html", "timeline", "save_plan"):
         if (file := getattr(options, name)) is not None and file.resolve().parent == options.folder.resolve():
             raise UsageError(f"cannot write {file}: it is in the folder of the traces; choose another folder")
+    check_output(options, options.save_plan)
     from cdmpp.report.plan import plan_report
     from cdmpp.report.trace import trace_report
     from cdmpp.report.trace_check import check_report

@@ -94,6 +94,17 @@ def read_worker(file: Path | str) -> WorkerSheet:
         raise UsageError(f"{file}: {error}") from error
 
 
+def link_file(file: Path) -> Path | None:
+    """Return the file of timed messages that a worker's file names as its link; None: it names none.
+
+    Raises:
+        CdmppError: a file that cannot be read.
+    """
+    content = read_yaml(file)
+    link = content.get("link") if isinstance(content, Mapping) else None
+    return Path(link) if isinstance(link, str) and link.endswith(".csv") else None
+
+
 def _link(value: Any) -> AlphaBeta:
     if isinstance(value, str):
         if interconnect.medium(value) is not None:

@@ -25,6 +25,24 @@ _LONGEST_MESSAGE = 1 << 31
 """Bytes: no longer one is a protobuf, so files and weights that are longer cannot be checked whole."""
 
 
+def weight_files(path: Path) -> list[Path]:
+    """List the files beside an ONNX file that hold its weights, as its tensors name them.
+
+    Raises:
+        CdmppError: onnx is not installed, or the file cannot be read.
+    """
+    try:
+        import onnx
+    except ImportError as error:
+        raise CdmppError(f"onnx is not installed ({error}): pip install 'onnx>=1.17'") from error
+    try:
+        tensors = onnx.load(path, load_external_data=False).graph.initializer
+    except Exception as error:
+        raise CdmppError(f"{path} cannot be read as ONNX: {first_line(error)}") from error
+    named = {entry.value for one in tensors for entry in one.external_data if entry.key == "location"}
+    return [path.parent / name for name in sorted(named)]
+
+
 def read_onnx(path: Path) -> Any:
     """Read an ``onnx.ModelProto`` that says what it computes: functions inlined, weights loaded.
 
