@@ -39,7 +39,9 @@ def add_rank_arguments(verb: argparse.ArgumentParser, left_out: Collection[str] 
     for _, _, flag in _flags():
         if flag.option not in left_out:
             ranks.add_argument(flag.option, type=flag.type, help=flag.help)
-    ranks.add_argument("--backend", type=text, help="nccl, rccl, oneccl or gloo (default: what fits the device; to servers gloo)")
+    ranks.add_argument(
+        "--backend", type=text, help="nccl, rccl, oneccl or gloo (default: what fits the device; to servers gloo)"
+    )
     ranks.add_argument("--no-overlap", action="store_true", help="exchange only when nothing computes")
     slow = "a rank whose device takes that many times as long as the others, such as 2=1.3; may be given again"
     ranks.add_argument("--straggler", type=text, action="append", default=[], metavar="RANK=FACTOR", help=slow)

@@ -63,7 +63,9 @@ def test_weights_beside_an_onnx_file_are_inputs(folder):
     weights = onnx.numpy_helper.from_array(numpy.ones((2048,), numpy.float32), "w")
     ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2048]) for name in ("x", "y")]
     graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", ends[:1], ends[1:], [weights])
-    onnx.save(helper.make_model(graph), "net.onnx", save_as_external_data=True, location="net.weights", size_threshold=0)
+    onnx.save(
+        helper.make_model(graph), "net.onnx", save_as_external_data=True, location="net.weights", size_threshold=0
+    )
     assert is_read(Path("net.weights"), argparse.Namespace(network="net.onnx"))
     assert not is_read(Path("timed.csv"), argparse.Namespace(network="net.onnx"))
     assert not is_read(Path("timed.csv"), argparse.Namespace(network="made.onnx"))

@@ -19,7 +19,9 @@ from cdmpp.errors import CdmppError
 from cdmpp.platform.torch_pair import torchvision_fault
 from cdmpp.programs.refusal import first_line, place_of
 
-_MAKERS_OF_NAMES = frozenset({"__dict__", "__getattr__", "eval", "exec", "globals", "locals", "modules", "setattr", "vars"})
+_MAKERS_OF_NAMES = frozenset(
+    {"__dict__", "__getattr__", "eval", "exec", "globals", "locals", "modules", "setattr", "vars"}
+)
 """Words of a file that may give it functions whose names do not stand in it; so may ``from x import *``."""
 
 MAKES_MODEL = ("makes the model", "returns a torch.nn.Module")
@@ -116,7 +118,9 @@ def _function(module: ModuleType, path: Path, name: str, does: str) -> Any:
 def _no_function(path: Path, name: str, does: str, own: list[str]) -> CdmppError:
     near = difflib.get_close_matches(name, own, n=1)
     asked = f"there is no function {name} in {path}." if name else f"which function of {path} {does}?"
-    return CdmppError(f"{asked} It has: {', '.join(own) or 'none'}. Give {path.name}:{(near or own or ['FUNCTION'])[0]}")
+    return CdmppError(
+        f"{asked} It has: {', '.join(own) or 'none'}. Give {path.name}:{(near or own or ['FUNCTION'])[0]}"
+    )
 
 
 @contextlib.contextmanager
