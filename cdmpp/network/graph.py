@@ -38,6 +38,8 @@ class Call:
     """Place of the call of the forward pass whose gradients it makes, or that it runs again; None: unknown."""
     workspace_bytes: int = 0
     """Bytes that it holds while it runs, beside what it reads and writes."""
+    is_joined: bool = False
+    """True if a library launches it together with the call before: the host dispatches both as one."""
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,8 @@ class KernelPrediction:
     """Names in ``predict.flags.FLAGS``."""
     measured_s: float | None = None
     """One call, timed alone on the device; None unless it was requested."""
+    stands_for: str = ""
+    """Operator that nobody measured and that this program is the answer for; empty: it is itself."""
 
     @property
     def total_s(self) -> float:
@@ -178,6 +180,7 @@ def _row(kernel: KernelPrediction, whole_s: float, level: float | None) -> dict[
         "flags": list(kernel.flags),
         "measured_s": kernel.measured_s,
         "task_id": kernel.task_id,
+        "stands_for": kernel.stands_for,
     }
 
 

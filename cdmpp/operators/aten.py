@@ -19,8 +19,10 @@ from cdmpp.operators.aten_layout import copies_for, copy_of, dtype_of, matrix, s
 from cdmpp.operators.aten_losses import LOSSES, loss_of
 from cdmpp.operators.aten_norm import BATCH_NORMS, ROW_NORMS, batch_norm_of, row_norm_of
 from cdmpp.operators.aten_pooling import POOLS, REDUCTIONS, pool_of, reduction_of
+from cdmpp.operators.aten_recurrent import GATES, recurrent_of
 from cdmpp.operators.aten_traffic import copy_like
 from cdmpp.operators.aten_views import runs_nothing
+from cdmpp.operators.backward import Gradient
 from cdmpp.operators.operator import EagerOperator
 
 _UNARY = {
@@ -61,6 +63,12 @@ class Calls(NamedTuple):
     """Operator that the node is and that nobody measured: ``operators`` are what it is answered as."""
     fused_on: tuple[str, ...] = ()
     """Kinds of devices where one kernel runs them all, so that what is between them is never written."""
+    gradients: tuple[tuple[Gradient, ...] | None, ...] = ()
+    """Calls of the backward pass of each operator, None: those of ``backward_of``; empty: of all those."""
+    reads: tuple[tuple[Any, ...], ...] = ()
+    """Nodes that each operator reads besides the result of the one before; empty: the first reads all of them."""
+    is_joined: bool = False
+    """True if a library launches all of them in one call, which the host dispatches once."""
 
 
 def calls_of(node: Any) -> Calls:
@@ -79,6 +87,9 @@ def calls_of(node: Any) -> Calls:
         return Calls((known[0],), known[1])
     if name in LOSSES:
         return Calls(*loss_of(node, name))
+    if name in GATES:
+        found = recurrent_of(node, name)
+        return Calls(found.operators, found.stands_for, (), found.gradients, found.reads, True)
     made = _RULES.get(name)
     if made is not None:
         return _by_rule(node, name, tuple(made(node)))

@@ -13,6 +13,8 @@ class Gradient(NamedTuple):
     operator: EagerOperator
     of: str
     """The tensor whose gradient it gives: ``inputs``, ``first`` or ``second`` (input), ``weight``; empty: none."""
+    is_always: bool = False
+    """True if a library makes it even where nothing learns from it."""
 
 
 def backward_of(operator: EagerOperator) -> tuple[Gradient, ...]:

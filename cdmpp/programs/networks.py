@@ -23,6 +23,7 @@ from cdmpp.programs.caches import register_caches
 from cdmpp.programs.casts import with_casts
 from cdmpp.programs.eager_masks import eager_masks
 from cdmpp.programs.importable import make_importable
+from cdmpp.programs.packed import packed_as_padded
 from cdmpp.programs.refusal import export_refusal, first_line, import_refusal, quiet
 from cdmpp.programs.regions import FLAGS, inlined
 from cdmpp.programs.task import VARIANT_MARK, Task
@@ -171,7 +172,8 @@ def export(model: Any, inputs: tuple[Any, ...], eager: bool = False, trains: boo
     import torch
 
     check_wrappers(model, trains)
-    with quiet(), eager_masks() if eager else contextlib.nullcontext():
+    packing: Any = packed_as_padded() if eager else contextlib.nullcontext({})
+    with quiet(), eager_masks() if eager else contextlib.nullcontext(), packing as packed:
         register_caches()  # decoders return those of keys and values
         try:
             with watched(trains, kind or None) as told:
@@ -184,7 +186,7 @@ def export(model: Any, inputs: tuple[Any, ...], eager: bool = False, trains: boo
             raise
         except Exception as error:
             raise export_refusal(error, type(getattr(model, "inner", model)).__name__) from error
-    exported.graph_module.meta[FLAGS] = tuple(told)
+    exported.graph_module.meta[FLAGS] = (*told, *packed)
     return exported
 
 

@@ -66,6 +66,12 @@ class _Backward:
         self.gradients = dict[int, list[int]]()
         """Call of the forward pass -> calls that make the gradient of its result, in parts."""
         self.ready = dict[int, int]()
+        self.heads = list[int]()
+        """Call of the forward pass -> the first of those that a library launches with it."""
+        for place, call in enumerate(self.graph.calls):
+            self.heads.append(self.heads[-1] if call.is_joined else place)
+        self.begun = set[int]()
+        """First calls of such, of whose backward pass the host has dispatched one."""
         self.made = dict[int, tuple[int, ...]]()
         """Call of the forward pass -> calls that make its gradients."""
 
@@ -147,17 +153,18 @@ class _Backward:
         buffers = [(self.again.latest(buffer.place), buffer) for buffer in self.learning[place].kept]
         for owner, buffer in buffers:
             self.saved.setdefault(owner, {})[buffer.number] = buffer.bytes
-        returned = self.returns.get(place)
-        parts = backward_of(operator) if returned is None else (Gradient(returned, "inputs"),)
+        parts = self.returns.get(place) or backward_of(operator)
         held = _held(parts, weights, operator.element_bytes, self.learning[place].factors)
         for index, one in enumerate(parts):
             own = [number for number in weights if held[number] == index]
             sources = self._sources(place, index, one, bool(weights))
-            if one.of and not own and not sources and (operator.name != "bmm" or self.learning[place].factors):
+            needed = own or sources or one.is_always or not one.of
+            if not needed and (operator.name != "bmm" or self.learning[place].factors):
                 continue
             written = sum(self._result_bytes(key) if key in passed else part_bytes for key in sources)
             written += sum(weights[key] for key in own)
             last = self._add(place, one.operator, (*given, *(owner for owner, _ in buffers)), written)
+            self._join(place, last)
             if not one.of:
                 given = [last]
             self._pass(passed.intersection(sources), last)
@@ -168,6 +175,14 @@ class _Backward:
             self._give(place, weights, self._add(place, whole, (last,), sum(weights.values())))
         self._accumulate(place, weights)
         return last
+
+    def _join(self, place: int, made: int) -> None:
+        """Note that a library launches call ``made`` with others, as it did call ``place`` of the forward pass."""
+        head = self.heads[place]
+        if head in self.begun:
+            self.calls[made] = replace(self.calls[made], is_joined=True)
+        elif self.heads[head + 1 : head + 2] == [head]:
+            self.begun.add(head)
 
     def _weights(self, place: int) -> dict[int, int]:
         """Parameters that the gradient of a call goes to -> their bytes."""
@@ -242,11 +257,15 @@ def _held(
 ) -> dict[int, int]:
     """Number of a weight -> which part makes its gradient.
 
-    That of its factor, else one whose result is as large, else the first for weights.
+    That of its factor, else one whose result is as large and that no other has yet, else the first for weights.
     """
     known = {number: i for i, one in enumerate(factors[: len(parts)]) for number in one.weights}
     own = [index for index, one in enumerate(parts) if one.of == "weight"] or [len(parts) - 1]
     sizes = {index: int(parts[index].operator.written_elements) * element_bytes for index in own}
-    return {
-        key: known.get(key, next((i for i in own if sizes[i] == size), own[0])) for key, size in weights.items()
-    }  # fmt: skip
+    held, free = dict[int, int](), list(own)
+    for key, size in weights.items():
+        as_large = [i for i in own if sizes[i] == size]
+        held[key] = known.get(key, next((i for i in as_large if i in free), as_large[0] if as_large else own[0]))
+        if held[key] in free:
+            free.remove(held[key])
+    return held

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -11,9 +11,10 @@ from cdmpp.network.eager.divided import RETURNS
 from cdmpp.network.eager.learning import Buffer, Factor, Learning, Part, together
 from cdmpp.network.eager.saved import AFTER, BEFORE, Autograd, Saved, overwritten_by
 from cdmpp.network.graph import Call, NetworkGraph
-from cdmpp.operators.aten import calls_of
+from cdmpp.operators.aten import Calls, calls_of
 from cdmpp.operators.aten_layout import matrix, tensors_in
 from cdmpp.operators.aten_operands import operands_of
+from cdmpp.operators.backward import Gradient
 from cdmpp.operators.operator import PRODUCTS, EagerOperator
 from cdmpp.operators.operator_task import operator_task, task_id
 from cdmpp.programs.regions import gradients_on, has_gradient, recomputed_in
@@ -44,8 +45,8 @@ class EagerGraph(NamedTuple):
     """Place of a call that ``EagerOperator.flat`` made -> its elements."""
     places: Mapping[str, tuple[int, int]] = MappingProxyType({})
     """Name of a node of the exported graph -> its first and its last call."""
-    returns: Mapping[int, EagerOperator] = MappingProxyType({})
-    """Place of a call -> the operator of its gradient, where it is not that of ``backward_of``."""
+    returns: Mapping[int, tuple[Gradient, ...]] = MappingProxyType({})
+    """Place of a call -> the calls of its gradient, where they are not those of ``backward_of``."""
     untold: tuple[str, ...] = ()
     """Operators that are trained, and whose gradients need temporaries that nobody knows."""
 
@@ -123,7 +124,7 @@ class _Made:
         self.grown = GrownTasks(network)
         self.elements: dict[int, float] = {}
         self.places: dict[str, tuple[int, int]] = {}
-        self.returns: dict[int, EagerOperator] = {}
+        self.returns: dict[int, tuple[Gradient, ...]] = {}
         self.stand_ins: StandIns = {}
         self.untold = dict[str, None]()
         self.bytes = {True: 0, False: 0}
@@ -172,24 +173,26 @@ class _Made:
         factors = tuple(self._factor(one) for one in operands_of(node))
         self.places[node.name] = len(self.calls), len(self.calls) + len(found.operators) - 1
         if RETURNS in node.meta:
-            self.returns[len(self.calls)] = node.meta[RETURNS]
-        for operator in found.operators:
-            if operator.elements:
-                self.elements[len(self.calls)] = operator.elements
-            if found.stands_for:
-                self.stand_ins[len(self.calls)] = found.stands_for
+            self.returns[len(self.calls)] = (Gradient(node.meta[RETURNS], "inputs"),)
+        whole = learning
+        for index, operator in enumerate(found.operators):
+            self._note(found, index)
+            is_first, is_last = index == 0, index == len(found.operators) - 1
+            if found.reads:
+                chain = ((), Learning()) if is_first else (before, learning)
+                before, reads, learning = self._read_by(found.reads[index], *chain, whole)
             written = int(operator.written_elements * operator.element_bytes)
-            if operator is found.operators[-1]:
+            if is_last:
                 inside = part is not None and part.bytes < sum(one.bytes for one in results)
                 written = extra_bytes if inside else sum(map(_bytes, tensors_in(node.meta["val"]))) + extra_bytes
             elif is_one:
                 written = 0
-            self.calls.append(Call(f"{node.name}#{len(self.calls)}", self.grown.task(operator), before, written, reads))
-            place = len(self.calls) - 1
-            is_product = operator.kind.family in PRODUCTS and operator is found.operators[0]
+            place, joined = len(self.calls), found.is_joined and not is_first
+            task = self.grown.task(operator)
+            self.calls.append(Call(f"{node.name}#{place}", task, before, written, reads, is_joined=joined))
+            is_product = operator.kind.family in PRODUCTS and is_first
             own = factors if is_product and (learning.sources or learning.weights) else ()
-            is_last = operator is found.operators[-1]
-            last, made = _last(saved.last, operator is found.operators[0], is_last), results if is_last else ()
+            last, made = _last(saved.last, is_first, is_last), results if is_last else ()
             backward = (saved.backward_bytes or 0) if is_last else 0
             self.learning.append(learning._replace(again=again, factors=own, made=made, kept=kept, last=last))
             self.learning[-1] = self.learning[-1]._replace(backward_bytes=backward)
@@ -199,6 +202,28 @@ class _Made:
             learning = Learning(frozenset(before)) if learning.sources or learning.weights else Learning()
         self.sources[node], self.learned[node] = before, learning
         self._overwrite(node)
+
+    def _note(self, found: Calls, index: int) -> None:
+        """Note of the next call, which is one of a node, what is said beside its operator."""
+        place, operator = len(self.calls), found.operators[index]
+        if found.gradients and (returned := found.gradients[index]) is not None:
+            self.returns[place] = returned
+        if operator.elements:
+            self.elements[place] = operator.elements
+        if found.stands_for:
+            self.stand_ins[place] = found.stands_for
+
+    def _read_by(
+        self, nodes: Sequence[Any], before: tuple[int, ...], learning: Learning, whole: Learning
+    ) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...], Learning]:
+        """Return the calls and residents that one operator of a node reads, and what its gradient goes to.
+
+        It reads ``nodes`` besides what comes ``before`` it, whose gradient goes to ``learning``.
+        """
+        found = tuple(dict.fromkeys((*before, *(place for one in nodes for place in self._sources(one)))))
+        reads = tuple(dict.fromkeys(self.resident[one] for one in nodes if one in self.resident))
+        learned = [self._learned(one) for one in nodes] if whole.sources or whole.weights else []
+        return found, reads, together([learning, *learned])
 
     def _sources(self, node: Any) -> tuple[int, ...]:
         """Places of the calls that what is now in the tensors of a node comes from."""

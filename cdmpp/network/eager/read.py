@@ -35,6 +35,11 @@ class EagerNetwork(ReadNetwork):
     exchanges: tuple[CallExchange, ...] = ()
     """Exchanges of ranks that divide its operators; of a training step."""
 
+    def stand_in_for(self, place: int) -> str:
+        """Return the operator that nobody measured and that a call, or the one whose gradient it makes, stands for."""
+        forward = self.graph.calls[place].forward
+        return self.stand_ins.get(place if forward is None else forward, "")
+
 
 def read_run(workload: Workload, kind: str = "gpu") -> EagerNetwork:
     """Read the calls of one run of mode ``inference`` or ``forward_backward``.

@@ -13,6 +13,7 @@ from cdmpp.network.eager.saved_form import Form, form_of, forms
 from cdmpp.network.eager.temporaries import backward_bytes
 from cdmpp.network.eager.without_values import key_of, on_cpu, told
 from cdmpp.operators.aten_layout import arguments_of, tensors_in
+from cdmpp.operators.aten_recurrent import GATES, recurrent_sizes
 from cdmpp.programs.refusal import first_line
 from cdmpp.programs.regions import gradients_on
 
@@ -94,7 +95,7 @@ class Autograd:
         self.new.clear()
         known = forms().get(key)
         if known is None:
-            function = (_on_gpus(node) if self.kind == "gpu" else None) or node.target
+            function = (_on_gpus(node) if self.kind == "gpu" else _on_cpus(node)) or node.target
             # before a node that writes in place changes where its arguments come from
             backward = backward_bytes(self.mode, function, args, kwargs) if gradients_on(node) else 0
             found, packed, last = self._run(node, function, args, kwargs)
@@ -197,6 +198,8 @@ def _on_gpus(node: Any) -> Callable[..., Any] | None:
     aten, name = torch.ops.aten, getattr(node.target, "_opname", "")
     if name == "dropout" and 0 < node.args[1] < 1 and node.args[2]:
         return lambda *args: aten.native_dropout(*args)[0]
+    if name in GATES:
+        return _recurrent(node, recurrent_sizes(node, name).reserve_bytes)
     if name == "rms_norm":
         return lambda *args, **kwargs: aten._fused_rms_norm(*_four(args, kwargs))[0]
     if name != "scaled_dot_product_attention":
@@ -205,6 +208,39 @@ def _on_gpus(node: Any) -> Callable[..., Any] | None:
     if given["query"].dim() != 4 or (given.get("enable_gqa") and given["query"].dtype == torch.float32):
         return None
     return _fused_attention
+
+
+def _on_cpus(node: Any) -> Callable[..., Any] | None:
+    """Return what keeps as much as oneDNN's LSTM, of padded sequences and without projections; else None."""
+    if getattr(node.target, "_opname", "") != "lstm" or getattr(node.target, "_overloadname", "") != "input":
+        return None
+    sizes = recurrent_sizes(node, "lstm")
+    return None if sizes.projected else _recurrent(node, sizes.workspace_bytes)
+
+
+def _recurrent(node: Any, reserve_bytes: int) -> Callable[..., Any]:
+    """Return what keeps inputs, results, weights, and a reserve of a library's own."""
+    import torch
+
+    class Recurrent(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, shapes: Any, *tensors: Any) -> Any:
+            results = tuple(tensors[0].new_empty(shape) for shape in shapes)
+            ctx.save_for_backward(*tensors, *results, tensors[0].new_empty(reserve_bytes, dtype=torch.uint8))
+            return results
+
+        @staticmethod
+        def backward(ctx: Any, *_: Any) -> Any:
+            given = ctx.saved_tensors[: len(ctx.needs_input_grad) - 1]
+            return None, *(torch.empty_like(one) for one in given)
+
+    shapes = [tuple(one.shape) for one in tensors_in(node.meta["val"])]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        tensors = [one for one in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        return Recurrent.apply(shapes, *(one for one in tensors if one.is_floating_point()))
+
+    return run
 
 
 def _four(args: Any, kwargs: Any) -> tuple[Any, ...]:

@@ -22,6 +22,7 @@ from cdmpp.network.workload import Workload
 from cdmpp.operators.update import STATES, update_of, workspace_elements
 from cdmpp.programs.compiled import EAGER, compiled_flag, compiled_modules, compiled_noted
 from cdmpp.programs.networks import export
+from cdmpp.programs.regions import flags_of
 from cdmpp.programs.training.joint import unwrapped
 from cdmpp.programs.training.loss import with_loss
 
@@ -89,7 +90,8 @@ def export_step(workload: Workload) -> ExportedStep:
         network, model = trained_model(workload, needs_values=False)
         module, arguments = with_loss(model, network.example, workload.loss, workload.target)
         exported = export(module, arguments, eager=True, trains=True)
-    warnings = (*network.warnings, *compiled_flag(compiled | compiled_modules(network.model), EAGER))
+    noted = compiled_flag(compiled | compiled_modules(network.model), EAGER)
+    warnings = (*network.warnings, *noted, *flags_of(exported))
     return ExportedStep(network, model, module, batch_of(arguments), exported, workload.optimizer or "none", warnings)
 
 

@@ -13,7 +13,7 @@ from cdmpp.errors import CdmppError, UsageError
 from cdmpp.network.compose import flag_warnings
 from cdmpp.network.eager.batches import SizedStep, TwoReadings, sized
 from cdmpp.network.eager.launch import host_warnings, started_s
-from cdmpp.network.eager.price import Price, priced_by, prices_of
+from cdmpp.network.eager.price import Price, as_stand_in, dispatched_s, priced_by, prices_of
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.eager.rebatched import BATCH
 from cdmpp.network.eager.runtime import EagerRuntime
@@ -154,7 +154,10 @@ class PredictedSource(StepSource):
 
     def _work(self, sized: SizedStep, split: _Split) -> RankWork:
         prices = [self._prices[operator] for operator in sized.operators]
-        starts = started_s([one.latency_s for one in prices], [one.dispatch_s for one in prices])
+        stand_in_for = self._at(self._low, split).stand_in_for
+        prices = [as_stand_in(one) if stand_in_for(place) else one for place, one in enumerate(prices)]
+        dispatch_s = [dispatched_s(one.call, price) for one, price in zip(sized.calls, prices, strict=True)]
+        starts = started_s([one.latency_s for one in prices], dispatch_s)
         ends = [start + price.latency_s for start, price in zip(starts, prices, strict=True)]
         ops = tuple(
             op_of(

@@ -39,12 +39,29 @@ SHAPES = {
     "matrix": (6, 8), "row": (8,), "column": (4,), "one": (1,), "filter": (6, 4, 3, 3), "depthwise": (4, 1, 3, 3),
     "across": (4, 6, 3, 3), "line": (6, 4, 3), "line across": (4, 6, 3), "box": (6, 4, 2, 2, 2),
     "box across": (4, 6, 2, 2, 2), "wide": (8, 16), "bias": (6,), "words": (10, 8),
+    **{f"gates{n} {name}": (8 * n, *more) for n in (1, 3) for name, more in
+       {"of x": (32,), "of state": (8,), "bias": (), "bias of state": ()}.items()},
 }  # fmt: skip
 
 
 def flat(x: torch.Tensor) -> torch.Tensor:
     """[16, 32] of [2, 4, 8, 8]."""
     return x.reshape(16, 32)
+
+
+def steps(x: torch.Tensor) -> torch.Tensor:
+    """[16, 1, 32] of [2, 4, 8, 8]."""
+    return flat(x).unsqueeze(1)
+
+
+def state(x: torch.Tensor) -> torch.Tensor:
+    """[1, 1, 8] of zeros."""
+    return x.new_zeros(1, 1, 8)
+
+
+def gates(m: Any, many: int) -> list[torch.Tensor]:
+    """Weights of a recurrent layer of 8 units."""
+    return [m.weight(f"gates{many} {name}") for name in ("of x", "of state", "bias", "bias of state")]
 
 
 def index(x: torch.Tensor, *, most: int = 4) -> torch.Tensor:
@@ -107,6 +124,9 @@ CASES: dict[str, Case] = {
     "attention, plain, causal by masked_fill": lambda m, x: (
         (x @ x.transpose(-1, -2)).masked_fill(m.seen, -9.0).softmax(-1) @ (x * 3)
     ),
+    # recurrent layers
+    "gru": lambda m, x: torch.gru(steps(x), state(x), gates(m, 3), True, 1, 0.0, True, False, False)[0],
+    "rnn_tanh": lambda m, x: torch.rnn_tanh(steps(x), state(x), gates(m, 1), True, 1, 0.0, True, False, False)[0],
     # norms
     "layer_norm": lambda m, x: functional.layer_norm(x, (8,), m.weight("row"), m.weight("row")),
     "layer_norm without weights": lambda m, x: functional.layer_norm(x, (8, 8)),

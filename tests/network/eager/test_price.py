@@ -135,7 +135,7 @@ def test_gradients_of_products_are_two_products_of_as_much_work():
         EagerOperator.parse("bmm", "8x64x32x16"),
         EagerOperator.parse("conv2d", "4x16x32x28x3"),
     ):
-        made = [one for one, _ in backward_of(operator) if one.kind.family == operator.kind.family]
+        made = [one for one, *_ in backward_of(operator) if one.kind.family == operator.kind.family]
         assert len(made) == 2 and {one.flops for one in made} == {operator.flops}
 
 

@@ -33,7 +33,7 @@ UNTRIED = {
     "native_batch_norm", "native_group_norm", "native_layer_norm", "nll_loss", "norm",
     # without a gradient
     "all", "any", "argmin", "bernoulli", "bincount", "copy", "fill", "full_like", "histc", "new_full", "new_ones",
-    "new_zeros", "normal", "rand", "randn", "randn_like", "scalar_tensor", "uniform", "zero",
+    "normal", "rand", "randn", "randn_like", "scalar_tensor", "uniform", "zero",
 }  # fmt: skip
 """Names that are answered and that no network for training has, or that train nothing."""
 
