@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,7 +47,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Fit or read a fit, and show the report."""
-    points = [] if options.predict is None else [_point(given) for given in options.predict.split(";")]
+    points = [] if options.predict is None else [_point(given) for given in _split(options.predict, ";")]
     check_output(options, options.plot, options.save, options.python)
     if options.save is not None and options.save.suffix.lower() != ".json":
         raise UsageError(f"--save {options.save}: the fit is JSON and read back by that, so its name ends in .json")
@@ -60,10 +61,10 @@ def run(options: argparse.Namespace) -> None:
     fitted = _fitted(options, points)
     suggested = suggest(fitted, options.suggest, points or None) if options.suggest else ()
     asked = fitted.listed(points)
-    report = fit_report(fitted, asked, suggested)
+    report = fit_report(fitted, asked, suggested, options.suggest or 0)
     show({"": report}, options)
     if options.plot is not None:
-        from cdmpp.report.fit import write_picture
+        from cdmpp.report.fit_charts import write_picture
 
         write_picture(fitted, asked, options.plot)
         say(f"wrote {options.plot}")
@@ -112,19 +113,33 @@ def _bar(is_shown: bool) -> Iterator[Callable[[float, str], None] | None]:
 
 
 def _names(given: str, option: str) -> list[str]:
-    names = [name.strip() for name in given.split(",")]
+    names = [_unquoted(name) for name in _split(given, ",")]
     if not all(names):
         raise UsageError(f"{option} {given!r}: expected names of columns with a comma between two")
     return names
 
 
+def _split(given: str, mark: str) -> list[str]:
+    """The parts between marks that are not within double quotes."""
+    return re.split(rf'{mark}(?=(?:[^"]*"[^"]*")*[^"]*$)', given)
+
+
+def _unquoted(word: str) -> str:
+    word = word.strip()
+    quoted = len(word) > 1 and word[0] == word[-1] == '"'
+    return word[1:-1].replace('""', '"').strip() if quoted else word
+
+
 def _point(given: str) -> dict[str, str]:
     """Read ``gpus=16,model=bert``."""
     found = dict[str, str]()
-    for part in given.split(","):
-        name, equals, value = (word.strip() for word in part.partition("="))
+    for part in _split(given, ","):
+        name, equals, value = (_unquoted(word) for word in part.partition("="))
         if not name or not equals or not value:
-            raise UsageError(f"--predict {shown(given)}: expected names with values, such as gpus=16,batch=64")
+            raise UsageError(
+                f"--predict {shown(given)}: expected names with values, such as gpus=16,batch=64; "
+                'a value with a comma in quotes, such as model="a,b"'
+            )
         if name in found:
             raise UsageError(f"--predict {shown(given)}: {name} is there twice")
         found[name] = value

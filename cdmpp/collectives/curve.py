@@ -64,8 +64,8 @@ class Curve:
     def fitted(self, tolerance: float) -> Curve:
         """Keep few knots: a line through measured ones is within ``tolerance`` of all, relative.
 
-        Which ones is found by Ramer, Douglas and Peucker's rule; then the knots' latencies are fitted to all points by
-        least squares of relative errors.
+        Which ones is found by Ramer, Douglas and Peucker's rule; then the latency of the first knot and the rises to
+        the others are fitted to all points by non-negative least squares of relative errors.
         """
         keep, open_pieces = {0, len(self.bytes) - 1}, [(0, len(self.bytes) - 1)]
         while open_pieces:
@@ -78,6 +78,8 @@ class Curve:
                 keep.add(worst)
                 open_pieces += [(first, worst), (worst, last)]
         few = self.kept(np.array(sorted(keep)))
+        from cdmpp.expression.constants import percentage_fit  # answers need none of it
+
         hats = np.stack([np.interp(self.bytes, few.bytes, unit) for unit in np.eye(len(few.bytes))], axis=1)
-        best, *_ = np.linalg.lstsq(hats / self.latency_s[:, None], np.ones(len(self.bytes)), rcond=None)
-        return replace(few, latency_s=np.maximum.accumulate(np.maximum(best, self.latency_s[0] / 2)))
+        rises = percentage_fit(hats @ np.tril(np.ones((len(few.bytes), len(few.bytes)))), self.latency_s)
+        return replace(few, latency_s=np.maximum(np.cumsum(rises), self.latency_s[0] / 2))

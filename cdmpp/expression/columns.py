@@ -23,6 +23,11 @@ class Role:
     """It counts devices or other members of a group, from 1 up, between which something may be exchanged."""
     spellings: tuple[str, ...] = ()
 
+    @property
+    def is_whole(self) -> bool:
+        """Return True for what is counted in whole numbers; GPUs of a node may be a mean."""
+        return (self.is_count and self.name != "gpus_per_node") or self.name == "chunks"
+
 
 _MEMBERS = (-1.0, 0.0, 1.0)
 ROLES: tuple[Role, ...] = (

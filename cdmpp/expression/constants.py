@@ -16,6 +16,20 @@ _MOST = 40
 """Exchanges of sets; each one that is left with an infeasible entry is single from the tenth on."""
 
 
+def percentage_fit(columns: Floats, measured: Floats) -> Floats:
+    """Fit the constants of a sum of terms: least squares of relative errors, none below 0.
+
+    Args:
+        columns: values of the terms, shape ``(rows, terms)``.
+        measured: what their sum is to be, above 0, shape ``(rows,)``.
+
+    Returns:
+        Constants, shape ``(terms,)``.
+    """
+    shares = columns / measured[:, None]
+    return nonnegative(shares.T @ shares, shares.sum(axis=0))
+
+
 def nonnegative(gram: Floats, moment: Floats) -> Floats:
     """Minimise ``x A x / 2 - b x`` over x >= 0.
 

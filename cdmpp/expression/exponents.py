@@ -68,7 +68,7 @@ def polish(design: Design, form: Form, rows: Rows, strength: float, steps: int =
     """
     vector, free = form.start, form.free
     if not len(free) or np.isinf(strength):
-        return _finished(design, form, rows, 0.0 if np.isinf(strength) else strength)
+        return refitted(design, form, rows, 0.0 if np.isinf(strength) else strength)
     low, high = _bounds(form)
     damping = 1e-3
     for _ in range(steps):
@@ -94,7 +94,7 @@ def polish(design: Design, form: Form, rows: Rows, strength: float, steps: int =
         vector = tried[best]
         if costs[best] > before * (1 - _CONVERGED):
             break
-    return _finished(design, form.at(vector), rows, strength)
+    return refitted(design, form.at(vector), rows, strength)
 
 
 def evolve(design: Design, form: Form, rows: Rows, strength: float, evaluations: int, seed: int) -> ExponentFit:
@@ -104,7 +104,7 @@ def evolve(design: Design, form: Form, rows: Rows, strength: float, evaluations:
     """
     free = form.free
     if not len(free):
-        return _finished(design, form, rows, strength)
+        return refitted(design, form, rows, strength)
     low, high = (bound[free] for bound in _bounds(form))
     size = 15 if len(low) < 4 else 10 if len(low) < 8 else 6
     rounds = max(1, evaluations // (size * len(low)) - 1)
@@ -130,7 +130,8 @@ def squared_errors(design: Design, fit: ExponentFit, rows: Rows) -> Floats:
     return design.relative(columns, fit.constants[None], rows)[0] - 1.0
 
 
-def _finished(design: Design, form: Form, rows: Rows, strength: float) -> ExponentFit:
+def refitted(design: Design, form: Form, rows: Rows, strength: float) -> ExponentFit:
+    """Fit the constants of a form to some rows; its exponents stay."""
     columns = form.columns(design, form.start[None])
     constants = design.constants(columns, rows)
     errors = design.relative(columns, constants, rows)[0] - 1.0

@@ -75,3 +75,9 @@ def factors_of(columns: Sequence[str]) -> tuple[Factor, ...]:
         if derived.roles and kind not in by_role and all(role in by_role for role in derived.roles):
             found.append(Factor(kind, replace(derived.role), kind, tuple(by_role[role] for role in derived.roles)))
     return tuple(found)
+
+
+def with_nodes(columns: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Return the columns, and the GPUs of a node as one more where they follow from GPUs and nodes."""
+    per_node = (one for one in factors_of(tuple(columns)) if one.kind == "gpus_per_node")
+    return {**columns, **{one.text: one.values(columns) for one in per_node}}

@@ -13,7 +13,7 @@ from cdmpp.expression.blend import Blend
 from cdmpp.expression.design import Design
 from cdmpp.expression.exponents import ExponentFit, evolve
 from cdmpp.expression.fitted_expression import FittedExpression
-from cdmpp.expression.folds import Fold, extrapolating_folds, random_folds
+from cdmpp.expression.folds import Fold, extrapolating_folds, random_folds, widening_folds
 from cdmpp.expression.form_search import search
 from cdmpp.expression.held_out import HeldOut, Refittable, held_out, plain_error
 from cdmpp.expression.judge import Judge, ScoredForm
@@ -98,13 +98,12 @@ def fit_runs(
     if isinstance(source, Searched):
         ensemble += tuple(expression_of(design, one) for one in others)
     within, beyond = held_out(design, source, random), held_out(design, source, folds)
-    spread = Spread.calibrated(
-        [(one.residuals, one.sigma) for one in within], [(one.residuals, one.sigma, one.beyond) for one in beyond]
-    )
+    wider = held_out(design, source, widening_folds(design))
+    spread = Spread.calibrated([one.misses for one in within], [one.misses for one in wider])
     fitted = FittedExpression(
         expression, table, ensemble, exponents, spread,
         float(np.abs(expression.times_s(table.factors, table.codes) / table.times_s - 1).mean()),
-        _mean(beyond or within), _mean(within),
+        _mean(beyond) if beyond else None, _mean(within),
         float(np.concatenate([one.constant_errors(design) for one in within]).mean()),
         found.strength, table.warnings,
     )  # fmt: skip
@@ -159,7 +158,7 @@ def _doubts(fitted: FittedExpression) -> tuple[str, ...]:
     doubts = []
     if fitted.error_random >= 0.95 * fitted.error_constant:
         doubts.append(
-            "the factors do not explain the times: on held-out runs the expression is off by "
+            "the factors do not explain the times: on runs that were held out at random the expression is off by "
             f"{100 * fitted.error_random:.0f} %, and a constant time by {100 * fitted.error_constant:.0f} %"
         )
     elif fitted.error_inside > _OFF and fitted.error_random < 0.5 * fitted.error_inside:

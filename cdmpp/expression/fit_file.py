@@ -16,7 +16,8 @@ from cdmpp.platform.content import parse_json
 from cdmpp.platform.files import write_json
 
 _KIND = "cdmpp fit"
-_ERRORS = ("error_inside", "error_held_out", "error_random", "error_constant", "strength")
+_ERRORS = ("error_inside", "error_random", "error_constant", "strength")
+_ABSENT = "error_held_out"
 
 
 def write_fit(fitted: FittedExpression, path: str | Path) -> None:
@@ -31,10 +32,11 @@ def write_fit(fitted: FittedExpression, path: str | Path) -> None:
             "factors": [table.factors[name].tolist() for name in fitted.expression.columns],
             "group_names": list(table.group_names),
             "labels": list(table.labels),
+            "fixed": dict(table.fixed),
         },
         "exponents": [vars(one) for one in fitted.exponents],
         "spread": vars(fitted.spread),
-        "scores": {name: _finite(getattr(fitted, name)) for name in _ERRORS},
+        "scores": {name: _finite(getattr(fitted, name)) for name in _ERRORS} | {_ABSENT: fitted.error_held_out},
         "warnings": list(fitted.warnings),
     })  # fmt: skip
 
@@ -63,13 +65,18 @@ def _fit(value: Any) -> FittedExpression:
     if len(labels) != len(checked) or set(labels) != set(expression.groups):
         raise ValueError("the groups of its runs are not those of its expression")
     table = RunTable(
-        checked.factors, checked.times_s, tuple(runs["group_names"]), labels, expression.time_name, checked.warnings
-    )
+        checked.factors, checked.times_s, tuple(runs["group_names"]), labels, expression.time_name, checked.warnings,
+        {str(name): float(fixed) for name, fixed in runs.get("fixed", {}).items()},
+    )  # fmt: skip
     ensemble = tuple(Expression.from_json(one) for one in value["ensemble"])
     same = (expression.columns, expression.groups)
     if not ensemble or any((one.columns, one.groups) != same for one in ensemble):
         raise ValueError("its expressions have columns or groups that differ")
-    scores = {name: np.inf if value["scores"][name] is None else float(value["scores"][name]) for name in _ERRORS}
+    scores: dict[str, Any] = {
+        name: np.inf if value["scores"][name] is None else float(value["scores"][name]) for name in _ERRORS
+    }
+    absent = value["scores"][_ABSENT]
+    scores |= {_ABSENT: None if absent is None else float(absent)}
     return FittedExpression(
         expression, table, ensemble, tuple(ExponentInterval(**one) for one in value["exponents"]),
         Spread(**value["spread"]), **scores, warnings=tuple(value["warnings"]),

@@ -12,10 +12,11 @@ import numpy.typing as npt
 
 from cdmpp.expression.columns import role_of
 from cdmpp.expression.expression import TINY_S, Expression
+from cdmpp.expression.group_label import values_of
 from cdmpp.expression.kriging import Kriging
 from cdmpp.expression.points import Points, read_points
 from cdmpp.expression.run_table import RunTable
-from cdmpp.expression.spread import Spread, beyond_range
+from cdmpp.expression.spread import Spread, outside, ranges_of
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.intp]
@@ -60,8 +61,9 @@ class FittedExpression:
     spread: Spread
     error_inside: float
     """Mean absolute relative error on the runs that were fitted."""
-    error_held_out: float
-    """Mean absolute relative error on runs that were held out as users extrapolate; of the fit if none could be."""
+    error_held_out: float | None
+    """Mean absolute relative error on runs that were held out as users extrapolate; None where no column has the values
+    for that."""
     error_random: float
     """The same on runs that were held out at random."""
     error_constant: float
@@ -104,11 +106,12 @@ class FittedExpression:
     def predict_points(self, asked: Points) -> RunPrediction:
         """Predict the times of points that were read."""
         times_s = self.times_s(asked)
-        far, outside = beyond_range(self.ranges, asked.columns)
+        ranges = ranges_of(self.table.factors)
+        far = self.spread.beyond(ranges, asked.columns)
         left = self.kriging.at(asked.columns, asked.codes)[1]
         sigma = self.spread.sigma(left, np.sqrt((self.disagreements(asked) ** 2).mean(axis=0)), far)
         low_s, high_s = self.spread.bounds(times_s, sigma)
-        return RunPrediction(times_s, low_s, high_s, tuple(outside))
+        return RunPrediction(times_s, low_s, high_s, outside(ranges, asked.columns))
 
     def times_s(self, points: Points) -> Floats:
         """Return the predicted seconds of points."""
@@ -135,8 +138,7 @@ class FittedExpression:
 
     def named(self, points: Points, place: int) -> dict[str, Any]:
         """Return one point with the names of its columns and groups."""
-        labels = self.expression.groups[points.codes[place]].split("/")
-        groups = dict(zip(self.table.group_names, labels, strict=False))
+        groups = values_of(self.expression.groups[points.codes[place]], self.table.group_names)
         values = {name: float(column[place]) for name, column in points.columns.items()}
         return {name: int(value) if value.is_integer() else value for name, value in values.items()} | groups
 

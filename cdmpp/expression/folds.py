@@ -12,6 +12,8 @@ from cdmpp.expression.design import Design
 Rows = npt.NDArray[np.intp]
 _LEAST_TRAINED, _MOST_HELD, _LEAST_HELD = 0.3, 0.5, 3
 """Share of all rows that must be left to fit, share that is held out at most, and rows that are at least."""
+_MOST_BOUNDS = 2
+"""Bounds of a column above which values are held out."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,22 @@ def extrapolating_folds(design: Design, most: int = 6) -> tuple[Fold, ...]:
         bound = bounds[1:][np.argmin(np.where(allowed, np.abs(shares - 1 / 3), np.inf))]
         folds.append(_fold(factor.name, values > bound))
     return tuple(folds[:most])
+
+
+def widening_folds(design: Design) -> tuple[Fold, ...]:
+    """Hold out the largest value of each column that has three or more, the two largest, and so on.
+
+    At least two values and a fair share of the rows are left to fit.
+    """
+    folds = list[Fold]()
+    for factor in design.factors:
+        values = factor.values(design.table.factors)
+        bounds = np.unique(values)[1:-1][-_MOST_BOUNDS:].tolist() if factor.kind == "column" else []
+        for bound in bounds:
+            held = values > bound
+            if held.sum() >= _LEAST_HELD and 1 - held.mean() >= _LEAST_TRAINED:
+                folds.append(_fold(factor.name, held))
+    return tuple(folds)
 
 
 def random_folds(design: Design, count: int, seed: int) -> tuple[Fold, ...]:

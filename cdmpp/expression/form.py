@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -26,11 +27,15 @@ class Atom:
     """Factors whose exponents stay as they are."""
 
 
+Term = tuple[Atom, ...]
+"""One atom, or two that overlap."""
+
+
 @dataclass(frozen=True)
 class Form:
     """A form is a list of terms; a pair of atoms counts as the larger of the two."""
 
-    terms: tuple[tuple[Atom, ...], ...]
+    terms: tuple[Term, ...]
     """The terms, each of one atom or of two that overlap."""
     log_ratios: tuple[float, ...] = ()
     """Logarithm of the constant of the second atom over that of the first, for each term of two."""
@@ -67,6 +72,16 @@ class Form:
                 place += len(atom.powers)
             terms.append(tuple(atoms))
         return Form(tuple(terms), tuple(float(one) for one in vector[self.powers :]))
+
+    def ratio_of(self, place: int) -> float:
+        """Return the logarithm of the ratio of a term of two atoms."""
+        return self.log_ratios[sum(len(term) > 1 for term in self.terms[:place])]
+
+    def without(self, places: Collection[int] | npt.NDArray[np.intp]) -> Form:
+        """Return the form without the terms at some places."""
+        kept = [place for place in range(len(self.terms)) if place not in places]
+        ratios = tuple(self.ratio_of(place) for place in kept if len(self.terms[place]) > 1)
+        return Form(tuple(self.terms[place] for place in kept), ratios)
 
     def columns(self, design: Design, vectors: Floats) -> Floats:
         """Values of the terms over the measured times.

@@ -84,7 +84,7 @@ def _revised(judge: Judge, candidates: Candidates, form: Form, most_terms: int) 
     """Forms that differ in one step: a term or factor less, a plausible exponent, one term for others, overlaps."""
     found = list[Form]()
     for place, term in enumerate(form.terms):
-        rest = _without(form, place)
+        rest = form.without((place,))
         if rest.terms:
             found.append(rest)
         if len(term) == 1:
@@ -93,7 +93,7 @@ def _revised(judge: Judge, candidates: Candidates, form: Form, most_terms: int) 
         for start in dict.fromkeys((rest, snapped(judge.design, rest))):
             found += _extended(judge, candidates, start, 2)
     for first, second in itertools.combinations(range(len(form.terms)), 2):
-        found += _extended(judge, candidates, _without(_without(form, second), first), 1)
+        found += _extended(judge, candidates, form.without((first, second)), 1)
     if len(form.terms) > 3:
         for term in form.terms:
             if len(term) == 1:
@@ -102,13 +102,6 @@ def _revised(judge: Judge, candidates: Candidates, form: Form, most_terms: int) 
     if len(form.terms) < most_terms:
         found += _extended(judge, candidates, form, 2)
     return [*found, *_overlapping(judge, form)]
-
-
-def _without(form: Form, place: int) -> Form:
-    """The form without a term."""
-    ratio = sum(len(term) > 1 for term in form.terms[:place])
-    ratios = form.log_ratios[:ratio] + form.log_ratios[ratio + (len(form.terms[place]) > 1) :]
-    return Form(form.terms[:place] + form.terms[place + 1 :], ratios)
 
 
 def _fixed(form: Form) -> Form:
@@ -166,6 +159,6 @@ def _overlapping(judge: Judge, form: Form) -> Iterator[Form]:
     for i, first in enumerate(large):
         for second in large[i + 1 :]:
             sizes = constants[0][:, [first, second]].mean(axis=0)
-            rest = _without(_without(form, max(first, second)), min(first, second))
+            rest = form.without((first, second))
             both = (form.terms[first][0], form.terms[second][0])
             yield Form((*rest.terms, both), (*rest.log_ratios, float(np.log(sizes[1] / sizes[0]))))

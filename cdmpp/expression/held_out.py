@@ -13,7 +13,7 @@ from cdmpp.expression.design import Design
 from cdmpp.expression.expression import TINY_S, Expression
 from cdmpp.expression.folds import Fold
 from cdmpp.expression.kriging import Kriging
-from cdmpp.expression.spread import beyond_range
+from cdmpp.expression.spread import Misses, ranges_of, steps_beyond
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
@@ -50,8 +50,13 @@ class HeldOut:
         kriging = Kriging.of_fit(expression, known, table.codes[fold.trained], table.times_s[fold.trained])
         plain = _plain(design, expression, fold)
         residuals, sigma = kriging.at(columns, codes)
-        ranges = {name: (float(one.min()), float(one.max())) for name, one in known.items()}
-        return cls(fold, plain, plain - residuals, sigma, beyond_range(ranges, columns)[0])
+        beyond = np.sqrt(sum(far**2 for far in steps_beyond(ranges_of(known), columns).values()))
+        return cls(fold, plain, plain - residuals, sigma, beyond)
+
+    @property
+    def misses(self) -> Misses:
+        """Return what a spread is fitted to."""
+        return Misses(self.fold.factor, self.residuals, self.sigma, self.beyond)
 
     @property
     def error(self) -> float:

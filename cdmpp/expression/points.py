@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cdmpp.errors import UsageError, some
-from cdmpp.expression.run_table import LARGEST, SMALLEST, RunTable, label_of, number_of
+from cdmpp.expression.cells import LARGEST, SMALLEST, number_of
+from cdmpp.expression.group_label import label_of
+from cdmpp.expression.run_table import RunTable
 from cdmpp.platform.limits import shown
 
 Floats = npt.NDArray[np.float64]
@@ -36,10 +38,11 @@ def read_points(table: RunTable, given: Mapping[str, Any] | Sequence[Mapping[str
     Args:
         table: the runs.
         given: values of all columns, and of the group columns where there are groups: lists by column, or one mapping
-            for each point.
+            for each point. A column that never varies in the runs may be there, too, with that value.
 
     Raises:
-        UsageError: a column that is missing, unknown or not positive, or a group that no run belongs to.
+        UsageError: a column that is missing, unknown or not positive, or a group that no run belongs to; another value
+            of a column that never varies; counts that are not whole or contradict each other.
     """
     needed = [*table.factors, *table.group_names]
     known = f"give {some(needed, ', ')}"
@@ -52,11 +55,20 @@ def read_points(table: RunTable, given: Mapping[str, Any] | Sequence[Mapping[str
     for names in sets:
         if missing := [name for name in needed if name not in names]:
             raise UsageError(f"the point has no {missing[0]}: {known}")
-    if unknown := [name for name in lists if name not in needed]:
+    if unknown := [name for name in lists if name not in needed and name not in table.fixed]:
         raise UsageError(f"the point has {shown(unknown[0])}, which the fit does not have: {known}")
     if len({len(values) for values in lists.values()}) > 1:
         raise UsageError("the columns of the points have different lengths: give each column a value for each point")
+    for name, value in table.fixed.items():
+        asked = _positive(name, [one for one in lists.get(name, []) if one is not None])
+        if (others := asked[asked != value]).size:
+            raise UsageError(
+                f"{name} of the point is {others[0]:g}, and {value:g} in all runs: nothing is known of other values, "
+                "make runs with them"
+            )
     columns = {name: _positive(name, lists.get(name, [])) for name in table.factors}
+    if broken := table.rules.broken_by(columns):
+        raise UsageError(f"the point cannot be: {broken[1]}")
     count = len(next(iter(columns.values())))
     keys = [lists[name] for name in table.group_names] if count else []
     labels = [label_of(key) for key in zip(*keys, strict=True)] if keys else [""] * count

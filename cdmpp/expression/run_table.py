@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,16 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from cdmpp.errors import DataError, UsageError, some
+from cdmpp.expression.cells import has_numbers, numbers_of
 from cdmpp.expression.columns import LAYERED, is_rate, is_time, name_in_seconds, role_of, seconds_of
-from cdmpp.expression.factor import factors_of
+from cdmpp.expression.group_label import label_of
+from cdmpp.expression.job_rules import JobRules
 from cdmpp.platform.limits import shown
 
 Floats = npt.NDArray[np.float64]
 _WILD = 2.0
 """Runs of the same configuration whose times differ by more than this factor contradict each other."""
 _MOST_ROWS = 20_000
-SMALLEST, LARGEST = 1e-30, 1e30
-"""Times and factors outside of this are a slip; products of their powers would leave the range of numbers."""
 _ALL = ""
 """Label of the only group of a table without groups."""
 
@@ -47,6 +46,8 @@ class RunTable:
     """Name of the column of times, in seconds."""
     warnings: tuple[str, ...] = ()
     """Sentences about the data that a reader should know."""
+    fixed: Mapping[str, float] = field(default_factory=dict)
+    """Recognised columns that never vary and so are no factors, with their value: nothing is known of another one."""
     codes: npt.NDArray[np.intp] = field(init=False, repr=False, compare=False)
     """Place of the group of each run in ``groups``, whole numbers of shape ``(rows,)``."""
 
@@ -81,7 +82,13 @@ class RunTable:
         """Return the table of some rows, by a mask or by places. A factor need not vary in it."""
         factors = {name: values[kept] for name, values in self.factors.items()}
         labels = tuple(np.asarray(self.labels)[kept].tolist())
-        return RunTable(factors, self.times_s[kept], self.group_names, labels, self.time_name, self.warnings)
+        times_s = self.times_s[kept]
+        return RunTable(factors, times_s, self.group_names, labels, self.time_name, self.warnings, self.fixed)
+
+    @cached_property
+    def rules(self) -> JobRules:
+        """Return what the counts of all runs keep."""
+        return JobRules.of(self.factors)
 
     @classmethod
     def of(
@@ -119,9 +126,9 @@ class RunTable:
         if odd := [name for name in named if len(columns[name]) != len(columns[time])]:
             counts = f"{len(columns[odd[0]])} values and {time} {len(columns[time])}"
             raise DataError(f"column {odd[0]} has {counts}: give each column a value for each run")
-        warnings = list[str]()
+        warnings, fixed = list[str](), dict[str, float]()
         if factors is None:
-            factors, left_out = _recognised(columns, time, groups, lines)
+            factors, fixed, left_out = _recognised(columns, time, groups, lines)
             warnings += left_out
         if not factors:
             raise UsageError("no factor is named and no column is recognised: name them, such as factors=gpus,batch")
@@ -129,14 +136,18 @@ class RunTable:
         if unit_s is None:
             unit_s, time_name, unsaid = _unit(time, [*factors, *groups])
             warnings += unsaid
-        times_s = _numbers(time, columns[time], lines) * unit_s
-        found = {name: _numbers(name, columns[name], lines) for name in factors}
+        times_s = numbers_of(time, columns[time], lines) * unit_s
+        found = {name: numbers_of(name, columns[name], lines) for name in factors}
         if len(times_s) > _MOST_ROWS:
             raise DataError(f"the table has {len(times_s)} rows: at most {_MOST_ROWS} are fitted, take a sample")
-        labels = tuple(label_of(row) for row in zip(*(columns[name] for name in groups), strict=True))
+        if len(times_s) > 1 and len(np.unique(times_s)) < 2:
+            raise DataError(
+                f"time {time} is {times_s[0]:.6g} s in all rows: no factor changes it, nothing can be fitted"
+            )
+        labels = _labels(columns, groups, lines)
         for name in factors:
             if len(np.unique(found[name])) < 2:
-                if len(times_s) and _is_known(name, factors):
+                if len(times_s) and _is_known(name):
                     warnings.append(
                         f"{name} is {found[name][0]:g} in all rows: how times depend on it is taken from what is known "
                         "of layers and stages, not from these runs"
@@ -144,7 +155,7 @@ class RunTable:
                     continue
                 value = f"is {found[name][0]:g} in all rows" if len(times_s) else "has no rows"
                 raise UsageError(f"factor {name} {value}: it says nothing of the time, leave it out or vary it")
-        table = cls(found, times_s, tuple(groups), labels, time_name, ())
+        table = cls(found, times_s, tuple(groups), labels, time_name, (), fixed)
         return replace(table, warnings=(*warnings, *_contradictions(table)))
 
     @classmethod
@@ -192,12 +203,6 @@ class RunTable:
             raise type(error)(f"{path}: {error}") from error
 
 
-def label_of(values: Sequence[Any]) -> str:
-    """Return the name of the group of these values: ``bert/8`` for bert and 8, 8.0 or the text 8."""
-    texts = [f"{one:g}" if isinstance(one, int | float | np.number) else str(one).strip() for one in values]
-    return "/".join(text.replace("/", "|") for text in texts)
-
-
 def _unit(time: str, others: Sequence[str]) -> tuple[float, str, list[str]]:
     """Seconds of 1 in a column of times, its name in seconds, and what is said where its name has no unit."""
     if is_rate(time):
@@ -210,79 +215,50 @@ def _unit(time: str, others: Sequence[str]) -> tuple[float, str, list[str]]:
     return unit_s, name, []
 
 
-def number_of(value: Any) -> float:
-    """Return a number that is given as one or as text; ``ValueError`` for what is none, ``1_6`` among it."""
-    if isinstance(value, str) and "_" in value:
-        raise ValueError(value)
-    return float(value)
+def _labels(columns: Mapping[str, Any], groups: Sequence[str], lines: Sequence[int] | None) -> tuple[str, ...]:
+    """The label of the group of each row; ``DataError`` names the first that has a value missing."""
+    labels = list[str]()
+    for row, values in enumerate(zip(*(columns[name] for name in groups), strict=True)):
+        for name, value in zip(groups, values, strict=True):
+            if value is None or value != value or not str(value).strip():
+                where = f"row {row + 1}" if lines is None else f"line {lines[row]}"
+                raise DataError(f"group {name}, {where} has no value: leave out rows without a value")
+        labels.append(label_of(values))
+    return tuple(labels)
 
 
 def _recognised(
     columns: Mapping[str, Any], time: str, groups: Sequence[str], lines: Sequence[int] | None
-) -> tuple[list[str], list[str]]:
-    """Columns that are recognised and vary, and what is said of the others; all numeric ones where none is.
+) -> tuple[list[str], dict[str, float], list[str]]:
+    """Columns that are recognised and vary, those that do not, and what is said; all numeric ones where none is known.
 
     ``DataError`` names a hole in such a column: it is not left out for that.
     """
     others = [name for name in columns if name != time and name not in groups]
     found = [name for name in others if role_of(name).name] or [name for name in others if not is_time(name)]
-    kept, said = list[str](), list[str]()
+    kept, fixed, said = list[str](), dict[str, float](), list[str]()
     for name in found:
-        if not _has_numbers(columns[name], zeros=not role_of(name).name):
+        if not has_numbers(columns[name], zeros=not role_of(name).name):
             continue
         try:
-            values = np.unique(_numbers(name, columns[name], lines))
+            values = np.unique(numbers_of(name, columns[name], lines))
         except DataError as error:
             raise DataError(f"{error}; or name the factors without {name}") from error
-        if len(values) > 1 or _is_known(name, found):
+        if len(values) > 1 or _is_known(name):
             kept.append(name)
-    if left := [name for name in others if name not in kept]:
+        elif len(values):
+            fixed[name] = float(values[0])
+    if fixed:
+        values_ = ", ".join(f"{name} is {value:g}" for name, value in fixed.items())
+        said.append(f"left out because they never vary: {values_}; runs with other values cannot be predicted")
+    if left := [name for name in others if name not in kept and name not in fixed]:
         said.append(f"columns that were not taken as factors: {some(left, ', ')}")
-    return kept, said
+    return kept, fixed, said
 
 
-def _has_numbers(values: Any, *, zeros: bool) -> bool:
-    """Tell if a column is one of positive numbers, but for holes. ``zeros``: numbers that are not positive tell not."""
-    has_number = False
-    for value in values:
-        try:
-            number = number_of(value)
-        except (TypeError, ValueError):
-            continue
-        if zeros and math.isfinite(number) and number <= 0:
-            return False
-        has_number = has_number or (math.isfinite(number) and number > 0)
-    return has_number
-
-
-def _is_known(name: str, factors: Sequence[str]) -> bool:
-    """Tell if the effect of a column that never varies is known: a size of layers, or part of a derived factor."""
-    return role_of(name).name in (*LAYERED, "pp") or any(
-        name in one.columns for one in factors_of(factors) if one.kind != "column"
-    )
-
-
-def _numbers(name: str, values: Any, lines: Sequence[int] | None) -> Floats:
-    """The values as positive numbers; ``DataError`` names the first row, or its line, that has none."""
-    found = np.empty(len(values))
-    for row, value in enumerate(values):
-        where = f"column {name}, row {row + 1}" if lines is None else f"column {name}, line {lines[row]}"
-        try:
-            found[row] = number_of(value)
-        except (TypeError, ValueError):
-            if not str(value).strip():
-                raise DataError(f"{where} has no value: leave out rows without a value") from None
-            raise DataError(f"{where}: {shown(value)} is no number; a column of texts can be a group") from None
-        if not math.isfinite(found[row]):
-            raise DataError(f"{where}: {shown(value)}: leave out rows without a value")
-        if found[row] <= 0:
-            raise DataError(
-                f"{where}: {found[row]:g} is not above 0; "
-                "times and factors are positive, and a column of flags can be a group"
-            )
-        if not SMALLEST <= found[row] <= LARGEST:
-            raise DataError(f"{where}: {shown(value)} is out of range: expected {SMALLEST:g} to {LARGEST:g}")
-    return found
+def _is_known(name: str) -> bool:
+    """Tell if the effect of a column that never varies is known: a size of layers, or the stages of a pipeline."""
+    return role_of(name).name in (*LAYERED, "pp")
 
 
 def _contradictions(table: RunTable) -> list[str]:

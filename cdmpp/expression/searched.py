@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cdmpp.expression.design import Design
+from cdmpp.expression.distinct import distinct
 from cdmpp.expression.exponents import ExponentFit, polish
 from cdmpp.expression.expression import Expression
 from cdmpp.expression.fitted_expression import ExponentInterval
@@ -33,7 +34,12 @@ class Searched:
 
     def refit(self, rows: Rows) -> Expression:
         """Fit exponents and constants to some rows of the table."""
-        return expression_of(self.design, polish(self.design, self.fit.form, rows, self.strength, _STEPS))
+        return expression_of(self.design, self.fitted(rows))
+
+    def fitted(self, rows: Rows) -> ExponentFit:
+        """Fit exponents and constants to some rows of the table; terms that become the same are one."""
+        found = polish(self.design, self.fit.form, rows, self.strength, _STEPS)
+        return distinct(self.design, found, rows, self.strength)
 
 
 def resampled(
@@ -42,16 +48,29 @@ def resampled(
     """Fit to runs of a table that are drawn again from each group, ``count`` times.
 
     Returns:
-        The intervals of exponents, none where all of them are known, and the expressions.
+        The intervals of the exponents of ``source.refit`` of all rows, those of known terms without a width, and the
+        expressions.
     """
     rng = np.random.default_rng(seed)
     places = [np.flatnonzero(table.codes == group) for group in range(len(table.groups))]
     drawn = [np.sort(np.concatenate([rng.choice(own, len(own)) for own in places])) for _ in range(count)]
     if not isinstance(source, Searched):
-        return (), tuple(source.refit(rows) for rows in drawn)
+        return _known(source.refit(np.arange(len(table)))), tuple(source.refit(rows) for rows in drawn)
     design = source.design
-    fits = [polish(design, source.fit.form, rows, source.strength, _RESAMPLED_STEPS) for rows in drawn]
-    return _intervals(design, source.fit, fits), tuple(expression_of(design, one) for one in fits)
+    whole = source.fitted(design.every)
+    fits = [polish(design, whole.form, rows, source.strength, _RESAMPLED_STEPS) for rows in drawn]
+    return _intervals(design, whole, fits), tuple(expression_of(design, one) for one in fits)
+
+
+def _known(expression: Expression) -> tuple[ExponentInterval, ...]:
+    """Exponents of terms that are known, which no run changes."""
+    return tuple(
+        ExponentInterval(place, name, power, power, power)
+        for place, term in enumerate(expression.terms)
+        for product in (term.product, term.rival)
+        if product is not None
+        for name, power in product.powers.items()
+    )
 
 
 def expression_of(design: Design, fit: ExponentFit) -> Expression:

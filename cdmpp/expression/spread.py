@@ -8,14 +8,34 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cdmpp.expression.factor import with_nodes
+
 Floats = npt.NDArray[np.float64]
+Ranges = Mapping[str, tuple[float, float]]
 LEVEL = 0.8
 """Part of the runs that an interval is to cover."""
 SIGMAS = 1.2815515655446004
 """Standard deviations of a normal distribution to each side that cover it."""
-
 _NEAR = (0.5, 3.0)
 """Bounds of ``near``."""
+_UNTOLD = 0.2
+"""What a factor of two adds where no runs could be held out."""
+_LEAST_STEP = 0.25
+"""A run that is beyond the range by less, in factors of two, counts as this far."""
+
+
+@dataclass(frozen=True)
+class Misses:
+    """How far runs that were held out lie from their predictions."""
+
+    column: str
+    """Column whose largest values were held out; empty for runs that were drawn at random."""
+    residuals: Floats
+    """Logarithms of measured over predicted time, shape ``(held,)``."""
+    left: Floats
+    """Standard deviations that near runs leave, shape ``(held,)``."""
+    beyond: Floats
+    """Factors of two that the runs are beyond the range of the others, shape ``(held,)``."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +44,10 @@ class Spread:
 
     noise: float
     """Within the measured range."""
-    by_doubling: float
-    """Added for each factor of two beyond the range, over all factors."""
-    scale: float = 1.0
-    """Factor of what the ensemble disagrees by."""
+    by_doubling: Mapping[str, float]
+    """Column -> what each factor of two beyond its range adds."""
+    other: float = _UNTOLD
+    """The same of a column whose largest values could not be held out."""
     near: float = 1.0
     """Factor of the standard deviation that the runs near a point leave."""
 
@@ -37,46 +57,60 @@ class Spread:
         Args:
             left: standard deviation that the runs near the points leave, shape ``(points,)``.
             disagreement: standard deviation of the logarithms of the ensemble, shape ``(points,)``.
-            beyond: how far the points are outside of the range, in factors of two, shape ``(points,)``.
+            beyond: as ``beyond`` returns it. It was measured with all that fits disagree by, so the larger counts.
         """
-        return np.sqrt((self.near * left) ** 2 + (self.scale * disagreement) ** 2 + (self.by_doubling * beyond) ** 2)
+        return np.sqrt((self.near * left) ** 2 + np.maximum(disagreement, beyond) ** 2)
+
+    def beyond(self, ranges: Ranges, columns: Mapping[str, Floats]) -> Floats:
+        """Return what being outside of ranges adds to the standard deviation at points, shape ``(points,)``."""
+        steps = steps_beyond(ranges, columns)
+        return np.sqrt(sum((self.by_doubling.get(name, self.other) * far) ** 2 for name, far in steps.items()))
 
     def bounds(self, times_s: Floats, sigma: Floats) -> tuple[Floats, Floats]:
         """Return the lower and the upper bound, which cover ``LEVEL`` of the runs."""
         return times_s * np.exp(-SIGMAS * sigma), times_s * np.exp(SIGMAS * sigma)
 
     @classmethod
-    def calibrated(
-        cls, inside: Sequence[tuple[Floats, Floats]], beyond: Sequence[tuple[Floats, Floats, Floats]]
-    ) -> Spread:
-        """Fit the spread to rows that were held out.
+    def calibrated(cls, within: Sequence[Misses], beyond: Sequence[Misses]) -> Spread:
+        """Fit the spread to runs that were held out.
+
+        Of a column that could not be held out the widening is the largest of the others.
 
         Args:
-            inside: of each random fold: logarithmic residuals of its rows, and the standard deviations that near runs
-                leave; each of shape ``(held,)``.
-            beyond: of each fold that extrapolates: the same two, and how far its rows are beyond the range.
+            within: at random.
+            beyond: with the largest values of a column, several times for each column where its values allow that.
         """
-        residuals, left = (np.concatenate(one) for one in zip(*inside, strict=True))
+        residuals = np.concatenate([one.residuals for one in within])
+        left = np.concatenate([one.left for one in within])
         noise = max(float(np.quantile(np.abs(residuals), LEVEL)) / SIGMAS, 1e-4)
         near = float(np.clip(np.quantile(np.abs(residuals) / left, LEVEL) / SIGMAS, *_NEAR))
-        if not beyond:
-            return cls(noise, 0.2, near=near)
-        wanted = []
-        for found, deviation, steps in beyond:
-            more = (np.abs(found) / SIGMAS) ** 2 - (near * deviation) ** 2
-            needed = np.sqrt(np.maximum(more, 0.0)) / np.maximum(steps, 0.25)
-            wanted.append(float(np.quantile(needed, LEVEL)))
-        return cls(noise, float(np.mean(wanted)), near=near)
+        wanted = dict[str, list[float]]()
+        for one in beyond:
+            more = (np.abs(one.residuals) / SIGMAS) ** 2 - (near * one.left) ** 2
+            needed = np.sqrt(np.maximum(more, 0.0)) / np.maximum(one.beyond, _LEAST_STEP)
+            wanted.setdefault(one.column, []).append(float(np.quantile(needed, LEVEL)))
+        by_doubling = {column: max(found) for column, found in wanted.items()}
+        return cls(noise, by_doubling, max(by_doubling.values(), default=_UNTOLD), near)
 
 
-def beyond_range(
-    ranges: Mapping[str, tuple[float, float]], columns: Mapping[str, Floats]
-) -> tuple[Floats, list[tuple[str, ...]]]:
-    """Return how far points lie outside of ranges, in factors of two, and in which columns."""
-    steps = {}
-    for name, (low, high) in ranges.items():
-        values = np.asarray(columns[name], dtype=np.float64)
-        steps[name] = np.maximum(np.log2(np.maximum(values / high, low / values)), 0.0)
-    outside = np.column_stack(list(steps.values()))
-    names = [tuple(name for name, far in zip(steps, row, strict=True) if far > 1e-9) for row in outside]
-    return np.sqrt((outside**2).sum(axis=1)), names
+def ranges_of(columns: Mapping[str, Floats]) -> dict[str, tuple[float, float]]:
+    """Return the range of each column, and of the GPUs of a node where they follow from others."""
+    return {name: (float(values.min()), float(values.max())) for name, values in with_nodes(columns).items()}
+
+
+def steps_beyond(ranges: Ranges, columns: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Return how far points lie outside of ranges, in factors of two: column -> shape ``(points,)``."""
+    values = with_nodes(columns)
+    return {
+        name: np.maximum(np.log2(np.maximum(values[name] / high, low / values[name])), 0.0)
+        for name, (low, high) in ranges.items()
+    }
+
+
+def outside(ranges: Ranges, columns: Mapping[str, Floats]) -> tuple[tuple[str, ...], ...]:
+    """Return for each point the columns in which it lies outside of ranges."""
+    steps = steps_beyond(ranges, columns)
+    return tuple(
+        tuple(name for name, far in zip(steps, row, strict=True) if far > 1e-9)
+        for row in np.column_stack(list(steps.values()))
+    )

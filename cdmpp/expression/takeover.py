@@ -10,7 +10,6 @@ import numpy as np
 
 from cdmpp.expression.fitted_expression import FittedExpression
 from cdmpp.expression.points import Points
-from cdmpp.expression.suggestion import is_possible
 
 _BEYOND = 16.0
 """Columns are followed to this many times their largest measured value, or down to that part of the smallest."""
@@ -40,7 +39,8 @@ def takeovers(fitted: FittedExpression, point: Mapping[str, Any]) -> tuple[Takeo
         columns = {one: np.repeat(column, _STEPS) for one, column in asked.columns.items()} | {name: values}
         largest = fitted.parts(Points(columns, np.repeat(asked.codes, _STEPS))).argmax(axis=1)
         for place in np.flatnonzero(np.diff(largest)):
-            if not is_possible(fitted.table, fitted.named(asked, 0) | {name: float(values[place])}, exact=False):
+            there = {one: column[:1] for one, column in asked.columns.items()} | {name: values[place : place + 1]}
+            if fitted.table.rules.broken_by(there, is_whole=False):
                 continue
             value = float(np.sqrt(values[place] * values[place + 1]))
             before, after = int(largest[place]), int(largest[place + 1])

@@ -68,14 +68,13 @@ def wires(graph: StepGraph) -> dict[str, Wire]:
 
 
 def _line(sizes: np.ndarray, took: np.ndarray) -> tuple[float, float]:
-    from scipy.optimize import nnls
+    from cdmpp.expression.constants import percentage_fit  # answers from probed curves need none of it
 
     if len(set(sizes)) < 2:
         biggest = float(sizes.max(initial=0.0))
         return (0.0, float(np.mean(took)) / biggest) if biggest else (float(np.mean(took)), 0.0)
-    weights = 1 / np.maximum(took, 1e-9)
     unit = sizes.max()
-    (latency_s, slope), _ = nnls(np.stack([weights, sizes / unit * weights], axis=1), np.ones(len(sizes)))
+    latency_s, slope = percentage_fit(np.stack([np.ones(len(sizes)), sizes / unit], axis=1), np.maximum(took, 1e-9))
     return float(latency_s), float(slope) / unit
 
 

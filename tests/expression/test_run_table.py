@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from cdmpp.errors import CdmppError, DataError, UsageError
-from cdmpp.expression import RunTable, fit_runs
+from cdmpp.expression import FitSettings, RunTable, fit_runs
+from cdmpp.expression.fit_file import read_fit, write_fit
+from cdmpp.expression.group_label import label_of, values_of
 
 RUNS = {"gpus": [1, 2, 4, 8], "batch": [8, 16, 8, 16], "step_ms": [4.0, 3.0, 2.0, 1.0]}
 
@@ -42,6 +44,56 @@ def test_a_table_that_cannot_be_is_refused_by_name(columns, told):
 def test_unknown_columns_are_refused_by_name(time, factors, groups, told):
     with pytest.raises(UsageError, match=told):
         RunTable.of(RUNS, time, factors, groups)
+
+
+NODES = {"gpus": [1, 2, 4, 8], "nodes": [1, 1, 1, 1], "batch": [8, 16, 8, 16], "step_s": [4.0, 3.0, 2.0, 1.0]}
+
+
+@pytest.mark.parametrize("name", ["nodes", "batch", "micro_batch", "dp"])
+def test_a_named_factor_that_never_varies_is_refused_by_name(name):
+    with pytest.raises(UsageError, match=f"factor {name} is 1 in all rows: it says nothing of the time"):
+        RunTable.of(NODES | {name: [1, 1, 1, 1]}, "step_s", ["gpus", name])
+
+
+def test_a_recognised_column_that_never_varies_is_left_out_and_other_values_are_refused(tmp_path):
+    table = RunTable.of(NODES, "step_s")
+    assert table.names == ("gpus", "batch") and table.fixed == {"nodes": 1.0}
+    assert "left out because they never vary: nodes is 1; runs with other values cannot be predicted" in table.warnings
+    fitted = fit_runs(table, FitSettings(budget_s=0.2, resamples=2))
+    write_fit(fitted, tmp_path / "fit.json")
+    for one in (fitted, read_fit(tmp_path / "fit.json")):
+        point = {"gpus": 16, "batch": 16}
+        assert one.predict([point | {"nodes": 1}]).times_s == one.predict([point]).times_s
+        with pytest.raises(UsageError, match="nodes of the point is 4, and 1 in all runs: nothing is known of other"):
+            one.predict([point | {"nodes": 4}])
+
+
+def test_a_time_that_never_varies_is_refused():
+    with pytest.raises(DataError, match="time step_s is 2 s in all rows: no factor changes it, nothing can be fitted"):
+        RunTable.of(NODES | {"step_s": [2, 2, 2, 2]}, "step_s")
+
+
+@pytest.mark.parametrize("missing", ["", " ", None, float("nan")])
+def test_a_group_without_a_value_is_refused(missing):
+    with pytest.raises(DataError, match="group model, row 2 has no value: leave out rows without a value"):
+        RunTable.of(NODES | {"model": ["a", missing, "a", "b"]}, "step_s", None, ["model"])
+
+
+@pytest.mark.parametrize("names", [("meta/llama, 7B", "meta"), ('say "hi"', "a/b")])
+def test_names_of_groups_are_kept_as_they_are(names):
+    model = [names[0], names[1]] * 4
+    columns = {"gpus": [1, 1, 2, 2, 4, 4, 8, 8], "model": model, "step_s": [8, 16, 4, 8, 2, 4, 1, 2]}
+    fitted = fit_runs(RunTable.of(columns, "step_s", ["gpus"], ["model"]), FitSettings(budget_s=0.2, resamples=2))
+    assert fitted.expression.groups == tuple(sorted(names))
+    assert fitted.listed([{"gpus": 2, "model": names[0]}]) == [{"gpus": 2, "model": names[0]}]
+
+
+def test_groups_of_several_columns_are_not_mixed_up():
+    for values in (("a/b", "c"), ("a", "b/c"), ("a,b", 'c"'), ("bert", "8")):
+        label = label_of(values)
+        assert values_of(label, ("model", "gpu")) == dict(zip(("model", "gpu"), values, strict=True))
+    assert label_of(("a/b", "c")) != label_of(("a", "b/c"))
+    assert label_of(("bert", 8.0)) == label_of(("bert", 8)) == label_of(("bert", "8")) == "bert/8"
 
 
 def test_fewer_runs_than_constants_are_refused():
