@@ -62,14 +62,12 @@ def work(pipe: Connection, order: Order, setting: Setting, place: Place | None, 
         kind = "refused" if isinstance(error, UsageError) else kind
         text = str(error) if isinstance(error, CdmppError | LostStageError) else traceback.format_exc()
         with lock, suppress(OSError):
-            tell(pipe, error=text, kind=kind)
+            tell(pipe, error=text, kind=kind)  # nobody reads it where the job is over
         os._exit(1)  # gloo's threads would outlive the interpreter
 
     try:
         begin(place, core)
         _Worker(pipe, order, setting, place, failed).serve()
-    except (EOFError, ConnectionError):
-        os._exit(0)  # the job is over
     except BaseException as error:
         failed(error)
 

@@ -87,7 +87,8 @@ def serve(pipe: Connection, threads: Sequence[Connection], place: Place | None, 
                 shard.copy_to(room)
                 pipe.send_bytes(view(room))
         except (EOFError, ConnectionError):
-            os._exit(0)  # threads wait in the kernel for workers that are gone too
+            # Threads wait in the kernel for workers that are gone too. Nothing is lost: what a server knows was told.
+            os._exit(0)
 
 
 def _attend(connection: socket.socket, pipe: Connection, shard: Shard) -> None:

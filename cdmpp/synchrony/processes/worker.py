@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -49,8 +48,6 @@ def work(
         start = told(pipe)
         connections = [call(address, port, worker) for address, port in start["servers"]]
         _train(pipe, batches, local, pulled, connections, start["bounds"])
-    except (EOFError, ConnectionError):
-        os._exit(0)  # the job is over
     except BaseException as error:
         _tell_error(pipe, error)
 
@@ -62,7 +59,10 @@ def _batches(training: Training, worker: int) -> Iterator[tuple[int, float]]:
 
 
 def _tell_error(pipe: Connection, error: BaseException) -> None:
-    """Say what the user's code raised and where; what it was refused for says all by itself."""
+    """Say what the user's code raised and where; what it was refused for says all by itself.
+
+    Where the job is over nobody reads it. A process cannot tell that from a lost connection of the user's own.
+    """
     with suppress(ConnectionError):
         tell(pipe, error=str(error) if isinstance(error, CdmppError) else _raised(error))
 
@@ -93,7 +93,10 @@ def _train(
     outgoing = [view(update[begin:end]) for begin, end in parts]
     incoming = [view(pulled[begin:end]) for begin, end in parts]
     while True:
-        exchange(connections, outgoing, incoming)
+        try:
+            exchange(connections, outgoing, incoming)
+        except (EOFError, ConnectionError) as error:
+            raise CdmppError("a server closed its connection") from error
         local.copy_(pulled)
         tell(pipe, event="pulled")
         told(pipe)
@@ -114,7 +117,5 @@ def evaluate(pipe: Connection, train: TrainFunction, seed: int, workers: int) ->
         while True:
             pipe.recv_bytes_into(view(local))
             tell(pipe, loss=finite_loss(training.loss(), "loss()"))
-    except (EOFError, ConnectionError):
-        os._exit(0)  # the job is over
     except BaseException as error:
         _tell_error(pipe, error)

@@ -162,6 +162,30 @@ def test_a_loss_that_fails_leaves_the_record(tmp_path, how, says):
     assert load_record(tmp_path / "run.json") == record
 
 
+@pytest.mark.parametrize("error", [EOFError, ConnectionResetError])
+def test_a_connection_that_the_users_code_loses_is_told_and_no_end_of_the_job(error):
+    with pytest.raises(CdmppError, match=rf"worker 0 failed: {error.__name__}: no more data, at .*toy_training.py:\d+"):
+        run(partial(toy.cut, error=error, where="batch"), synchrony_of("async"), [ANY, ANY], seconds=30.0)
+
+
+def test_a_connection_that_the_users_loss_loses_leaves_the_record():
+    lossy = partial(toy.cut, error=EOFError, where="loss")
+    with pytest.raises(CdmppError, match="worker 0 failed: EOFError"):  # batches ask for the loss too
+        run(lossy, synchrony_of("async"), [ANY], seconds=0.5)
+
+
+def test_all_that_a_run_did_is_in_its_record_though_its_processes_are_killed():
+    """Commits, batches and losses are told as they happen: those of the record are whole, and add up."""
+    record = run(toy.train, synchrony_of("async:2"), [ANY, ANY], [ServerPlace()], seconds=1.0, point_s=0.25)
+    for worker in record.workers:
+        assert worker.share.batches - sum(one.batches for one in worker.commits) in (0, 1, 2)
+        assert all(one.batches == 2 for one in worker.commits) and worker.commits[-1].at_s <= record.seconds
+        assert sum(worker.share.staleness.values()) == worker.share.commits == len(worker.commits)
+    assert record.losses[-1].samples == sum(one.share.samples for one in record.workers)
+    assert [one.at_s for one in record.losses] == pytest.approx([0, 0.25, 0.5, 0.75, 1.0], abs=0.1)
+    assert all(one.held_out_loss is not None for one in record.losses)
+
+
 def test_an_interrupt_is_said_once():
     command = [sys.executable, "-m", "tests.synchrony.processes.toy_training"]
     ends = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

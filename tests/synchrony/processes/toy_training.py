@@ -153,6 +153,31 @@ def split(seed: int, worker: int, workers: int) -> Toy:
     return toy
 
 
+class Cut(Toy):
+    """Its fourth batch, on the clock, loses a connection of its own."""
+
+    calls = 0
+
+    def __init__(self, error: type[Exception], where: str) -> None:
+        super().__init__(0, 0.01)
+        self.error, self.where = error, where
+
+    def batch(self) -> tuple[int, float]:
+        self.calls += 1
+        if self.calls == 4 and self.where == "batch":
+            raise self.error("no more data")
+        return super().batch()
+
+    def loss(self) -> float:
+        if self.where == "loss" and self.parameters[1].any():
+            raise self.error("no more data")
+        return super().loss()
+
+
+def cut(seed: int, worker: int, workers: int, error: type[Exception], where: str) -> Toy:
+    return Cut(error, where if worker == 0 else "")
+
+
 class BadLoss(Toy):
     """``loss`` is right for the initial parameters; for others it does what ``how`` says."""
 
