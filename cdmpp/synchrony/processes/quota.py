@@ -12,6 +12,7 @@ from pathlib import Path
 
 PERIOD_US = 5000
 """Length of a period, so short that a batch sees many of them; longer where the quota would be less than a ms."""
+_MOUNTS = Path("/proc/mounts")
 _LEAST_QUOTA_US = 1000  # the kernel's own limit
 _MOST_WEIGHT = {True: "10000", False: "262144"}
 """The largest weight of a group, of version 2 or 1: a process has its share before others have the rest."""
@@ -87,16 +88,31 @@ def _make(name: str, share: float) -> Quota:
 
 def _controller() -> tuple[Path, bool]:
     """Return the folder of the CPU controller and whether it is of version 2."""
-    for _, where, kind, options in re.findall(r"^(\S+) (\S+) (cgroup2?) (\S+)", Path("/proc/mounts").read_text(), re.M):
-        root = Path(where)
-        if kind == "cgroup" and "cpu" in options.split(","):
-            return root, False
-        if kind == "cgroup2" and "cpu" in (root / "cgroup.controllers").read_text().split():
+    mounts = re.findall(r"^(\S+) (\S+) (cgroup2?) (\S+)", _MOUNTS.read_text(), re.M)
+    for root in (Path(where) for _, where, kind, options in mounts if kind == "cgroup" and "cpu" in options.split(",")):
+        return root, False
+    held = ""
+    for root in (Path(where) for _, where, kind, _ in mounts if kind == "cgroup2"):
+        if "cpu" not in _words(root / "cgroup.controllers"):
+            held = f"; {root} (version 2) has none"
+            continue
+        if "cpu" not in _words(root / "cgroup.subtree_control"):
             with suppress(OSError):
                 (root / "cgroup.subtree_control").write_text("+cpu")
-            if "cpu" in (root / "cgroup.subtree_control").read_text().split():
-                return root, True
-    raise RuntimeError("CPU quotas: no control group with a CPU controller is mounted")
+        if "cpu" in _words(root / "cgroup.subtree_control"):
+            return root, True
+        held = (
+            f"; {root} (version 2) has one, and the kernel gives it to no group inside, as where processes live in it"
+        )
+    raise RuntimeError(f"CPU quotas: no control group with a CPU controller is mounted for groups of our own{held}")
+
+
+def _words(file: Path) -> list[str]:
+    """The words of a file of the kernel; none where it cannot be read."""
+    try:
+        return file.read_text().split()
+    except OSError:
+        return []
 
 
 def _delete(folder: Path) -> None:

@@ -75,6 +75,57 @@ def test_a_quota_is_never_less_than_the_kernel_allows(share, times):
     assert quota.Quota(Path("/none"), share).times_us == times
 
 
+@pytest.fixture
+def version_2(tmp_path, monkeypatch):
+    """A tree of version 2 as the kernel shows one; ``cgroup.subtree_control`` has the controllers of groups inside.
+
+    This kernel's own version 2 may have no CPU controller, where version 1 holds it.
+    """
+
+    def made(controllers: str, inside: str, first: str = "") -> Path:
+        root = tmp_path / "unified"
+        root.mkdir()
+        (root / "cgroup.controllers").write_text(controllers)
+        (root / "cgroup.subtree_control").write_text(inside)
+        (tmp_path / "mounts").write_text(f"{first}cgroup2 {root} cgroup2 rw,nosuid 0 0\n")
+        monkeypatch.setattr(quota, "_MOUNTS", tmp_path / "mounts")
+        return root
+
+    return made
+
+
+def test_groups_of_version_2_get_a_share_and_the_largest_weight(version_2):
+    root = version_2("cpuset cpu io memory\n", "cpu memory\n")
+    with quota.quotas([0.2, None, 0.05]) as (fast, free, slow):
+        assert free is None and fast is not None and slow is not None and fast.folder.parent == root
+        assert (fast.folder / "cpu.max").read_text() == "1000 5000"
+        assert (slow.folder / "cpu.max").read_text() == "1000 20000"
+        for one in (fast, slow):
+            assert (one.folder / "cpu.weight").read_text() == "10000"
+            one.take(4711)
+            assert (one.folder / "cgroup.procs").read_text() == "4711"
+            for file in one.folder.iterdir():  # the kernel's files go with their folder
+                file.unlink()
+    assert not list(root.glob("cdmpp-*")) and (root / "cgroup.subtree_control").read_text() == "cpu memory\n"
+
+
+def test_the_controller_of_version_2_is_asked_for_and_one_that_is_refused_is_said(version_2):
+    root = version_2("cpu memory", "memory")  # a plain file does not answer as the kernel does
+    assert "(version 2) has one, and the kernel gives it to no group inside" in (quota.why_not() or "")
+    assert (root / "cgroup.subtree_control").read_text() == "+cpu"
+
+
+def test_a_version_2_without_the_controller_is_a_reason(version_2):
+    version_2("pids\n", "")
+    assert "unified (version 2) has none" in (quota.why_not() or "")
+
+
+def test_version_1_holds_the_controller_where_both_are_mounted(version_2, tmp_path):
+    version_2("cpu\n", "cpu\n", f"cgroup {tmp_path}/cpu cgroup rw,cpu,cpuacct 0 0\n")
+    (tmp_path / "cpu").mkdir()
+    assert quota._controller() == (tmp_path / "cpu", False)
+
+
 @pytest.mark.netns
 def test_a_job_keeps_to_its_shares_and_rates():
     if reason := namespaces.why_not() or quota.why_not():
