@@ -42,7 +42,7 @@ def job_around(runs: Runs, run: Run, constants: Constants) -> Job:
     """The job of a run, with batches of the same workers without servers, right before it and after it."""
     places, between = uneven_places(), [runs[name]["batch_s"] for name in run.get("between", ()) if name in runs]
     seconds = np.mean(between, axis=0) if between else _alone(runs)
-    return job_of(runs, POLICY_NETWORK, places, list(seconds * (1 + constants.exchanging)), 1, constants)
+    return job_of(runs, POLICY_NETWORK, places, list(seconds), 1, constants)
 
 
 def _alone(runs: Runs) -> np.ndarray:

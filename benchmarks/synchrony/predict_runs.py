@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from cdmpp.plans.provisioning.loop import ClosedLoop
 from cdmpp.synchrony.job import Job
 from cdmpp.synchrony.policies import synchrony_of
 from cdmpp.synchrony.processes.place import WorkerPlace
+from cdmpp.synchrony.processes.quota import Quota
 from cdmpp.synchrony.worker import Server, Worker
 
 Run = Mapping[str, Any]
@@ -45,9 +47,6 @@ class Constants:
     """CPU seconds of a worker for one commit and pull; it takes 1 / share as long."""
     slow_down: float
     """Growth of the seconds of a batch of one worker alone with each further worker of the job."""
-    exchanging: float
-    """Growth of the seconds of a batch where the same workers exchange too; below 0: a worker that stood still has its
-    quota of the period whole when it goes on."""
     add_bytes_per_s: float
     """Bytes that a server adds and copies in a second."""
 
@@ -59,20 +58,28 @@ def measured_cells(runs: Runs) -> list[tuple[Cell, Run]]:
 
 def fit(runs: Runs) -> Constants:
     """Fit the constants on the cells that are for it: medians of what each cell says."""
-    costs, slow, exchanging, adding = [], [], [], []
+    costs, slow, adding = [], [], []
     for cell, run in ((cell, run) for cell, run in measured_cells(runs) if is_for_fit(cell)):
         alone = alone_of(runs, cell.network, cell.share)
         adding.append(alone["parameter_bytes"] * sum(run["commits"]) / sum(run["server_busy_s"]))
-        own_s = float(np.mean(run["batch_s"]))
-        exchanging.append(own_s / around_s(runs, cell, run) - 1)
         if cell.workers == 1:
             wire_s = 2 * alone["parameter_bytes"] * beta_of(runs, cell.mbit)
             add_s = alone["parameter_bytes"] / cell.servers / adding[-1]
             costs.append((run["communication_s"][0] / run["commits"][0] - wire_s - add_s) * cell.share)
         else:
-            slow.append((own_s / alone_s(runs, cell) - 1) / (cell.workers - 1))
+            slow.append((around_s(runs, cell, run) / alone_s(runs, cell) - 1) / (cell.workers - 1))
     cost_s, growth = (max(0.0, float(np.median(values))) for values in (costs, slow))
-    return Constants(cost_s, growth, float(np.median(exchanging)), float(np.median(adding)))
+    return Constants(cost_s, growth, float(np.median(adding)))
+
+
+def rested_s(share: float) -> float:
+    """Seconds by which a batch is shorter that begins after its worker stood still: the period less the quota.
+
+    A process that was idle has the quota of a period whole, and its batch ends on the last quota, not on the last
+    period. Nothing is fitted.
+    """
+    quota_us, period_us = Quota(Path(), share).times_us
+    return 1e-6 * (period_us - quota_us)
 
 
 def alone_of(runs: Runs, network: str, share: float) -> Run:
@@ -80,14 +87,18 @@ def alone_of(runs: Runs, network: str, share: float) -> Run:
 
 
 def alone_s(runs: Runs, cell: Cell) -> float:
-    """Seconds of a batch of one worker alone: the median of its own run and of jobs of one worker that are fitted on.
+    """Seconds of a batch of one worker alone that stands still for nobody.
+
+    The median of its own run and of the times before and after jobs of one worker that are fitted on.
 
     The speed of the machine drifts, and a single run of some seconds shows one moment of it.
     """
     ones = [
-        float(np.mean(run["batch_s"]))
+        around_s(runs, other, run)
         for other, run in measured_cells(runs)
-        if is_for_fit(other) and (other.workers, other.network, other.share) == (1, cell.network, cell.share)
+        if "batch_before_s" in run
+        and is_for_fit(other)
+        and (other.workers, other.network, other.share) == (1, cell.network, cell.share)
     ]
     return float(np.median([alone_of(runs, cell.network, cell.share)["batch_s"], *ones]))
 
@@ -100,11 +111,11 @@ def around_s(runs: Runs, cell: Cell, run: Run) -> float:
 
 
 def batch_s(runs: Runs, cell: Cell, run: Run, constants: Constants, batches: Batches) -> float:
-    """Seconds of a batch as a prediction takes them."""
+    """Seconds of a batch as a prediction takes them, of one that begins right after another."""
     if batches is Batches.OWN:
-        return float(np.mean(run["batch_s"]))
+        return float(np.mean(run["batch_s"])) + rested_s(cell.share) / cell.every
     if batches is Batches.AROUND:
-        return around_s(runs, cell, run) * (1 + constants.exchanging)
+        return around_s(runs, cell, run)
     return alone_s(runs, cell) * (1 + constants.slow_down * (cell.workers - 1))
 
 
@@ -127,7 +138,8 @@ def job_of(
         parameter_bytes = alone["parameter_bytes"]
         # Half of a commit's cost is paid with the push and half with the pull.
         link = AlphaBeta(constants.commit_cpu_s / place.cpu_share / 2, beta)
-        workers.append(Worker(float(one_s), alone["samples"], alone["spread"], link))
+        rested = rested_s(place.cpu_share)
+        workers.append(Worker(float(one_s), alone["samples"], alone["spread"], link, rested_s=rested))
     return Job(tuple(workers), parameter_bytes, (Server(AlphaBeta(0.0, beta), constants.add_bytes_per_s),) * servers)
 
 
@@ -152,7 +164,8 @@ def loop_rate(runs: Runs, cell: Cell, run: Run, constants: Constants, batches: B
     worker, part = job.workers[0], job.bytes / cell.servers
     link_s, add_s = worker.link.beta_s * part, part / constants.add_bytes_per_s
     alone_s = 2 * (worker.link.alpha_s + worker.link.beta_s * job.bytes) + add_s
-    loop = ClosedLoop(cell.workers, cell.every * worker.batch_s, (link_s, add_s, link_s), alone_s, overlaps=False)
+    train_s = cell.every * worker.batch_s - worker.rested_s
+    loop = ClosedLoop(cell.workers, train_s, (link_s, add_s, link_s), alone_s, overlaps=False)
     return cell.workers * cell.every * worker.samples / loop.cycle_s
 
 
@@ -166,7 +179,7 @@ def linear_rate(runs: Runs, cell: Cell, batch_s: float | None = None, single_per
     wire_s = alone["parameter_bytes"] * beta_of(runs, cell.mbit)
     if single_per_s is None:
         one_s = alone_s(runs, cell) if batch_s is None else batch_s
-        single_per_s = cell.every * alone["samples"] / (cell.every * one_s + 2 * wire_s)
+        single_per_s = cell.every * alone["samples"] / (cell.every * one_s - rested_s(cell.share) + 2 * wire_s)
     return min(cell.workers * single_per_s, cell.servers * cell.every * alone["samples"] / wire_s)
 
 

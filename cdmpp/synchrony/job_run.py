@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 from cdmpp.errors import CdmppError
@@ -36,6 +37,8 @@ class JobRun:
         """Commits that have moved the parameters, their samples, the sum of their staleness; all added commits."""
         self._weighted_samples = self._velocity = 0.0
         self._log = ProgressLog()
+        self._seen: list[float] = []
+        """Losses of the batches since the last look, of those whose synchrony goes by it."""
         self._is_over = False
 
     def start(self) -> list[Task]:
@@ -80,9 +83,14 @@ class JobRun:
                 state.unblock(now_s)
 
     def _check(self, now_s: float) -> list[Task]:
+        """Let the synchrony look at the mean loss of the batches since its last look, as it does in a real job."""
         if self._loss is None or self.decisions.check_s is None:
             return []
-        self.decisions.observe(self._loss(self._progress(now_s)), now_s)
+        if not now_s:
+            self._seen = [self._loss(self._progress(now_s))]
+        if self._seen:
+            self.decisions.observe(math.fsum(self._seen) / len(self._seen), now_s)
+        self._seen = []
         return [Task(JobKey("check", -1, -1), self.decisions.check_s, label="check")]
 
     def _progress(self, now_s: float) -> Progress:
@@ -90,6 +98,9 @@ class JobRun:
 
     def _batch_ended(self, worker: int, now_s: float) -> list[Task]:
         state = self._workers[worker]
+        if self._loss is not None and self.decisions.check_s is not None:
+            moved = state.pulled_moved + state.trained * state.worker.samples
+            self._seen.append(self._loss(self._progress(now_s)._replace(weighted_samples=moved)))
         state.batches += 1
         state.trained += 1
         if self.decisions.after_batch(worker, now_s) is Next.TRAIN:
@@ -154,6 +165,7 @@ class JobRun:
             pulling = self._workers[worker]
             pulling.pull_s, pulling.left = now_s, len(self._servers)
             pulling.pulled_base = self._moved - pulling.own
+            pulling.pulled_moved = self._weighted_samples
             tasks += self._tasks.pulls[worker]
         return tasks
 
@@ -192,5 +204,5 @@ class JobRun:
         tasks = self._push(self.decisions.pulled(key.worker, now_s), now_s)
         if not self.job.overlap:
             state.base = state.pulled_base
-            return [*tasks, self._tasks.batches[key.worker]]
+            return [*tasks, self._tasks.rested[key.worker]]
         return [*tasks, *self._commit(key.worker, now_s)] if was_blocked else tasks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from cdmpp.simulate.task import Task
 from cdmpp.synchrony.job import Job
 from cdmpp.synchrony.worker import Worker
 
+Seconds = float | Callable[[float], float]
 _DRAWN = 512
 """Seconds of batches that are drawn at once."""
 
@@ -46,6 +48,14 @@ class JobTasks:
         return [
             Task(JobKey("batch", number, -1), _seconds(worker, self._seed, number), label="batch")
             for number, worker in enumerate(self._job.workers)
+        ]
+
+    @cached_property
+    def rested(self) -> list[Task]:
+        """Worker -> a batch of it right after it stood still for an exchange."""
+        return [
+            replace(task, duration=_less(task.duration, worker.rested_s)) if worker.rested_s else task
+            for task, worker in zip(self.batches, self._job.workers, strict=True)
         ]
 
     def starts(self) -> list[Task]:
@@ -90,7 +100,14 @@ def draws(worker: Worker, count: int, generator: np.random.Generator) -> Sequenc
     return found
 
 
-def _seconds(worker: Worker, seed: int, number: int) -> float | Callable[[float], float]:
+def _less(seconds: Seconds, by_s: float) -> Seconds:
+    """The same seconds, each by so many fewer, and none below 0."""
+    if callable(seconds):
+        return lambda now_s: max(0.0, seconds(now_s) - by_s)
+    return max(0.0, seconds - by_s)
+
+
+def _seconds(worker: Worker, seed: int, number: int) -> Seconds:
     """Seconds of each batch, or what draws them."""
     if not worker.spread:
         return worker.batch_s

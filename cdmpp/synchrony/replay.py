@@ -33,7 +33,8 @@ def replay_job(
         seconds: of the job.
         commits: of all workers.
         seed: of the seconds of batches, where workers have a spread.
-        loss: the global loss by progress, for a synchrony that goes by it.
+        loss: the loss by progress, for a synchrony that goes by it. As in a real job it sees the mean of the batches
+            since its last look, each by the weighted samples that its worker had pulled and has trained since.
         staleness_penalty: an update counts ``1 / (1 + penalty x weight x staleness)`` of its weighted samples in
             ``Progress.weighted_samples``; ``loss.time_to_loss`` says why.
 

@@ -23,6 +23,7 @@ class Worker:
         "samples": Limits(1, 2**31, "samples"),
         "spread": numbers(0, 10),
         "start_s": numbers(0, 1e9, "seconds"),
+        "rested_s": numbers(0, 1e9, "seconds"),
     }
 
     batch_s: float
@@ -37,6 +38,10 @@ class Worker:
     """Interval of ``batch_s``, as a prediction gives it; None: it is known."""
     start_s: float = 0.0
     """It begins its first batch so late. Equal workers without a spread that begin together commit together always."""
+    rested_s: float = 0.0
+    """Its first batch after it stood still for an exchange is so much shorter. Under a CPU quota it is the period less
+    the quota: the kernel gives a process that was idle the quota of a period whole, and its batch ends on the last of
+    them in place of the end of a period."""
 
     def __post_init__(self) -> None:
         check_fields(self, "worker.")

@@ -31,6 +31,8 @@ class WorkerState:
         self.base = self.update_base = self.pulled_base = 0
         """Commits of others that had moved the parameters on which its present update began, the one under way, and as
         it pulled last."""
+        self.pulled_moved = 0.0
+        """Weighted samples that had moved the parameters as it pulled last."""
         self.own = 0
         """Commits of it that have moved the parameters."""
         self.left = 0

@@ -116,11 +116,40 @@ def test_backup_workers_do_not_wait_for_the_slow_one():
     assert outcome.samples == 210
 
 
+def test_the_search_of_adsp_sees_batches_before_anything_is_committed():
+    """A candidate of one commit a period ends before its commit: only batches of the workers tell that the loss falls.
+
+    So a real job sees it too, whose coordinator takes the mean loss of the batches since its last look.
+    """
+    job = Job((Worker(0.1, 1), Worker(0.2, 1)), 1e6)
+    seen = []
+
+    class Seeing(ADSP):
+        def decisions(self, workers):
+            made = super().decisions(workers)
+            observe = made.observe
+            made.observe = lambda loss, now_s: (seen.append((now_s, loss)), observe(loss, now_s))[1]
+            return made
+
+    searched = Seeing(target_loss=0.5, check_s=10.0, least_s=0.5)
+    outcome = replay_job(job, searched, seconds=40.0, loss=lambda now: 1 / (0.01 * now.weighted_samples + 0.5))
+    assert seen[0] == (0.0, 2.0)
+    first, _ = zip(
+        *[(1 / (0.01 * own + 0.5), worker) for worker, many in ((0, 50), (1, 25)) for own in range(many)], strict=True
+    )
+    assert seen[1] == (5.0, pytest.approx(sum(first) / len(first), rel=0.01))
+    assert seen[2][1] < seen[1][1] < 2.0
+    assert min(one.commits for one in outcome.workers) > 4  # one a period would be 3 or 4
+
+
 def test_adacomm_commits_more_often_as_the_loss_of_the_replay_falls():
     job = Job((Worker(1.0, 1), Worker(1.0, 1)), 1e6)
-    outcome = replay_job(job, AdaComm(every=8, check_s=40.0), seconds=80.0, loss=lambda now: 4.0 / (1 + now.samples))
-    # 8 batches a round until 40 s; 80 samples are in by then: ceil(8 / 9) is 1, so 5 rounds and about 40
-    assert outcome.workers[0].commits == pytest.approx(5 + 40, abs=8)
+    outcome = replay_job(
+        job, AdaComm(every=8, check_s=40.0), seconds=80.0, loss=lambda now: 4.0 / (1 + now.weighted_samples)
+    )
+    # 8 batches a round until 40 s. Their mean loss is that of one worker's first 40, 4 x 4.28 / 40 = 0.107 of the
+    # first: ceil(8 x sqrt(0.107)) is 3, so 5 rounds and 13.
+    assert outcome.workers[0].commits == pytest.approx(5 + 13, abs=1)
     with pytest.raises(UsageError, match="synchrony adacomm decides by the loss: give a loss curve"):
         replay_job(job, AdaComm(), seconds=80.0)
 

@@ -56,6 +56,19 @@ def test_asynchronous_workers_go_as_fast_as_they_can():
     assert outcome.limit == "compute"
 
 
+def test_a_batch_after_standing_still_is_shorter_and_no_other():
+    """Four batches a commit: 4 x 0.1 s, of which the first is 0.03 s shorter, and 0.1 s for two copies."""
+    worker = Worker(0.1, 8, link=AlphaBeta(0.0, 1e-8), rested_s=0.03)
+    outcome = replay_job(Job((worker,), 5e6), synchrony_of("async:4"), seconds=47.0 + 0.03)  # nobody stood still before
+    assert outcome.workers[0].commits == 100 and outcome.workers[0].batches == 400
+    endless = replay_job(Job((worker,), 5e6), synchrony_of("async:1000000"), seconds=10.05)
+    assert endless.workers[0].batches == 100
+    spread = replay_job(Job((replace(worker, spread=0.5, rested_s=1.0),), 5e6), synchrony_of("async"), seconds=10.0)
+    assert spread.workers[0].batches == pytest.approx(10.0 / 0.1, abs=1)  # none takes less than no time
+    with pytest.raises(CdmppError, match="worker.rested_s is -1"):
+        replace(worker, rested_s=-1.0)
+
+
 def test_one_worker_and_one_server_take_a_batch_and_two_copies():
     job = Job((Worker(0.1, 8, link=AlphaBeta(0.0, 1e-8)),), 5e6)
     outcome = replay_job(job, synchrony_of("bsp"), commits=100)
