@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cdmpp.cli.options import add_device, add_model, add_runtime
 from cdmpp.cli.output import add_output_arguments, check_output, show
 from cdmpp.errors import UsageError
-from cdmpp.platform.limits import SIZES, text
+from cdmpp.platform.limits import SIZES, Limits, text
 
 if TYPE_CHECKING:
     from cdmpp import Workload
@@ -48,6 +48,8 @@ def add_graph_arguments(verb: argparse.ArgumentParser, batch: str | None = "exam
         verb.add_argument("--batch", type=SIZES, help=f"{batch}, where the network leaves it open")
     tokens = "tokens of each example, of a network that reads tokens, such as hf:gpt2"
     verb.add_argument("--seq", type=SIZES, help=tokens)
+    past = "tokens that each example of an hf: language model has in its cache: it decodes one more; 0: reads a prompt"
+    verb.add_argument("--past", type=Limits(0, 2**31), metavar="TOKENS", help=past)
     shape = "shape of an input, for example x=1,3,224,224; once for each input"
     verb.add_argument("--input", type=text, action="append", default=[], metavar="NAME=SHAPE", help=shape)
     verb.add_argument("--dtype", default="float32", choices=("float32", "float16"), help="default float32")
@@ -80,7 +82,7 @@ def workload_of(options: argparse.Namespace, **others: Any) -> Workload:
         check_written(Path(file).expanduser(), function, *MAKES_MODEL)
     if getattr(options, "train", False):
         others["mode"] = "forward_backward"
-    sizes = {"batch": options.batch, "sequence": options.seq, "inputs": _shapes(options.input)}
+    sizes = {"batch": options.batch, "sequence": options.seq, "inputs": _shapes(options.input), "past": options.past}
     return Workload(options.network, dtype=options.dtype, **sizes, **others)
 
 

@@ -40,6 +40,8 @@ def compose(priced: PricedNetwork, launched: LaunchedNetwork) -> NetworkPredicti
         activation_bytes=alive,
         folded=graph.folded,
         by_datasheet=priced.by_datasheet,
+        tokens=read.tokens,
+        cache_bytes=read.cache_bytes,
         warnings=(*read.warnings, *priced.warnings, *launched.warnings, *flag_warnings(priced.kernels)),
     )
     return with_memory_warning(prediction, priced.device, None if read.step is None else read.step.peak_bytes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -126,3 +126,22 @@ def peak_of(calls: Sequence[Written], runs: Sequence[tuple[int, bool]], to_end: 
 def peak_activation_bytes(graph: NetworkGraph, order: Sequence[int]) -> int:
     """Return the most bytes of results alive where calls run in ``order``; returned ones live to the end."""
     return peak_of(graph.calls, [(place, False) for place in order], graph.results)
+
+
+def peak_with_inputs(graph: NetworkGraph, weights: Collection[int]) -> int:
+    """Return the most bytes of inputs and results alive, in the order of the program.
+
+    An input lives until its last reader has run, as what nobody else holds: a cache that each layer replaces.
+
+    Args:
+        graph: calls with the inputs that they read among ``Call.resident``; inputs that none reads live to the end.
+        weights: numbers of weights, which are not counted.
+    """
+    given = {number: size for call in graph.calls for number, size in call.resident if number not in weights}
+    places = {number: place for place, number in enumerate(given)}
+    calls = [replace(graph.calls[0], inputs=(), output_bytes=size, saved_bytes=None) for size in given.values()]
+    for call in graph.calls:
+        read = (places[number] for number, _ in call.resident if number in places)
+        calls.append(replace(call, inputs=(*(place + len(given) for place in call.inputs), *read)))
+    peak = peak_of(calls, [(place, False) for place in range(len(calls))], [len(given) + one for one in graph.results])
+    return peak + graph.input_bytes - sum(given.values())

@@ -85,6 +85,15 @@ class NetworkPrediction:
     """The same programs run as a network on the device; None unless that was requested."""
     by_datasheet: bool = False
     """True if the model knows the device only by its datasheet."""
+    tokens: int | None = None
+    """Tokens that a language model reads as a prompt, or makes, in one run; None: it is no such run."""
+    cache_bytes: int = 0
+    """Bytes of its cache of keys and values after the run, which are among those of inputs and results."""
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """It reads or makes so many tokens a second, those of all examples; None where it is no such run."""
+        return self.tokens / self.latency_s if self.tokens and self.latency_s else None
 
     @property
     def latency_s(self) -> float:
@@ -138,6 +147,9 @@ class NetworkPrediction:
             **{name: getattr(self, name) for name in names},
             "intervals_s": _levels(self.intervals),
             "throughput_per_s": self.batch / latency if latency else None,
+            "tokens": self.tokens,
+            "tokens_per_s": self.tokens_per_s,
+            "cache_bytes": self.cache_bytes,
             "calls": sum(kernel.count for kernel in self.kernels),
             "resources": {name: {"busy_s": busy_s[name], "idle_s": idle_s[name]} for name in sorted(busy_s)},
             "critical_path_share": critical / spent if spent else None,

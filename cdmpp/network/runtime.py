@@ -31,6 +31,10 @@ class ReadNetwork:
     """The calls as those of a training step; None in the other modes."""
     alive_bytes: int | None = None
     """Most bytes of results alive at a time; None: each lives until its last reader has run."""
+    tokens: int | None = None
+    """Tokens that a language model reads, or makes, in one run; None: it is no such run."""
+    cache_bytes: int = 0
+    """Bytes of its cache of keys and values after the run."""
 
 
 @dataclass(frozen=True, kw_only=True)

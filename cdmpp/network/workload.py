@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cdmpp.errors import UsageError
-from cdmpp.platform.limits import SIZES, fitting, shown
+from cdmpp.platform.limits import SIZES, Limits, fitting, shown
 from cdmpp.programs.training.loss import Loss, check_loss
 from cdmpp.programs.training.optimizers import optimizer_of
 
@@ -46,6 +46,9 @@ class Workload:
             ``(output[, target])`` that returns a tensor of one number.
         target: what the first output should be, a tensor; None: random where the loss needs one. A function is called
             with the output only where this is None.
+        past: tokens of each example that a language model of an ``hf:`` name has in its cache of keys and values. It
+            then generates: of 0 it reads a prompt of ``sequence`` tokens and fills the cache (prefill); of more it
+            decodes one token, or ``sequence`` tokens, behind them. None: it is run without a cache.
         optimizer: of a training step: ``sgd`` (momentum 0.9), ``adam``, ``adamw``, or None for no update.
 
     Raises:
@@ -69,6 +72,7 @@ class Workload:
     target: Any = None
     optimizer: str | None = "adamw"
     sequence: int | None = None
+    past: int | None = None
 
     def __post_init__(self) -> None:
         if not (isinstance(self.network, str | Path) or self.is_torch or self.is_relax):
@@ -77,6 +81,11 @@ class Workload:
             fitting("network", self.network, str)
         fitting("batch", self.batch, int | None, SIZES)
         fitting("sequence", self.sequence, int | None, SIZES)
+        fitting("past", self.past, int | None, Limits(0, 2**31))
+        if self.past is not None and not (isinstance(self.network, str) and self.network.startswith("hf:")):
+            raise UsageError(f"past is {self.past}: only networks of an hf: name, such as hf:gpt2, have such a cache")
+        if self.past is not None and self.mode != "inference":
+            raise UsageError(f"past is {self.past}: a cache of keys and values is of mode inference, not {self.mode}")
         if self.sequence is not None and (self.path is None or self.path.suffix == ".onnx"):
             raise UsageError(f"sequence is {self.sequence}: only networks of a name, or of file.py:FUNCTION, take it")
         fitting("inputs", self.inputs, Mapping[str, tuple[int, ...]] | None, SIZES)

@@ -21,6 +21,7 @@ from cdmpp.platform.torch_pair import import_torchvision, torchvision_fault
 from cdmpp.programs import batch_norm
 from cdmpp.programs.caches import register_caches
 from cdmpp.programs.casts import with_casts
+from cdmpp.programs.decoder import cache_bytes, cache_of, decoder_of
 from cdmpp.programs.eager_masks import eager_masks
 from cdmpp.programs.importable import make_importable
 from cdmpp.programs.packed import packed_as_padded
@@ -94,7 +95,7 @@ def build_model(spec: Mapping[str, Any], most_bytes: float = math.inf) -> tuple[
     if most_bytes < math.inf:
         with contextlib.suppress(Exception), torch.device("meta"):  # some ask for values while they are made
             described, example = build_model(spec)
-            if sum(one.nbytes for one in (*described.parameters(), *example)) > most_bytes:
+            if sum(one.nbytes for one in described.parameters()) + cache_bytes(example) > most_bytes:
                 return described, example
     builders = {"torchvision": _build_torchvision, "transformers": _build_transformers, "handmade": _build_handmade}
     if (library := spec["source"]) not in builders:
@@ -107,7 +108,10 @@ def build_model(spec: Mapping[str, Any], most_bytes: float = math.inf) -> tuple[
         raise
     except Exception as error:  # a config may ask for what its model cannot be
         raise CdmppError(f"{library} cannot build {spec['build']}: {first_line(error)}") from error
-    return model.eval(), (_example(spec["input"]),)
+    example = _example(spec["input"])
+    if past := spec.get("past"):
+        return model.eval(), (example, cache_of(model, len(example), past))
+    return model.eval(), (example,)
 
 
 def _example(given: Mapping[str, Any]) -> Any:
@@ -281,6 +285,8 @@ def _build_transformers(spec: Mapping[str, Any]) -> Any:
     config = getattr(transformers, spec["config"])(**spec.get("arguments", {}))
     library = importlib.import_module(spec["module"]) if "module" in spec else transformers
     inner = getattr(library, spec["build"])(config)
+    if spec.get("past") is not None:
+        return decoder_of(inner)
     if spec.get("part") == "encoder" and hasattr(inner, "decoder"):
         inner = inner.get_encoder()
     parameters = inspect.signature(inner.forward).parameters

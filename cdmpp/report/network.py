@@ -120,10 +120,18 @@ def _totals(prediction: NetworkPrediction) -> tuple[Total, ...]:
         *_measured(prediction),
         Total("interval", source),
         _throughput(prediction),
+        *_generation(prediction),
         Total("time", parts=made),
         Total("calls", calls, note=f"of {len(prediction.kernels)} kernels{once}"),
         Total("memory", prediction.peak_bytes, "B", parts=tuple(Total(name, size, "B") for name, size in held.items())),
     )
+
+
+def _generation(prediction: NetworkPrediction) -> tuple[Total, ...]:
+    if prediction.tokens_per_s is None:
+        return ()
+    rate = Total("generation", prediction.tokens_per_s, "tokens/s", 4, note=f"{prediction.tokens:,} tokens in a run")
+    return rate, Total("cache", prediction.cache_bytes, "B", note="keys and values, after the run")
 
 
 def _measured(prediction: NetworkPrediction) -> tuple[Total, ...]:

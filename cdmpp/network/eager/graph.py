@@ -77,6 +77,7 @@ def eager_graph_of(exported: Any, name: str, kind: str = "gpu", trains: bool = F
     made = _Made(name, kind, Autograd(exported, kind) if trains else None)
     for node in exported.graph.nodes:
         made.add(node, node.name in weights, node.name in trained)
+    made.bytes[True] -= _tied_bytes(exported)
     every = {number: node.name for node, (number, _) in made.resident.items() if node.name in named}
     parameters = {number: trained[name] for number, name in every.items() if name in trained}
     frozen = {number: named[name] for number, name in every.items() if name not in trained}
@@ -85,6 +86,12 @@ def eager_graph_of(exported: Any, name: str, kind: str = "gpu", trains: bool = F
         made.graph(), made.grown.operators, made.stand_ins, parameters, frozen, held, kind, tuple(made.learning),
         made.elements, made.places, made.returns, tuple(made.untold),
     )  # fmt: skip
+
+
+def _tied_bytes(exported: Any) -> int:
+    """Bytes of parameters that are other ones by another name: an export lists each name."""
+    named = [exported.state_dict[name] for name in exported.graph_signature.inputs_to_parameters.values()]
+    return sum(map(_bytes, named)) - sum(map(_bytes, {id(one): one for one in named}.values()))
 
 
 class GrownTasks:

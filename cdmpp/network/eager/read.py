@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from cdmpp.network.eager.backward import ForwardBackward, with_backward
 from cdmpp.network.eager.divided import CallExchange
 from cdmpp.network.eager.graph import EagerGraph, StandIns, eager_graph_of
 from cdmpp.network.graph import check_runs
+from cdmpp.network.liveness import peak_with_inputs
 from cdmpp.network.runtime import ReadNetwork
 from cdmpp.network.source.half import in_half
-from cdmpp.network.source.torch_network import read_torch
+from cdmpp.network.source.torch_network import TorchNetwork, read_torch
 from cdmpp.network.source.trained_model import batch_of
 from cdmpp.network.training_phases import live_bytes
 from cdmpp.network.workload import Workload
@@ -66,6 +68,8 @@ def read_run(workload: Workload, kind: str = "gpu") -> EagerNetwork:
         whole = with_backward(forward)
         phases = ["forward" if place < whole.forward else "backward" for place in range(len(whole.graph.calls))]
         alive = live_bytes(whole.graph, phases, whole.graph.results, whole.recomputed)
+    elif network.cached is not None:
+        alive = peak_with_inputs(whole.graph, forward.weights) - whole.graph.input_bytes
     return EagerNetwork(
         graph=whole.graph,
         batch=batch_of(network.example),
@@ -78,4 +82,14 @@ def read_run(workload: Workload, kind: str = "gpu") -> EagerNetwork:
         stand_ins=forward.stand_ins,
         trains=trains,
         alive_bytes=alive,
+        tokens=None if network.cached is None else network.example[0].numel(),
+        cache_bytes=_cache_bytes(network, exported),
     )
+
+
+def _cache_bytes(network: TorchNetwork, exported: Any) -> int:
+    """Bytes of the results of a language model behind its logits: keys and values."""
+    if network.cached is None:
+        return 0
+    output = next(node for node in exported.graph.nodes if node.op == "output")
+    return sum(one.meta["val"].nbytes for one in output.args[0][1:] if hasattr(one, "meta"))

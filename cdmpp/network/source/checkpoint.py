@@ -136,6 +136,24 @@ def with_head(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     return {**entry, "build": found.__name__, "module": found.__module__, "labels": True}
 
 
+def as_decoder(name: str, entry: Mapping[str, Any], past: int) -> dict[str, Any]:
+    """Give the entry of a checkpoint its head, and a cache of ``past`` tokens of each example; it reads one more then.
+
+    Raises:
+        CdmppError: transformers has no causal language model for its config, or it is a part of one.
+    """
+    transformers = import_transformers()
+    found = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(getattr(transformers, entry.get("config", ""), None), None)
+    if found is None or "part" in entry or "tokens" not in entry["input"]:
+        raise CdmppError(
+            f"hf:{name}: past={past}, but transformers has no causal language model for {entry['build']}: leave past "
+            "out, or give one such as hf:gpt2 or hf:meta-llama/Llama-3.1-8B"
+        )
+    found = found[0] if isinstance(found, tuple) else found
+    sizes = {**entry["input"], "tokens": 1} if past else entry["input"]
+    return {**entry, "build": found.__name__, "module": found.__module__, "past": past, "input": sizes}
+
+
 def without_head(name: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
     """Warn that a language model is trained without its head."""
     if entry["source"] != "transformers" or "tokens" not in entry["input"]:

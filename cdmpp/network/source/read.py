@@ -44,6 +44,8 @@ def read_network(workload: Workload, exported: Any = None) -> NetworkSource:
         CdmppError: it cannot be imported; the message says why and where.
     """
     path = workload.path
+    if workload.past is not None:
+        raise UsageError(f"past is {workload.past}: generation is read as PyTorch runs it: ask for --runtime torch")
     if path is not None and path.suffix == ".onnx":
         refuse_example(path.name, workload.example_inputs)
         module = _with_inputs(relax_of_onnx(path, workload.batch, workload.inputs))

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import UsageError
-from cdmpp.network.source.checkpoint import checkpoint_entry, read_checkpoints, with_head, without_head
+from cdmpp.network.source.checkpoint import (
+    as_decoder,
+    checkpoint_entry,
+    read_checkpoints,
+    with_head,
+    without_head,
+)
 from cdmpp.network.source.entry import torchvision_entry, with_sequence, with_shape
 from cdmpp.network.source.user_code import run_function
 from cdmpp.network.source.weightless import as_on_cpu, is_weightless
@@ -37,6 +43,8 @@ class TorchNetwork:
     """True if batch norms are folded into the convolutions before them where TVM compiles it."""
     warnings: tuple[str, ...] = ()
     """Differences from what the name may make one expect, a sentence each."""
+    cached: int | None = None
+    """Tokens of each example in the cache of keys and values after a run; None: the network is run without."""
 
 
 @within_free_memory("the network, as it is asked for,")
@@ -97,6 +105,8 @@ def _of_name(workload: Workload, most_bytes: float) -> TorchNetwork:
             entry = with_head(short, entry)
         else:
             warnings = without_head(short, entry)
+    if workload.past is not None:
+        entry = as_decoder(text.removeprefix("hf:"), entry, workload.past)
     if workload.inputs:
         entry = with_shape(entry, workload.inputs, text)
     if workload.sequence is not None:
@@ -108,20 +118,21 @@ def _of_name(workload: Workload, most_bytes: float) -> TorchNetwork:
     model, own = build_model(spec, most_bytes)
     _check_positions(text, model, spec)
     folds = spec.get("fold_batch_norm", True)
-    return TorchNetwork(name, model, own, spec.get("dtype", workload.dtype), folds, warnings)
+    cached = None if workload.past is None else workload.past + spec["input"]["tokens"]
+    return TorchNetwork(name, model, own, spec.get("dtype", workload.dtype), folds, warnings, cached)
 
 
 def _check_positions(text: str, model: Any, spec: Mapping[str, Any]) -> None:
     """``UsageError`` for more tokens than a table of positions has: without values nobody would note it."""
     import torch
 
-    tokens, first = spec["input"].get("tokens", 0), spec.get("first_position", 0)
+    tokens, first = spec["input"].get("tokens", 0) + (spec.get("past") or 0), spec.get("first_position", 0)
     for name, one in model.named_modules():
         is_table = isinstance(one, torch.nn.Embedding) and re.search(r"position_embed|embed_positions|\bwpe$", name)
         if is_table and tokens + first > one.num_embeddings:
             raise UsageError(
                 f"{text}: {tokens:,} tokens an example, but it has {one.num_embeddings - first:,} positions: take at "
-                "most so many (sequence, or inputs)"
+                "most so many (sequence and past, or inputs)"
             )
 
 
