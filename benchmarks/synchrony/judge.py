@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.publish.markdown import replace_part
 from benchmarks.publish.measured import measured
-from benchmarks.synchrony import judge_grid, judge_loss, judge_noise, judge_policies
+from benchmarks.synchrony import judge_bounds, judge_grid, judge_loss, judge_noise, judge_policies
 from benchmarks.synchrony.measure import RUNS, runs
 from benchmarks.synchrony.predict_runs import fit
 from cdmpp.platform.files import write_json
@@ -32,9 +32,11 @@ def main() -> None:
     asked = parser.parse_args()
     found = runs(asked.runs)
     constants = fit(found)
-    tables = judge_grid.tables(found, constants, COMMANDS)
+    judged = judge_grid.judged(found, constants)
+    tables = judge_grid.tables(found, constants, judged, COMMANDS)
     if any(name.startswith("policies/") for name in found):
         tables += [judge_policies.policy_table(found, constants, COMMANDS), *judge_loss.loss_tables(found, constants)]
+    tables += judge_bounds.tables(found, constants, judged, judge_grid.ALONE)
     tables += judge_noise.tables(found, COMMANDS)
     print(measured(tables))
     if asked.publish:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.synchrony.cells import Cell, is_for_fit, steady_rate
-from benchmarks.synchrony.watched import replays
+from benchmarks.synchrony.watched import REPLAYS, replays
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.plans.provisioning.loop import ClosedLoop
 from cdmpp.synchrony.job import Job
@@ -148,11 +148,13 @@ def predicted_rate(runs: Runs, cell: Cell, run: Run, constants: Constants, batch
     return float(np.mean(predicted_rates(runs, cell, run, constants, batches)))
 
 
-def predicted_rates(runs: Runs, cell: Cell, run: Run, constants: Constants, batches: Batches) -> list[float]:
+def predicted_rates(
+    runs: Runs, cell: Cell, run: Run, constants: Constants, batches: Batches, seeds: int = REPLAYS
+) -> list[float]:
     """Samples a second of each replay of a job of equal workers; a replay lasts as long as the job."""
     one_s = batch_s(runs, cell, run, constants, batches)
     job = job_of(runs, cell.network, cell.worker_places, [one_s] * cell.workers, cell.servers, constants)
-    found = replays(job, synchrony_of(f"async:{cell.every}"), run["seconds_s"], is_apart=True)
+    found = replays(job, synchrony_of(f"async:{cell.every}"), run["seconds_s"], seeds, is_apart=True)
     each = [[steady_rate([(at_s, count) for at_s, count, _ in own]) for own in one.commits] for one in found]
     return [sum(rates) * job.workers[0].samples for rates in each]
 
