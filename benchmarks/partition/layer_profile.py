@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from cdmpp.collectives.interconnect import AlphaBeta
+from benchmarks.partition.engine import FREE, Engine
 from cdmpp.partition.chain import Chain, Part
 from cdmpp.partition.devices import StageDevice
 from cdmpp.partition.graph import Layer, Parameter, PartitionGraph
@@ -19,7 +20,7 @@ from cdmpp.partition.problem import PartitionProblem
 from cdmpp.partition.processes.stash import Stash
 from cdmpp.plans.schedules import SCHEDULES
 
-_ROUNDS, _WARM = 24, 4
+_ROUNDS, _WARM = 120, 30
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -27,56 +28,67 @@ def profile(
     model: nn.Sequential,
     loss: Loss,
     optimizer: Callable[..., torch.optim.Optimizer],
-    inputs: torch.Tensor,
-    targets: torch.Tensor,
+    data: Callable[[int], tuple[torch.Tensor, torch.Tensor]],
 ) -> dict[str, Any]:
-    """Train on one batch over and over, layer by layer; the median seconds of each layer, and the bytes it saves.
+    """Train step by step; the mean seconds of each layer, and the bytes it saves.
 
-    The loss belongs to the last layer. A result counts where it is made if that layer or the next one saves it.
+    One forward and one backward pass of the whole network, as a stage runs them, with the clock read between layers:
+    passes of single layers would each pay for a pass of its own. The loss belongs to the last layer. A result counts
+    where it is made if that layer or the next one saves it.
     """
-    count, trains, updates_s = len(model), optimizer(model.parameters()), []
+    count, trains, updates_s, data_s = len(model), optimizer(model.parameters()), list[float](), list[float]()
     forward_s, backward_s = np.zeros((_ROUNDS, count)), np.zeros((_ROUNDS, count))
     stash, saved, outputs = Stash([*model.parameters(), *model.buffers()]), [0] * count, [0] * count
     for turn in range(_ROUNDS):
-        ends, known, value = list[tuple[torch.Tensor, torch.Tensor]](), set[int](), inputs
+        begin_s = time.perf_counter()
+        inputs, targets = data(turn)
+        data_s.append(time.perf_counter() - begin_s)
+        known, value, ends_s = set[int](), inputs, [0.0] * count
         for place, layer in enumerate(model):
-            begin = value.detach().requires_grad_(place > 0 and value.is_floating_point())
-            begin_s = time.perf_counter()
+            given, begin_s = value, time.perf_counter()
             with nullcontext() if turn else stash.counting(torch.empty(0)) as found:
-                value = layer(begin)
+                value = layer(value)
                 if place == count - 1:
                     value = loss(value, targets)
             forward_s[turn, place] = time.perf_counter() - begin_s
-            ends.append((begin, value))
             outputs[place] = value.nbytes
+            if value.requires_grad:
+                value.register_hook(partial(_stamp, ends_s, place))
             for address, size in ({} if found is None else found).items():
-                is_given = address == begin.untyped_storage().data_ptr()
+                is_given = address == given.untyped_storage().data_ptr()
                 if address not in known and (place or not is_given):
                     saved[place - is_given] += size
                 known.add(address)
-        gradient = None
-        for place in reversed(range(count)):
-            begin, end = ends[place]
-            begin_s = time.perf_counter()
-            torch.autograd.backward(end, gradient)
-            backward_s[turn, place] = time.perf_counter() - begin_s
-            gradient = begin.grad
+        torch.autograd.backward(value)
+        begins_s = [time.perf_counter(), *ends_s[:-1]]  # of the layer behind: there a layer's backward pass ends
+        backward_s[turn] = np.maximum(np.array(begins_s) - ends_s, 0.0)
         begin_s = time.perf_counter()
         trains.step()
         trains.zero_grad()
         updates_s.append(time.perf_counter() - begin_s)
     return {
-        "forward_s": np.median(forward_s[_WARM:], 0).tolist(), "backward_s": np.median(backward_s[_WARM:], 0).tolist(),
-        "update_s": float(np.median(updates_s[_WARM:])), "saved_bytes": saved, "output_bytes": outputs,
+        "forward_s": forward_s[_WARM:].mean(0).tolist(), "backward_s": backward_s[_WARM:].mean(0).tolist(),
+        "update_s": float(np.mean(updates_s[_WARM:])), "data_s": float(np.mean(data_s[_WARM:])),
+        "saved_bytes": saved, "output_bytes": outputs,
         "parameter_bytes": [sum(one.nbytes for one in layer.parameters()) for layer in model],
         "input_bytes": inputs.nbytes,
     }  # fmt: skip
 
 
+def _stamp(ends_s: list[float], place: int, gradient: torch.Tensor) -> None:
+    """Note when the gradient of a layer's result is there, and its backward pass begins."""
+    del gradient
+    ends_s[place] = time.perf_counter()
+
+
 def chain_of(
-    measured: dict[str, Any], cuts: Sequence[int], schedule: str, micro_batches: int, link: AlphaBeta
-) -> Chain:
-    """The stages with measured layers, as the planner knows them; messages go while stages compute."""
+    measured: dict[str, Any], cuts: Sequence[int], schedule: str, micro_batches: int, engine: Engine = FREE,
+    data_s: float = 0.0,
+) -> Chain:  # fmt: skip
+    """The stages with measured layers, as the planner knows them; messages go while stages compute.
+
+    ``data_s``: seconds in which the first and the last stage make the examples of a step.
+    """
     count = len(measured["forward_s"])
     layers = tuple(
         Layer(str(place), (place - 1,) if place else (), measured["output_bytes"][place],
@@ -87,8 +99,11 @@ def chain_of(
         Parameter(str(place), size, (place,)) for place, size in enumerate(measured["parameter_bytes"]) if size
     )
     graph = PartitionGraph(layers, parameters, measured["input_bytes"])
+    forward_s = np.array(measured["forward_s"])
+    for place in {0, count - 1} if cuts else {0}:
+        forward_s[place] += data_s / micro_batches
     device = StageDevice(
-        "core", np.array(measured["forward_s"]), np.array(measured["backward_s"]), link, measured["update_s"]
+        "core", forward_s, np.array(measured["backward_s"]), engine.link, measured["update_s"], host=engine.host
     )
     bounds = [0, *cuts, count]
     parts = tuple(Part(tuple(range(*pair)), 0) for pair in zip(bounds, bounds[1:], strict=False))

@@ -16,7 +16,7 @@ from benchmarks.distributed_jobs.networks import gpt
 
 TEXT = Path(__file__).parents[2] / "LICENSE"
 HELD_OUT = 400
-LENGTH = 48
+LENGTH, STRIDE = 48, 5
 CROSS_ENTROPY = nn.functional.cross_entropy
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -46,10 +46,17 @@ def _digits(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @cache
 def _letters(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Stretches of the text in a random order: their letters but the last one, and those that follow each."""
+    """Stretches of the text: their letters but the last one, and those that follow each.
+
+    The held-out ones come first. They are of one part of the text, from a place that the seed draws; the others share
+    no letter with it.
+    """
     text = torch.tensor([min(ord(letter), 127) for letter in TEXT.read_text()])
-    rows = text.unfold(0, LENGTH + 1, 5)
-    rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))]
+    random = torch.Generator().manual_seed(seed)
+    text = text.roll(-int(torch.randint(len(text), (1,), generator=random)))
+    rows = text.unfold(0, LENGTH + 1, STRIDE)
+    gap = -(-(LENGTH + 1) // STRIDE)
+    rows = torch.cat([rows[:HELD_OUT], rows[HELD_OUT + gap :]])
     return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
 
@@ -88,7 +95,7 @@ def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> float:
 
 @dataclass(frozen=True)
 class Training:
-    """One network with all that trains it."""
+    """One network with all that trains it, the same for every method."""
 
     build: Callable[[], nn.Sequential]
     data: Callable[[int, int, int], Batch]
@@ -96,8 +103,9 @@ class Training:
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     optimizer: Callable[..., torch.optim.Optimizer]
     examples: int
-    """Of one step of the schedules that update once a step, and of one update of all others."""
+    """Of one update: of a step, whatever its micro-batches."""
     steps: int
+    """Of a run whose accuracy counts."""
     warm_up: int
 
     def data_of(self, seed: int, examples: int) -> Callable[[int], Batch]:
@@ -107,12 +115,17 @@ class Training:
         return partial(self.held_out, seed)
 
 
+TIMED_STEPS = 160
+"""Steps of a run whose seconds count."""
 TRAININGS = {
     "cnn": Training(
-        cnn, digits, held_out_digits, CROSS_ENTROPY, partial(torch.optim.SGD, lr=0.03, momentum=0.9), 64, 120, 15
+        cnn, digits, held_out_digits, CROSS_ENTROPY, partial(torch.optim.SGD, lr=0.02, momentum=0.9), 64, 400, 20
     ),
     "transformer": Training(
-        transformer, letters, held_out_letters, letter_loss, partial(torch.optim.SGD, lr=0.02, momentum=0.9), 8, 160, 20
+        transformer, letters, held_out_letters, letter_loss, partial(torch.optim.SGD, lr=0.05, momentum=0.9), 8, 400, 40
     ),
 }
+ROUNDS = range(5)
+"""Of measuring seconds; the round is the seed."""
 SEEDS = range(3)
+"""Of the runs whose accuracy counts."""

@@ -33,11 +33,13 @@ class PartCost:
     stage_s: float
     """Seconds with exposed messages."""
     forward_s: float
-    """Seconds of a forward pass on one of its devices."""
+    """Seconds of a forward pass on one of its devices, with what the host adds to it."""
     backward_s: float
     """The same of a backward pass, with the second forward pass where it runs again."""
     update_s: float
     """Seconds of one update, with the sums over replicas and of tied parameters."""
+    send_s: float
+    """Seconds that it stands still behind each message that it sends while it computes."""
     copy_s: float
     """Seconds of copying its weights to the worker that runs forward passes; 0 where one worker runs both."""
     messages: tuple[int, int]
@@ -97,14 +99,21 @@ class Chain:
     def _cost(self, place: int, one: Part) -> PartCost:
         made, problem, device = self._costs, self.problem, self.problem.kinds[one.kind]
         at, own, after = (place, place + 1), list(one.layers), self.devices_after[place]
-        forward_s = float(device.forward_s[own].sum())
+        forward_s, host_s = float(device.forward_s[own].sum()), 2 * [device.host.pass_s]
+        if problem.overlap:
+            received = made.received_s(one.kind)
+            host_s = [
+                device.host.pass_s + float(received[0][place, 0]),
+                device.host.pass_s + float(received[1][0, at[1]]),
+            ]
         crossing = made.downsets.crossing(), made.downsets.crossing(is_backward=True)
         copy_s = float(made.held_bytes[at]) / device.copy_bytes_per_s if problem.schedule.passes_side_by_side else 0.0
         return PartCost(
             float(made.seconds(one.kind, self.link(place - 1), self.link(place + 1), one.replicas)[at]),
-            forward_s,
-            float(device.backward_s[own].sum()) + problem.recompute * forward_s,
+            forward_s + host_s[0],
+            float(device.backward_s[own].sum()) + problem.recompute * forward_s + host_s[1],
             float(made.update_s(one.kind, one.replicas)[at]),
+            device.host.send_s if problem.overlap else 0.0,
             copy_s,
             (int(crossing[0][0][at[1]]), int(crossing[1][0][at[1]])),
             (float(crossing[0][1][at[1]]), float(crossing[1][1][at[1]])),

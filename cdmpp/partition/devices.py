@@ -5,13 +5,34 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.errors import UsageError
+from cdmpp.platform.limits import check_fields, numbers
+
+
+@dataclass(frozen=True)
+class HostCosts:
+    """Seconds that the program which runs a stage takes from its device, whatever the layers."""
+
+    LIMITS: ClassVar = {name: numbers(0, 3600, "seconds") for name in ("pass_s", "send_s", "receive_s", "update_s")}
+
+    pass_s: float = 0.0
+    """Of each forward and each backward pass."""
+    send_s: float = 0.0
+    """Behind each message that a stage sends while it computes. The message is under way meanwhile."""
+    receive_s: float = 0.0
+    """Before each pass that begins with a message, for each that it needs; also where it came while the stage
+    computed."""
+    update_s: float = 0.0
+    """Of each update."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "host.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +51,7 @@ class StageDevice:
     memory_bytes: float = math.inf
     copy_bytes_per_s: float = math.inf
     """Bytes a second that it copies inside its memory."""
+    host: HostCosts = HostCosts()
     key: tuple[Any, ...] = field(init=False, repr=False)
     """Equal for devices between which nothing tells a difference."""
 
@@ -46,7 +68,7 @@ class StageDevice:
             raise UsageError(f"device {self.name} has {self.memory_bytes} bytes of memory: expected more than 0")
         key = (
             self.forward_s.tobytes(), self.backward_s.tobytes(), self.link, self.update_s, self.memory_bytes,
-            self.copy_bytes_per_s,
+            self.copy_bytes_per_s, self.host,
         )  # fmt: skip
         object.__setattr__(self, "key", key)
 

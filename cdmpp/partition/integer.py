@@ -166,6 +166,12 @@ class _Programme:
         passes = [added(forward, copied if has_two else {}), added(backward, times(update, problem.updates))]
         front = self.crosses[stage - 1] if stage else _NONE
         behind = self.crosses[stage] if stage < len(self.crosses) else _NONE
+        if any(vars(host := device.host).values()):
+            works = self._works(stage)
+            sent, got = (host.send_s, host.receive_s) if problem.overlap else (0.0, 0.0)
+            own = {works: host.pass_s}, {works: host.pass_s + problem.updates * host.update_s}
+            passes[0] = added(passes[0], own[0], times(behind[0], sent), times(front[0], got))
+            passes[1] = added(passes[1], own[1], times(front[2], sent), times(behind[2], got))
         messages = list[Row]()  # of results in front and behind, of gradients in front and behind
         for at in (0, 2):
             for sent, other in ((front, max(stage - 1, 0)), (behind, min(stage + 1, len(links) - 1))):
@@ -181,6 +187,13 @@ class _Programme:
             self.model.at_most(times(row, 1 / self.unit_s), {self.slowest: 1.0})
         if math.isfinite(device.memory_bytes):
             self._memory(stage, held, front, behind)
+
+    def _works(self, stage: int) -> int:
+        """Return the variable that is 1 where a stage has layers."""
+        works = self.model.variable()
+        for group in self.groups:
+            self.model.at_most(self._on(group, stage), {works: 1.0})
+        return works
 
     def _memory(self, stage: int, held: Row, front: tuple[Row, ...], behind: tuple[Row, ...]) -> None:
         problem, graph, model = self.problem, self.problem.graph, self.model

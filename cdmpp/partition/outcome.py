@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cdmpp.partition.chain import Chain
-from cdmpp.partition.stream_tasks import RETURNED, SENT, UPDATE, StreamKey, StreamTasks, Worker
+from cdmpp.partition.stream_tasks import HANDED, RETURNED, SENT, UPDATE, StreamKey, StreamTasks, Worker
 from cdmpp.simulate.engine import simulate
 from cdmpp.simulate.intervals import Interval
 from cdmpp.simulate.task import check_tasks
@@ -33,7 +33,7 @@ class WorkerShare:
     computing: float
     """Passes and updates."""
     sending: float
-    """Messages during which it does nothing else; 0 where they overlap."""
+    """Messages during which it does nothing else; where they overlap, what its host adds to them."""
     waiting: Mapping[str, float]
     """The part of each of ``LOCKS``."""
 
@@ -77,7 +77,7 @@ class Outcome:
         for span in spans:
             for lock, first_s, last_s in self._waits(span, max(until_s, begin), end):
                 waits[lock] += last_s - first_s
-            is_computing = span.task.label not in (SENT, RETURNED)
+            is_computing = span.task.label not in (SENT, RETURNED, HANDED)
             busy[is_computing] += max(0.0, min(span.end_s, end) - max(span.start_s, begin))
             until_s = max(until_s, span.end_s)
         long_s = end - begin

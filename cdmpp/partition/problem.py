@@ -141,7 +141,10 @@ class StageCosts:
         return found
 
     def update_s(self, kind: int, replicas: int = 1) -> Floats:
-        """Seconds of one update of a stage: with the sums over replicas, and over stages of parameters they share."""
+        """Seconds of one update of a stage: with the sums over replicas, and over stages of parameters they share.
+
+        Where messages overlap computing, sums over replicas count as far as one backward pass does not hide them.
+        """
         device, graph = self.problem.kinds[kind], self.problem.graph
         wire = pair_link(device.link, device.link)
         found = self.held_bytes * (device.update_s / max(graph.parameter_bytes, 1))
@@ -149,22 +152,42 @@ class StageCosts:
             found = found + 2 * wire.seconds(size) * shared
         if replicas > 1:
             steps = 2 * (replicas - 1)
-            found = found + steps * (wire.alpha_s + self.held_bytes / replicas * wire.beta_s) * (self.held_bytes > 0)
-        return found
+            sums_s = steps * (wire.alpha_s + self.held_bytes / replicas * wire.beta_s) * (self.held_bytes > 0)
+            if self.problem.overlap:  # each gradient is summed while the backward pass goes on to the layers before
+                sums_s = np.maximum(sums_s - self._backward_s(kind), 0.0)
+            found = found + sums_s
+        return found + device.host.update_s
+
+    def _backward_s(self, kind: int) -> Floats:
+        """Seconds of the layers of a stage in a backward pass, with the forward pass that runs again."""
+        device = self.problem.kinds[kind]
+        layers_s = device.backward_s + self.problem.recompute * device.forward_s
+        return self._between(self.downsets.sums(layers_s))
 
     def passes_s(self, kind: int, replicas: int = 1) -> tuple[Floats, Floats]:
         """Return the seconds that a stage computes for each micro-batch, in forward and in backward passes.
 
-        The update belongs to backward passes; where the two have a worker each, copying of weights to forward passes.
+        With what its host adds to each pass and, where messages go meanwhile, to each message. The update belongs to
+        backward passes; where the two have a worker each, copying of weights to forward passes.
         """
         problem, device = self.problem, self.problem.kinds[kind]
-        forward_s = self._between(self.downsets.sums(device.forward_s))
-        backward_s = self._between(self.downsets.sums(device.backward_s)) + problem.recompute * forward_s
+        forward_s = self._between(self.downsets.sums(device.forward_s)) + device.host.pass_s
+        backward_s = self._backward_s(kind) + device.host.pass_s
+        if problem.overlap:
+            (many, _), (back, _) = self._sent
+            received, send_s = self.received_s(kind), device.host.send_s
+            forward_s = forward_s + received[0] + send_s * many[None, :]
+            backward_s = backward_s + received[1] + send_s * back[:, None]
         rate = 1 / replicas if problem.schedule.updates_each else problem.updates
         update_s = rate * self.update_s(kind, replicas)
         if problem.schedule.passes_side_by_side:
             forward_s = forward_s + replicas * rate * self.held_bytes / device.copy_bytes_per_s
         return forward_s / replicas, backward_s / replicas + update_s
+
+    def received_s(self, kind: int) -> tuple[Floats, Floats]:
+        """Return what the host adds to forward and to backward passes for messages that they need."""
+        receive_s, ((many, _), (back, _)) = self.problem.kinds[kind].host.receive_s, self._sent
+        return receive_s * many[:, None], receive_s * back[None, :]
 
     def messages_s(self, kind: int, before: AlphaBeta, after: AlphaBeta) -> tuple[Floats, Floats, Floats, Floats]:
         """Return seconds of a micro-batch's messages: results received, results sent, gradients sent and received.

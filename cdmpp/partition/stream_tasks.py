@@ -15,8 +15,9 @@ from cdmpp.simulate.key import Key
 from cdmpp.simulate.task import Task
 from cdmpp.steps.schedule import BACKWARD, FORWARD, Action
 
-UPDATE, SENT, RETURNED = "update", "sent", "returned"
-"""Kinds of tasks next to passes: an update, results on their way to the next stage, gradients on their way back."""
+UPDATE, SENT, RETURNED, HANDED = "update", "sent", "returned", "handed over"
+"""Kinds of tasks next to passes: an update; results on their way to the next stage; gradients on their way back; what
+the host of the sender has to do with either while they are on their way."""
 
 
 class StreamKey(NamedTuple):
@@ -121,6 +122,9 @@ class StreamTasks:
             if 0 <= target <= last:
                 yield (message := self._message(key, stage, target))
                 before[worker] = key if self._overlaps else message.key
+                if cost.send_s:
+                    yield (handed := self._handed(key, target))
+                    before[worker] = handed.key
             if kind == BACKWARD and number in (lasts := self._lasts(stage, number)):
                 update = StreamKey(UPDATE, stage, lasts[-1])
                 if update not in updates:
@@ -140,6 +144,14 @@ class StreamTasks:
         workers = tuple(self.worker(key.stage, one, BACKWARD) for one in lasts)
         after = tuple(StreamKey(BACKWARD, key.stage, one) for one in lasts)
         return Task(key, self.chain.costs[key.stage].update_s, workers, after, label=UPDATE)
+
+    def _handed(self, key: StreamKey, target: int) -> Task:
+        """Make what keeps a worker from its next pass behind one with a message to the stage ``target``."""
+        is_sent = key.kind == FORWARD
+        many = self.chain.costs[min(key.stage, target)].messages[not is_sent]
+        own = key._replace(kind=f"{SENT if is_sent else RETURNED}, {HANDED}")
+        worker = self.worker(key.stage, key.number, key.kind)
+        return Task(own, many * self.chain.costs[key.stage].send_s, (worker,), (key,), label=HANDED)
 
     def _message(self, key: StreamKey, stage: int, target: int) -> Task:
         """Make the message to the stage ``target`` after a pass: its results, or its gradients to the stage before."""

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from cdmpp.collectives.interconnect import AlphaBeta
-from cdmpp.partition.devices import StageDevice
+from cdmpp.partition.devices import HostCosts, StageDevice
 from cdmpp.partition.graph import Layer, Parameter, PartitionGraph
 from cdmpp.partition.problem import PartitionProblem
 from cdmpp.plans.schedules import SCHEDULES
@@ -40,7 +40,8 @@ def random_problem(seed: int, most_devices: int = 4, schedule: str | None = None
         link = AlphaBeta(float(draw.uniform(0, 0.1)), float(draw.uniform(0, 0.02)))
         memory = float(draw.integers(150, 600)) if draw.random() < 0.6 else math.inf
         copies = float(draw.uniform(50, 500))
-        made.append(StageDevice(f"kind {number}", base[0] / speed, base[1] / speed, link, 0.1, memory, copies))
+        host = HostCosts(*(draw.uniform(0, 0.1, 4) if draw.random() < 0.5 else np.zeros(4)).tolist())
+        made.append(StageDevice(f"kind {number}", base[0] / speed, base[1] / speed, link, 0.1, memory, copies, host))
     names = [one.name for one in SCHEDULES]
     chosen = SCHEDULES[schedule or names[int(draw.integers(len(names)))]]()
     devices = tuple(made[int(draw.integers(kinds))] for _ in range(int(draw.integers(2, most_devices + 1))))
@@ -125,19 +126,26 @@ def stage(problem, begin, end, kind, before, after, devices_after, many):
             held += one.bytes
             if not set(one.readers) <= own:
                 shared += 2 * (far + one.bytes * device.link.beta_s)
-    update_s = device.update_s * held / graph.parameter_bytes + shared
+    update_s = device.update_s * held / graph.parameter_bytes + shared + device.host.update_s
+    layers_s = backward_s
+    forward_s, backward_s = forward_s + device.host.pass_s, backward_s + device.host.pass_s
+    if problem.overlap:
+        for crossed, forth_s, back_s in (
+            (begin, device.host.receive_s, device.host.send_s),
+            (end, device.host.send_s, device.host.receive_s),
+        ):
+            forward_s += forth_s * _messages(graph, crossed, False)
+            backward_s += back_s * _messages(graph, crossed, True)
     if many > 1 and held:
-        update_s += 2 * (many - 1) * (far + held / many * device.link.beta_s)
+        sums_s = 2 * (many - 1) * (far + held / many * device.link.beta_s)
+        update_s += max(0.0, sums_s - layers_s) if problem.overlap else sums_s
     rate = 1 / many if problem.schedule.updates_each else 1 / problem.micro_batches
     has_two = problem.schedule.passes_side_by_side
     forward_s = forward_s / many + (rate * held / device.copy_bytes_per_s if has_two else 0.0)
     backward_s = backward_s / many + rate * update_s
 
     def message(crossed, other, is_backward):
-        sizes = _sizes(graph, crossed, is_backward)
-        messages = len([size for size in sizes if size])
-        if not is_backward and crossed and len(crossed) < graph.count:
-            messages = max(messages, 1)
+        sizes, messages = _sizes(graph, crossed, is_backward), _messages(graph, crossed, is_backward)
         link = problem.kinds[other].link
         alpha_s, beta_s = link.alpha_s + device.link.alpha_s, max(link.beta_s, device.link.beta_s)
         return messages * alpha_s + sum(sizes) * beta_s
@@ -162,6 +170,11 @@ def stage(problem, begin, end, kind, before, after, devices_after, many):
     back = sum(_sizes(graph, begin, True)) + sum(_sizes(graph, end, True))
     size = held * (versions + 1 + problem.states) + stash + back + max(graph.layers[one].work_bytes for one in own)
     return taken_s, max(0.0, size - device.memory_bytes)
+
+
+def _messages(graph, crossed, is_backward):
+    messages = len([size for size in _sizes(graph, crossed, is_backward) if size])
+    return max(messages, 1) if not is_backward and crossed and len(crossed) < graph.count else messages
 
 
 def _sizes(graph, crossed, is_backward):

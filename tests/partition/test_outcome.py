@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from cdmpp.collectives.interconnect import AlphaBeta
+from cdmpp.errors import UsageError
 from cdmpp.partition.chain import Chain, Part
 from cdmpp.partition.closed_form import closed_form_s
-from cdmpp.partition.devices import StageDevice
+from cdmpp.partition.devices import HostCosts, StageDevice
 from cdmpp.partition.graph import Layer, Parameter, PartitionGraph
 from cdmpp.partition.outcome import LOCKS, replayed
 from cdmpp.partition.problem import PartitionProblem
@@ -18,11 +21,14 @@ NAMES = [one.name for one in SCHEDULES]
 FREE = AlphaBeta(0.0, 0.0)
 
 
-def chain(schedule, forward_s, backward_s, many=8, link=FREE, update_s=0.0, size=1, overlap=True, replicas=None):
+def chain(
+    schedule, forward_s, backward_s, many=8, link=FREE, update_s=0.0, size=1, overlap=True, replicas=None, host=None
+):
     count = len(forward_s)
     layers = tuple(Layer(str(place), (place - 1,) if place else (), size) for place in range(count))
     graph = PartitionGraph(layers, tuple(Parameter(str(place), 1, (place,)) for place in range(count)))
-    device = StageDevice("one", np.array(forward_s, float), np.array(backward_s, float), link, update_s)
+    passes = np.array(forward_s, float), np.array(backward_s, float)
+    device = StageDevice("one", *passes, link, update_s, host=host or HostCosts())
     parts = tuple(Part((place,), 0, (replicas or [1] * count)[place]) for place in range(count))
     devices = (device,) * sum(one.replicas for one in parts)
     has_replicas = replicas is not None
@@ -86,13 +92,52 @@ def test_replays_are_never_below_the_closed_form_and_hold_and_wait_as_said(sched
         many = max(many, count) if schedule == "2bw" else many
         link = AlphaBeta(*draw.random(2) * (0.2, 0.5)) if turn % 2 else FREE
         passes = draw.random(count), 2 * draw.random(count)
-        made = chain(schedule, *passes, many, link, 0.3 * draw.random(), turn % 3, overlap=turn % 4 > 0)
+        host = HostCosts(*(0.2 * draw.random(4)).tolist()) if turn % 3 else None
+        made = chain(schedule, *passes, many, link, 0.3 * draw.random(), turn % 3, overlap=turn % 4 > 0, host=host)
         found = replayed(made)
         assert found.step_s >= closed_form_s(made) * 0.995  # a window need not be whole cycles
         for share in found.shares:
             assert share.computing + share.sending + sum(share.waiting.values()) == pytest.approx(1.0)
         for stage, cost in enumerate(made.costs):
             assert found.live(stage) <= cost.live and found.staleness(stage) <= cost.staleness
+
+
+def test_closed_form_counts_messages_of_a_slow_link():
+    """Each of four messages takes 3 s; the last one leaves after the first pass, and its two passes and the way back
+    follow. 1f1b sends no third one before the first came back."""
+    made = chain("1f1b", [1.0, 1.0], [1.0, 1.0], 4, AlphaBeta(1.5, 0.0))
+    made = replace(made, problem=replace(made.problem, graph=_no_gradients(made.problem.graph)))
+    assert closed_form_s(made) == pytest.approx(1 + 4 * 3 + 2 + 1)
+    assert replayed(made).step_s == pytest.approx(17.0)
+    alone = chain("sequential", [1.0, 1.0], [1.0, 1.0], 4, AlphaBeta(1.5, 0.0))
+    assert closed_form_s(alone) == pytest.approx(replayed(alone).step_s) == pytest.approx(4 * (4 + 2 * 3))
+
+
+def _no_gradients(graph):
+    return replace(graph, layers=tuple(replace(one, has_gradient=False) for one in graph.layers))
+
+
+def test_closed_form_with_messages_is_near_the_replay():
+    draw, ratios = np.random.default_rng(7), []
+    for turn in range(60):
+        count, link = int(draw.integers(2, 5)), AlphaBeta(*draw.random(2) * (0.5, 0.5))
+        passes = draw.random(count), 2 * draw.random(count)
+        made = chain(("gpipe", "1f1b")[turn % 2], *passes, int(draw.integers(2, 9)), link, overlap=turn % 4 > 1)
+        ratios.append(closed_form_s(made) / replayed(made).step_s)
+    assert max(ratios) <= 1 + 1e-9 and np.mean(ratios) > 0.9 and min(ratios) > 0.6
+
+
+def test_what_a_host_adds_lengthens_passes_and_keeps_a_sender():
+    """A stage takes 1 + 2 s, 0.1 s a pass, 0.2 s for the message that it sends and 0.3 s for that which it needs."""
+    made = chain("delayed", [1.0, 1.0], [2.0, 2.0], 1, update_s=0.0, host=HostCosts(0.1, 0.2, 0.3, 0.4))
+    assert made.slowest_s == pytest.approx(3 + 0.2 + 0.2 + 0.3 + 0.4) == pytest.approx(replayed(made).step_s)
+    assert (made.costs[0].forward_s, made.costs[0].backward_s) == pytest.approx((1.1, 2.4))
+    share = replayed(made).shares[0]
+    assert share.sending == pytest.approx(0.2 / 4.1) and share.computing == pytest.approx(3.9 / 4.1)
+    turns = chain("sequential", [1.0, 1.0], [2.0, 2.0], 4, host=HostCosts(0.1, 0.2, 0.3, 0.4))
+    assert replayed(turns).step_s == pytest.approx(4 * (6 + 4 * 0.1 + 2 * 0.3) + 0.4)
+    with pytest.raises(UsageError, match=r"host.send_s"):
+        HostCosts(send_s=-1.0)
 
 
 def test_memory_and_staleness_of_each_schedule_are_reached():

@@ -142,9 +142,22 @@ def _check(module: Any, cuts: Sequence[Any], schedule: Any, micro_batches: int, 
         check_all("places", places, WorkerPlace)
         if len(places) != stages:
             raise UsageError(f"{len(places)} places for {stages} stages: give one for each, or none")
+    layers = _layers(module)
+    check_untied(layers, spans_of(cuts, len(layers)))
+
+
+def _layers(module: Any) -> list[torch.nn.Module]:
+    """Return the layers of a network, of one that is made by a function without memory where it lets itself."""
     if isinstance(module, torch.nn.Module) or not callable(module):
-        layers = layers_of(module)
-        check_untied(layers, spans_of(cuts, len(layers)))
+        return layers_of(module)
+    with torch.random.fork_rng(devices=[]):
+        try:
+            with torch.device("meta"):
+                return layers_of(module)
+        except UsageError:
+            raise
+        except Exception:  # such as a function that reads weights from a file, or sets one by its numbers
+            return layers_of(module)
 
 
 @dataclass

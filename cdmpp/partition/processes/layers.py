@@ -68,7 +68,8 @@ def check_untied(layers: Sequence[nn.Module], spans: Iterable[range]) -> None:
                 if where != stage:
                     raise UsageError(
                         f"{layer}.{name} on stage {stage} is the same tensor as {known} on stage {where}: a cut "
-                        f"between layers {known.split('.')[0]} and {layer} would train two copies of it; cut elsewhere"
+                        f"between layers {known.split('.')[0]} and {layer} would train two copies of it; cut "
+                        "elsewhere, as `cdmpp plan --strategies partition --keep-tied` does"
                     )
 
 

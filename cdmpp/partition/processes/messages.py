@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,9 @@ from cdmpp.errors import UsageError
 FORWARD_TAG, BACKWARD_TAG, HEADER_TAG = 0, 1, 2
 _AHEAD = 2
 """Receives that are posted before they are needed: gloo moves bytes only once both ends have asked for it."""
+_PAUSE_S = 1e-6
+"""A sender sleeps after each message. Gloo sends in a thread of its own, which has the same core: while the stage
+computes on, a kernel lets that thread wait for up to some milliseconds."""
 _MOST_DIMENSIONS = 8
 _TYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -100,6 +104,7 @@ class Outbox:
             while len(self._sent) >= self._room:
                 self._sent.popleft()[1].wait()
             self._sent.append((message, dist.isend(message, self._peer, tag=self._tag)))
+        time.sleep(_PAUSE_S)
 
     def clear(self) -> None:
         """Wait until all have arrived."""
