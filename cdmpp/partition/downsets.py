@@ -121,15 +121,19 @@ def every_downset(
     looked = 0
     for inside, outside in parts if parts is not None else [(frozenset[int](), frozenset[int]())]:
         begin, never = sum(1 << one for one in inside), sum(1 << one for one in outside)
-        waiting, seen = [begin], {begin}
+        free = sum(1 << one for one in range(count) if not (begin | never) >> one & 1 and not before[one] & ~begin)
+        waiting, seen = [(begin, free)], {begin}
         while waiting:
-            last = waiting.pop()
-            for place in range(count):
-                if not (last | never) >> place & 1 and not before[place] & ~last:
-                    new = last | 1 << place
-                    if new not in seen:
-                        seen.add(new)
-                        waiting.append(new)
+            last, free = waiting.pop()  # free: those that may come next
+            rest = free
+            while rest:
+                bit = rest & -rest
+                rest ^= bit
+                new = last | bit
+                if new not in seen:
+                    seen.add(new)
+                    after = sum(1 << one for one in readers[bit.bit_length() - 1] if not before[one] & ~new)
+                    waiting.append((new, (free ^ bit) | after & ~(new | never)))
             if len(seen) + looked > most:
                 return None
         looked += len(seen)

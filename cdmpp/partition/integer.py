@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from cdmpp.partition.chain import Chain, Part
+from cdmpp.partition.chain import Chain, Part, capacities, least_seconds
 from cdmpp.partition.devices import pair_link
 from cdmpp.partition.integer_model import ONE, IntegerModel, Row, added, times
 from cdmpp.partition.problem import PartitionProblem
@@ -24,7 +25,20 @@ MOST_ORDERS = 24
 _NONE: tuple[Row, Row, Row, Row] = ({}, {}, {}, {})
 
 
-def integer_search(problem: PartitionProblem, most_s: float, seconds: float) -> tuple[Chain | None, float]:
+class Searched(NamedTuple):
+    """What integer programming found."""
+
+    chain: Chain | None
+    """The best chain that fits; None where none was found."""
+    bound_s: float
+    """No chain has a faster slowest stage, if it is above 0."""
+    orders: int
+    """Orders of devices that were searched."""
+    all_orders: int
+    """Those that differ."""
+
+
+def integer_search(problem: PartitionProblem, most_s: float, seconds: float) -> Searched:
     """Search for a chain as fast as a known one, or faster.
 
     Args:
@@ -33,51 +47,57 @@ def integer_search(problem: PartitionProblem, most_s: float, seconds: float) -> 
         seconds: that the search may take.
 
     Returns:
-        The best chain that was found and fits, or None; and a bound for the slowest stage of all chains, at most
-        ``most_s``.
+        The best chain, with a bound that is at most ``most_s``; where orders are left out, they are not bounded.
     """
-    kinds = [kind for kind, count in enumerate(problem.counts) for _ in range(count)]
-    orders = list(itertools.islice(_orders(kinds), MOST_ORDERS + 1))
-    if len(orders) > MOST_ORDERS:
-        return None, 0.0
+    orders = list(itertools.islice(_orders(problem.counts), MOST_ORDERS))
+    every = math.factorial(sum(problem.counts)) // math.prod(map(math.factorial, problem.counts))
     best, bound_s, begun = None, math.inf, time.monotonic()
     for number, order in enumerate(orders):
         left_s = (seconds - (time.monotonic() - begun)) / (len(orders) - number)
-        chain, own_s = _Programme(problem, order, most_s).solved(left_s)
+        chain, own_s = Programme(problem, order, most_s).solved(left_s)
         bound_s = min(bound_s, own_s)
         if chain is not None and chain.fits and (best is None or chain.slowest_s < best.slowest_s):
             best, most_s = chain, min(most_s, chain.slowest_s)
-    return best, min(bound_s, most_s)
+    return Searched(best, min(bound_s, most_s) if every == len(orders) else 0.0, len(orders), every)
 
 
-def _orders(kinds: list[int]) -> Iterator[tuple[int, ...]]:
-    """Orders that differ."""
-    seen = set[tuple[int, ...]]()
-    for order in itertools.permutations(kinds):
-        if order not in seen:
-            seen.add(order)
-            yield order
+def _orders(counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Orders that differ, of so many devices of each kind."""
+    if not any(counts):
+        yield ()
+    for kind, count in enumerate(counts):
+        if count:
+            for rest in _orders([one - (place == kind) for place, one in enumerate(counts)]):
+                yield (kind, *rest)
 
 
-class _Programme:
-    """All times are parts of ``unit_s``."""
+class Programme:
+    """All times are parts of ``unit_s``. With ``first`` stages only: what is behind them is divided evenly.
 
-    def __init__(self, problem: PartitionProblem, order: tuple[int, ...], most_s: float) -> None:
-        self.problem, self.order, self.most_s = problem, order, most_s
+    These have layers then, and no limit of memory.
+    """
+
+    def __init__(
+        self, problem: PartitionProblem, order: tuple[int, ...], most_s: float, first: int | None = None
+    ) -> None:
+        self.problem, self.order, self.most_s, self.is_part = problem, order, most_s, first is not None
         self.groups = range(len(problem.graph.reads))
         whole_s = max(float((one.seconds + one.forward_s).sum()) for one in problem.kinds)
         self.unit_s = most_s if math.isfinite(most_s) and most_s else whole_s or 1.0
         self.model = IntegerModel()
         self.slowest = self.model.variable(1.0 + 1e-9 if math.isfinite(most_s) else math.inf)
-        self.before = [self._cut(cut) for cut in range(len(order) - 1)]
+        stages = len(order) if first is None else first
+        self.before = [self._cut(cut) for cut in range(len(order) - 1 if first is None else first)]
         for earlier, later in itertools.pairwise(self.before):
             for group in self.groups:
                 self.model.at_most({earlier[group]: 1.0}, {later[group]: 1.0})
         self.crosses = [self._crossing(cut) for cut in range(len(self.before))]
-        self.held = [[self._held(stage, one.readers) for one in problem.graph.tied] for stage in range(len(order))]
-        for stage in range(len(order)):
+        self.held = [[self._held(stage, one.readers) for one in problem.graph.tied] for stage in range(stages)]
+        for stage in range(stages):
             self._fill(stage)
             self._stage(stage)
+        if first is not None:
+            self._rest(first)
 
     def _cut(self, cut: int) -> list[int]:
         """For each group a variable that is 1 where it lies before the cut."""
@@ -128,6 +148,14 @@ class _Programme:
             model.at_most(self._lies(one, cut), {messages: 1.0})
         return {messages: 1.0}, *sent[1:]
 
+    def _rest(self, first: int) -> None:
+        """What is behind the first stages takes its part of the other devices; and there is a first stage."""
+        share = capacities(self.problem)[self.order[0]] * (len(self.order) - first)
+        least = times(self._sum(first, least_seconds(self.problem)), 1 / (self.unit_s * share))
+        self.model.at_most(least, {self.slowest: 1.0})
+        sources = [group for group in self.groups if not self.problem.graph.reads[group]]
+        self.model.at_most({ONE: 1.0}, added(*(self._lies(one, 0) for one in sources)))
+
     def _held(self, stage: int, readers: tuple[int, ...]) -> int:
         """Return the variable that is 1 where a stage has a reader of a parameter."""
         held = self.model.variable()
@@ -168,10 +196,10 @@ class _Programme:
         behind = self.crosses[stage] if stage < len(self.crosses) else _NONE
         if any(vars(host := device.host).values()):
             works = self._works(stage)
-            sent, got = (host.send_s, host.receive_s) if problem.overlap else (0.0, 0.0)
+            send_s, receive_s = (host.send_s, host.receive_s) if problem.overlap else (0.0, 0.0)
             own = {works: host.pass_s}, {works: host.pass_s + problem.updates * host.update_s}
-            passes[0] = added(passes[0], own[0], times(behind[0], sent), times(front[0], got))
-            passes[1] = added(passes[1], own[1], times(front[2], sent), times(behind[2], got))
+            passes[0] = added(passes[0], own[0], times(behind[0], send_s), times(front[0], receive_s))
+            passes[1] = added(passes[1], own[1], times(front[2], send_s), times(behind[2], receive_s))
         messages = list[Row]()  # of results in front and behind, of gradients in front and behind
         for at in (0, 2):
             for sent, other in ((front, max(stage - 1, 0)), (behind, min(stage + 1, len(links) - 1))):
@@ -185,7 +213,7 @@ class _Programme:
             computed += [*messages, *busy]
         for row in computed:
             self.model.at_most(times(row, 1 / self.unit_s), {self.slowest: 1.0})
-        if math.isfinite(device.memory_bytes):
+        if math.isfinite(device.memory_bytes) and not self.is_part:
             self._memory(stage, held, front, behind)
 
     def _works(self, stage: int) -> int:

@@ -150,6 +150,12 @@ class PartitionResult:
                     f"parameter {names[0]} is read on several stages under {one.schedule.name}: each holds a copy, and "
                     "their gradients are summed at each update"
                 )
+        for one in self.ranked:
+            searched, every = one.partition.orders
+            if searched < every:
+                found.append(
+                    f"cuts under {one.schedule.name} are the best of {searched:,} of {every:,} orders of the devices"
+                )
         unproven = [one.schedule.name for one in self.ranked if not one.partition.is_proven]
         if unproven:
             gap = max(one.partition.gap for one in self.ranked)

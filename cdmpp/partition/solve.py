@@ -13,6 +13,7 @@ from cdmpp.errors import InfeasiblePlanError
 from cdmpp.partition.chain import Chain, ideal_s, merged
 from cdmpp.partition.downsets import Downsets, every_downset, prefixes
 from cdmpp.partition.dynamic import DynamicSearch
+from cdmpp.partition.front_bound import front_bound_s
 from cdmpp.partition.graph import PartitionGraph
 from cdmpp.partition.integer import integer_search
 from cdmpp.partition.problem import PartitionProblem
@@ -30,6 +31,8 @@ MOST_WORK = 4e9
 """Numbers that a dynamic programme compares at most."""
 SECONDS = numbers(0, 86400, "seconds")
 _CLOSE = 1e-6
+_FRONT = 0.25
+"""Part of the seconds of integer programming that go into a bound from the first stages."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Partition:
     equal_layers: Chain
     all_devices_s: float | None
     """Slowest stage if every device has one, before neighbours are merged; None: not worked out."""
+    orders: tuple[int, int] = (0, 0)
+    """Orders of devices that integer programming searched, and all that differ; dynamic programming has all."""
 
     @property
     def gap(self) -> float:
@@ -100,14 +105,18 @@ class _Solver:
                 raise InfeasiblePlanError(missing_memory(leanest(problem)))
             return self._made(chain, chain.slowest_s, DYNAMIC, len(sets))
         least_s = ideal_s(problem)
+        found, method, orders = None, INTEGER, (0, 0)
         if problem.replicas:
-            found, bound_s, method = None, least_s, ORDER
+            bound_s, method = least_s, ORDER
         else:
-            found, bound_s = integer_search(problem, self._most_s, self.seconds)
-            method = INTEGER
+            bound_s = front_bound_s(problem, self._most_s, _FRONT * self.seconds)
+            if bound_s < self._most_s * (1 - _CLOSE):
+                searched = integer_search(problem, self._most_s, (1 - _FRONT) * self.seconds)
+                found, orders = searched.chain, (searched.orders, searched.all_orders)
+                bound_s = max(bound_s, searched.bound_s)
         if (chain := _best([self._known, found])) is None:
             raise InfeasiblePlanError(missing_memory(leanest(problem)))
-        return self._made(chain, min(max(bound_s, least_s), chain.slowest_s), method, 0)
+        return self._made(chain, min(max(bound_s, least_s), chain.slowest_s), method, 0, orders)
 
     @cached_property
     def _known(self) -> Chain | None:
@@ -138,14 +147,16 @@ class _Solver:
             return None
         return found
 
-    def _made(self, chain: Chain, bound_s: float, method: str, sets: int) -> Partition:
+    def _made(
+        self, chain: Chain, bound_s: float, method: str, sets: int, orders: tuple[int, int] = (0, 0)
+    ) -> Partition:
         whole = _with_graph(self.problem, self.graph)
         all_devices_s = None
         if (few := every_downset(self.problem.graph, MOST_SETS // 4)) is not None:
             search = DynamicSearch(self.problem, few)
             all_devices_s = search.with_all_devices() if search.size <= MOST_WORK / 10 else None
         first, second = (Chain(whole, make(self.problem).parts) for make in (greedy, equal_layers))
-        return Partition(Chain(whole, chain.parts), bound_s, method, sets, first, second, all_devices_s)
+        return Partition(Chain(whole, chain.parts), bound_s, method, sets, first, second, all_devices_s, orders)
 
 
 def missing_memory(chain: Chain) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ from cdmpp.partition.chain import Chain, Part, merged
 from cdmpp.partition.devices import StageDevice
 from cdmpp.partition.downsets import every_downset
 from cdmpp.partition.dynamic import DynamicSearch
+from cdmpp.partition.front_bound import front_bound_s
 from cdmpp.partition.graph import Layer, Parameter, PartitionGraph
 from cdmpp.partition.integer import integer_search
 from cdmpp.partition.problem import PartitionProblem
+from cdmpp.partition.question import PartitionQuestion, answer
 from cdmpp.partition.simple import equal_layers, greedy, in_order
 from cdmpp.partition.solve import DYNAMIC, INTEGER, solve
 from cdmpp.plans.balance import balanced
@@ -50,10 +53,40 @@ def test_integer_programming_is_as_fast_and_its_bound_holds(seeds):
         problem = random_problem(seed, replicas=False)
         best = best_s(problem)
         for most_s in (math.inf, 1.1 * best):
-            chain, bound_s = integer_search(problem, most_s, UNLIMITED_S)
+            chain, bound_s, *_ = integer_search(problem, most_s, UNLIMITED_S)
             assert (math.inf if chain is None else chain.slowest_s) == pytest.approx(best, rel=1e-5)
             assert bound_s <= best * (1 + 1e-6)
             assert math.isinf(best) or bound_s >= best * (1 - 1e-5)
+
+
+@pytest.mark.parametrize("seeds", [range(start, start + 20) for start in range(300, 360, 20)])
+def test_a_bound_from_the_first_stages_holds(seeds):
+    met = 0
+    for seed in seeds:
+        problem = random_problem(seed, replicas=False)
+        problem = replace(problem, devices=(problem.devices[0],) * len(problem.devices))
+        if math.isfinite(best := best_s(problem)):
+            for known_s in (best, 1.3 * best):
+                bound_s = front_bound_s(problem, known_s, UNLIMITED_S)
+                assert bound_s <= best * (1 + 1e-6)
+            met += bound_s >= best * (1 - 1e-6)
+    assert met
+
+
+def test_orders_of_devices_that_differ_are_counted_and_left_out_with_a_word():
+    draw = np.random.default_rng(0)
+    graph = PartitionGraph(tuple(Layer(str(i), (i - 1,) if i else (), 10) for i in range(6)))
+    devices = tuple(StageDevice(f"d{i}", draw.random(6), draw.random(6), FREE) for i in range(5))
+    searched = integer_search(PartitionProblem(graph, devices), math.inf, 5.0)
+    assert (searched.orders, searched.all_orders, searched.bound_s) == (24, 120, 0.0)
+    assert searched.chain is not None
+    equal = integer_search(PartitionProblem(graph, devices[:1] * 5 + devices[1:2]), math.inf, UNLIMITED_S)
+    assert (equal.orders, equal.all_orders) == (6, 6) and equal.bound_s == pytest.approx(equal.chain.slowest_s)
+    question = PartitionQuestion(graph, devices, 1, schedules=(SCHEDULES["1f1b"](),))
+    found = answer(question)
+    one = replace(found.best, partition=replace(found.best.partition, orders=(24, 120)))
+    told = replace(found, ranked=(one,)).warnings
+    assert "cuts under 1f1b are the best of 24 of 120 orders of the devices" in told
 
 
 @pytest.mark.parametrize("method", [DYNAMIC, INTEGER])
@@ -68,7 +101,7 @@ def test_the_last_stage_holds_two_versions_and_an_only_stage_one(method):
         if method == DYNAMIC:
             chain = DynamicSearch(problem, every_downset(graph, 100)).best()
         else:
-            chain, _ = integer_search(problem, math.inf, UNLIMITED_S)
+            chain = integer_search(problem, math.inf, UNLIMITED_S).chain
         assert (0 if chain is None else len(chain.parts)) == parts
         if chain is not None:
             assert [(one.versions, one.staleness) for one in chain.costs] == [(2, 1), (2, 1)]

@@ -113,6 +113,8 @@ def test_what_cannot_be_is_refused_before_any_process_starts(monkeypatch):
     refused(r"cuts are \[3, 3\]: expected the first layer of each later stage, rising", cuts=(3, 3))
     refused(r"cuts\[0\] is 0", cuts=(0,))
     refused("cuts are .*each from 1 to 5", toy.network(), (6,))
+    refused("cuts are .*each from 1 to 5", cuts=(6,))
+    refused("2.weight on stage 1 is the same tensor .* cut elsewhere, as .*--keep-tied", toy.tied, (1,))
     refused("2.weight on stage 1 is the same tensor as 0.weight on stage 0", toy.tied(), (1,))
     refused("the network is 'Linear': expected an nn.Sequential", torch.nn.Linear(2, 2))
     refused("2bw has 1 micro-batches a step on 2 stages", schedule="2bw")
