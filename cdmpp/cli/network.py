@@ -50,6 +50,8 @@ def add_graph_arguments(verb: argparse.ArgumentParser, batch: str | None = "exam
     verb.add_argument("--seq", type=SIZES, help=tokens)
     past = "tokens that each example of an hf: language model has in its cache: it decodes one more; 0: reads a prompt"
     verb.add_argument("--past", type=Limits(0, 2**31), metavar="TOKENS", help=past)
+    busy = "tokens of the busiest expert over the mean, of a mixture of experts with --runtime torch (default 1)"
+    verb.add_argument("--moe-imbalance", type=Limits(1, 2**20, whole=False), default=1.0, metavar="TIMES", help=busy)
     shape = "shape of an input, for example x=1,3,224,224; once for each input"
     verb.add_argument("--input", type=text, action="append", default=[], metavar="NAME=SHAPE", help=shape)
     verb.add_argument("--dtype", default="float32", choices=("float32", "float16"), help="default float32")
@@ -83,6 +85,7 @@ def workload_of(options: argparse.Namespace, **others: Any) -> Workload:
     if getattr(options, "train", False):
         others["mode"] = "forward_backward"
     sizes = {"batch": options.batch, "sequence": options.seq, "inputs": _shapes(options.input), "past": options.past}
+    others = {"moe_imbalance": options.moe_imbalance, **others}
     return Workload(options.network, dtype=options.dtype, **sizes, **others)
 
 

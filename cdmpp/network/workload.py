@@ -49,6 +49,8 @@ class Workload:
         past: tokens of each example that a language model of an ``hf:`` name has in its cache of keys and values. It
             then generates: of 0 it reads a prompt of ``sequence`` tokens and fills the cache (prefill); of more it
             decodes one token, or ``sequence`` tokens, behind them. None: it is run without a cache.
+        moe_imbalance: tokens of the busiest expert over the mean, of a mixture of experts that PyTorch runs: 1: as many
+            for each. The other experts share the rest evenly.
         optimizer: of a training step: ``sgd`` (momentum 0.9), ``adam``, ``adamw``, or None for no update.
 
     Raises:
@@ -73,6 +75,7 @@ class Workload:
     optimizer: str | None = "adamw"
     sequence: int | None = None
     past: int | None = None
+    moe_imbalance: float = 1.0
 
     def __post_init__(self) -> None:
         if not (isinstance(self.network, str | Path) or self.is_torch or self.is_relax):
@@ -88,6 +91,7 @@ class Workload:
             raise UsageError(f"past is {self.past}: a cache of keys and values is of mode inference, not {self.mode}")
         if self.sequence is not None and (self.path is None or self.path.suffix == ".onnx"):
             raise UsageError(f"sequence is {self.sequence}: only networks of a name, or of file.py:FUNCTION, take it")
+        fitting("moe_imbalance", self.moe_imbalance, float, Limits(1, 2**20, whole=False))
         fitting("inputs", self.inputs, Mapping[str, tuple[int, ...]] | None, SIZES)
         fitting("dtype", self.dtype, Dtype)
         fitting("mode", self.mode, Mode)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.operators.aten_attention import attention_of, drops
 from cdmpp.operators.aten_convolution import CONVOLUTIONS, convolution_of, has_bias, image_of, stands_for
+from cdmpp.operators.aten_grouped import GROUPED, grouped_of
 from cdmpp.operators.aten_indexing import LOOKUPS, STORES, lookup_of, store_of
 from cdmpp.operators.aten_layout import copies_for, copy_of, dtype_of, matrix, shape_of
 from cdmpp.operators.aten_losses import LOSSES, loss_of
@@ -40,9 +41,8 @@ _BINARY = {
 }
 _BROADCAST = {"add": "add_broadcast", "sub": "add_broadcast", "mul": "mul_broadcast", "div": "mul_broadcast"}
 """Operator of which one factor is read again and again."""
-_COPIES = ("cumsum", "topk", "sort", "argsort", "histc", "bincount", "repeat_interleave")
+_COPIES = ("cumsum", "topk", "sort", "argsort", "histc", "bincount", "repeat_interleave", "one_hot")
 """Operators that read all that they are given once or more, and that nobody measured."""
-_GROUPED = ("grouped_mm_fallback", "_grouped_mm")
 _UNTAGGED = (
     *("__and__", "__or__", "__xor__", "floor_divide"),
     *("hardswish", "hardswish_", "log_sigmoid", "prelu", "_prelu_kernel"),
@@ -85,11 +85,8 @@ def calls_of(node: Any) -> Calls:
         return Calls((copy_of(_value(node.args[0])),))
     if (known := _of_kind(node, name)) is not None:
         return Calls((known[0],), known[1])
-    if name in LOSSES:
-        return Calls(*loss_of(node, name))
-    if name in GATES:
-        found = recurrent_of(node, name)
-        return Calls(found.operators, found.stands_for, (), found.gradients, found.reads, True)
+    if (calls := _of_several(node, name)) is not None:
+        return calls
     made = _RULES.get(name)
     if made is not None:
         return _by_rule(node, name, tuple(made(node)))
@@ -121,9 +118,20 @@ def _of_kind(node: Any, name: str) -> tuple[EagerOperator, str] | None:
         return reduction_of(node, name)
     if name in LOOKUPS:
         return lookup_of(node, name)
-    if name in _GROUPED:
-        return _grouped(node), f"{name}, as many rows for each matrix"
     return store_of(node, name) if name in STORES else None
+
+
+def _of_several(node: Any, name: str) -> Calls | None:
+    """The operators of a loss, of a product with many matrices, or of a recurrent layer."""
+    if name in LOSSES:
+        return Calls(*loss_of(node, name))
+    if name in GROUPED:
+        grouped = grouped_of(node)
+        return Calls(grouped.operators, f"{name}, {grouped.note}", (), grouped.gradients, (), True)
+    if name in GATES:
+        found = recurrent_of(node, name)
+        return Calls(found.operators, found.stands_for, (), found.gradients, found.reads, True)
+    return None
 
 
 def _by_rule(node: Any, name: str, operators: tuple[EagerOperator, ...]) -> Calls:
@@ -208,15 +216,6 @@ def _batched(x: Any, y: Any) -> list[EagerOperator]:
     across = int(not (y.dim() > 3 and copies[-1]) and y.stride()[-1] != 1 and y.stride()[-2] == 1)
     sizes = {"batch": many, "rows": rows, "inner": inner, "cols": cols, "transposed": across}
     return [*itertools.chain(*copies), EagerOperator("bmm", sizes, dtype_of(x))]
-
-
-def _grouped(node: Any) -> EagerOperator:
-    """Rows that go to one matrix of several each: as many to each, whatever the values say."""
-    x, weights = (_value(arg) for arg in node.args[:2])
-    (rows, inner), (groups, _, cols) = shape_of(x), shape_of(weights)
-    many = min(rows, groups)
-    sizes = {"batch": many, "rows": -(-rows // many), "inner": inner, "cols": cols}
-    return EagerOperator("bmm", sizes, dtype_of(x))
 
 
 def _einsum(node: Any) -> Sequence[EagerOperator]:

@@ -19,12 +19,12 @@ from cdmpp.errors import CdmppError
 from cdmpp.platform.paths import conf_folder
 from cdmpp.platform.torch_pair import import_torchvision, torchvision_fault
 from cdmpp.programs import batch_norm
+from cdmpp.programs.as_eager import as_eager
 from cdmpp.programs.caches import register_caches
 from cdmpp.programs.casts import with_casts
 from cdmpp.programs.decoder import cache_bytes, cache_of, decoder_of
-from cdmpp.programs.eager_masks import eager_masks
+from cdmpp.programs.experts import IMBALANCE
 from cdmpp.programs.importable import make_importable
-from cdmpp.programs.packed import packed_as_padded
 from cdmpp.programs.refusal import export_refusal, first_line, import_refusal, quiet
 from cdmpp.programs.regions import FLAGS, inlined
 from cdmpp.programs.task import VARIANT_MARK, Task
@@ -163,21 +163,29 @@ def to_relax(
 
 
 @_without_collector()
-def export(model: Any, inputs: tuple[Any, ...], eager: bool = False, trains: bool = False, kind: str = "") -> Any:
+def export(
+    model: Any,
+    inputs: tuple[Any, ...],
+    eager: bool = False,
+    trains: bool = False,
+    kind: str = "",
+    imbalance: float = 1.0,
+) -> Any:
     """Export a module by ``torch.export``; ``CdmppError`` has the place that is not traced, or what no graph can tell.
 
     Args:
         model: a torch module.
         inputs: ``model(*inputs)`` runs.
-        eager: with ``eager_masks``.
+        eager: with ``as_eager``.
         trains: with gradients on, as a training step has them: what ``regions`` says of its nodes is there.
         kind: of the device whose rules regions of autocast follow, ``cpu`` or ``gpu``; empty: they are refused.
+        imbalance: tokens of the busiest expert over the mean, of what is eager.
     """
     import torch
 
     check_wrappers(model, trains)
-    packing: Any = packed_as_padded() if eager else contextlib.nullcontext({})
-    with quiet(), eager_masks() if eager else contextlib.nullcontext(), packing as packed:
+    run: Any = as_eager(imbalance) if eager else contextlib.nullcontext({})
+    with quiet(), run as noted:
         register_caches()  # decoders return those of keys and values
         try:
             with watched(trains, kind or None) as told:
@@ -190,7 +198,10 @@ def export(model: Any, inputs: tuple[Any, ...], eager: bool = False, trains: boo
             raise
         except Exception as error:
             raise export_refusal(error, type(getattr(model, "inner", model)).__name__) from error
-    exported.graph_module.meta[FLAGS] = (*told, *packed)
+    exported.graph_module.meta[FLAGS] = (*told, *noted)
+    for node in exported.graph.nodes:
+        if "grouped_mm" in str(node.target):
+            node.meta[IMBALANCE] = imbalance
     return exported
 
 

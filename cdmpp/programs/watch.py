@@ -17,8 +17,12 @@ from cdmpp.programs.patch import patched
 from cdmpp.programs.refusal import place_here
 from cdmpp.programs.regions import RECOMPUTED, Recomputed
 
-_OF_TORCH = ("torch.utils.checkpoint", "torch._higher_order_ops")
-"""Modules whose functions are known by what they call: those of the second are refused as nodes."""
+_OF_TORCH = ("torch.utils.checkpoint", "torch._higher_order_ops", "torch._library")
+"""Modules whose functions are known by what they call.
+
+Those of the second and the third stay in the graph, as calls and as operators that libraries register: whoever reads it
+knows them, gradients included, or refuses them.
+"""
 _SAVED = "torch.autograd.graph.saved_tensors_hooks (or save_on_cpu) changes what the backward pass keeps"
 _HOOK = "Tensor.register_hook changes a gradient in the backward pass"
 _LEAVE = "a training step with it cannot be predicted: leave it out, or predict the forward pass alone (cdmpp network)"

@@ -59,7 +59,9 @@ def read_run(workload: Workload, kind: str = "gpu") -> EagerNetwork:
         model, example = in_half(model, example)
     trains, kind = workload.mode == "forward_backward", "cpu" if kind == "cpu" else "gpu"
     with compiled_noted() as compiled:
-        exported = export(model.train(trains), example, eager=True, trains=trains, kind=kind)
+        exported = export(
+            model.train(trains), example, eager=True, trains=trains, kind=kind, imbalance=workload.moe_imbalance
+        )
     forward = eager_graph_of(exported, network.name, kind, trains)
     check_runs(forward.graph)
     whole: EagerGraph | ForwardBackward = forward

@@ -89,7 +89,7 @@ def export_step(workload: Workload) -> ExportedStep:
     with modes_kept(workload.network), compiled_noted() as compiled:
         network, model = trained_model(workload, needs_values=False)
         module, arguments = with_loss(model, network.example, workload.loss, workload.target)
-        exported = export(module, arguments, eager=True, trains=True)
+        exported = export(module, arguments, eager=True, trains=True, imbalance=workload.moe_imbalance)
     noted = compiled_flag(compiled | compiled_modules(network.model), EAGER)
     warnings = (*network.warnings, *noted, *flags_of(exported))
     return ExportedStep(network, model, module, batch_of(arguments), exported, workload.optimizer or "none", warnings)

@@ -33,7 +33,7 @@ UNTRIED = {
     "native_batch_norm", "native_group_norm", "native_layer_norm", "nll_loss", "norm",
     # without a gradient
     "all", "any", "argmin", "bernoulli", "bincount", "copy", "fill", "full_like", "histc", "new_full", "new_ones",
-    "normal", "rand", "randn", "randn_like", "scalar_tensor", "uniform", "zero",
+    "one_hot", "normal", "rand", "randn", "randn_like", "scalar_tensor", "uniform", "zero",
 }  # fmt: skip
 """Names that are answered and that no network for training has, or that train nothing."""
 

@@ -1,0 +1,20 @@
+"""What is otherwise in a run that nobody exports, while a network is exported for the eager runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cdmpp.programs.eager_masks import eager_masks
+from cdmpp.programs.experts import experts_as_eager
+from cdmpp.programs.packed import packed_as_padded
+
+
+@contextmanager
+def as_eager(imbalance: float = 1.0) -> Iterator[dict[str, None]]:
+    """Export masks, experts and packed sequences as they run; yields what is taken for something else, a sentence each.
+
+    ``imbalance``: tokens of the busiest expert over the mean.
+    """
+    with eager_masks(), experts_as_eager(imbalance), packed_as_padded() as told:
+        yield told
