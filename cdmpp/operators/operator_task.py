@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from cdmpp.ast.layout import EAGER_FEATURES
@@ -18,6 +19,29 @@ def operator_task(operator: EagerOperator, network: str = "", origin: str = EAGE
     networks = {network: 1} if network else {}
     kind, work = operator.kind.op_class, (operator.flops, operator.io_bytes)
     return Task(task_id(operator), operator.to_json(), kind, _text(operator), *work, networks, origin)
+
+
+class OperatorTasks(Mapping[str, Task]):
+    """The tasks of operators by their ids; each is made when it is first asked for, since its text takes time."""
+
+    def __init__(self, operators: Mapping[str, EagerOperator], network: str) -> None:
+        """Make no task yet. ``operators``: task id -> operator, also of those that are added later."""
+        self._operators, self._network = operators, network
+        self._made = dict[str, Task]()
+
+    def __getitem__(self, key: str) -> Task:
+        """Return the task of an id."""
+        if key not in self._made:
+            self._made[key] = operator_task(self._operators[key], self._network)
+        return self._made[key]
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the ids, in the order of the operators."""
+        return iter(self._operators)
+
+    def __len__(self) -> int:
+        """Return the number of tasks."""
+        return len(self._operators)
 
 
 @lru_cache(maxsize=4096)

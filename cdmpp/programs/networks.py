@@ -170,6 +170,7 @@ def export(
     trains: bool = False,
     kind: str = "",
     imbalance: float = 1.0,
+    dynamic: Any = None,
 ) -> Any:
     """Export a module by ``torch.export``; ``CdmppError`` has the place that is not traced, or what no graph can tell.
 
@@ -180,6 +181,7 @@ def export(
         trains: with gradients on, as a training step has them: what ``regions`` says of its nodes is there.
         kind: of the device whose rules regions of autocast follow, ``cpu`` or ``gpu``; empty: they are refused.
         imbalance: tokens of the busiest expert over the mean, of what is eager.
+        dynamic: ``dynamic_shapes`` of ``torch.export``: sizes of inputs that stay open; None: none do.
     """
     import torch
 
@@ -189,7 +191,7 @@ def export(
         register_caches()  # decoders return those of keys and values
         try:
             with watched(trains, kind or None) as told:
-                exported = torch.export.export(model, inputs)
+                exported = torch.export.export(model, inputs, dynamic_shapes=dynamic)
             inlined(exported)
             check_calls(exported)
             if kind:

@@ -16,9 +16,8 @@ from cdmpp.operators.aten_layout import matrix, tensors_in
 from cdmpp.operators.aten_operands import operands_of
 from cdmpp.operators.backward import Gradient
 from cdmpp.operators.operator import PRODUCTS, EagerOperator
-from cdmpp.operators.operator_task import operator_task, task_id
+from cdmpp.operators.operator_task import OperatorTasks, task_id
 from cdmpp.programs.regions import gradients_on, has_gradient, recomputed_in
-from cdmpp.programs.task import Task
 
 StandIns = dict[int, str]
 """Place of a call -> its operator, which nobody measured: another one is the answer for it."""
@@ -99,15 +98,14 @@ class GrownTasks:
 
     def __init__(self, network: str, operators: Iterable[EagerOperator] = ()) -> None:
         self.network = network
-        self.tasks: dict[str, Task] = {}
         self.operators: dict[str, EagerOperator] = {}
+        self.tasks = OperatorTasks(self.operators, network)
         for operator in operators:
             self.task(operator)
 
     def task(self, operator: EagerOperator) -> str:
-        """Return the id of the operator's task, which is made the first time."""
-        if (key := task_id(operator)) not in self.tasks:
-            self.tasks[key], self.operators[key] = operator_task(operator, self.network), operator
+        """Return the id of the operator's task, which is then one of the table."""
+        self.operators.setdefault(key := task_id(operator), operator)
         return key
 
 

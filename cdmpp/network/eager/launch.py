@@ -14,14 +14,14 @@ _DEVICE, _HOST = "device", "host"
 def launched(priced: PricedNetwork) -> LaunchedNetwork:
     """Launch one run, the calls in the order of the program on both sides."""
     graph, tasks = priced.read.graph, list[Task]()
+    classes = {kernel.task_id: kernel.op_class for kernel in priced.kernels}
     for place, (call, seconds, dispatch_s) in enumerate(
         zip(graph.calls, priced.call_s, priced.dispatch_s, strict=True)
     ):
         dispatch = f"{call.name} dispatch"
         tasks.append(Task(dispatch, dispatch_s, (_HOST,), priority=place, label=_HOST))
-        label = graph.tasks[call.task_id].op_class
         before = (dispatch, graph.calls[place - 1].name) if place else (dispatch,)
-        tasks.append(Task(call.name, seconds, (_DEVICE,), before, priority=place, label=label))
+        tasks.append(Task(call.name, seconds, (_DEVICE,), before, priority=place, label=classes[call.task_id]))
     timeline = simulate(tasks)
     busy_s = timeline.busy_s.get(_DEVICE, 0.0)
     return LaunchedNetwork(timeline, timeline.makespan_s - busy_s, host_warnings(timeline.makespan_s, busy_s))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,47 @@ class EagerNetwork(ReadNetwork):
         return self.stand_ins.get(place if forward is None else forward, "")
 
 
+@dataclass(frozen=True, eq=False)
+class ExportedRun:
+    """This is one run of mode ``inference`` or ``forward_backward`` as a graph of PyTorch's operators."""
+
+    network: TorchNetwork
+    kind: str
+    """Kind of the device, ``cpu`` or ``gpu``."""
+    trains: bool
+    exported: Any
+    """``torch.export.ExportedProgram`` of the model, or what stands for it."""
+    batch: int
+    compiled: tuple[str, ...]
+    """Parts of the network that ``torch.compile`` was to compile."""
+    tokens: int | None = None
+    """As of ``EagerNetwork``."""
+
+    def read(self) -> EagerNetwork:
+        """Read the calls; ``CdmppError`` as of ``read_run``."""
+        forward = eager_graph_of(self.exported, self.network.name, self.kind, self.trains)
+        check_runs(forward.graph)
+        whole: EagerGraph | ForwardBackward = forward
+        alive = None
+        if self.trains:
+            whole = with_backward(forward)
+            phases = ["forward" if place < whole.forward else "backward" for place in range(len(whole.graph.calls))]
+            alive = live_bytes(whole.graph, phases, whole.graph.results, whole.recomputed)
+        elif self.network.cached is not None:
+            alive = peak_with_inputs(whole.graph, forward.weights) - whole.graph.input_bytes
+        return EagerNetwork(
+            graph=whole.graph,
+            batch=self.batch,
+            warnings=(*compiled_flag(self.compiled, EAGER), *flags_of(self.exported), *forward.warnings),
+            operators=whole.operators,
+            stand_ins=forward.stand_ins,
+            trains=self.trains,
+            alive_bytes=alive,
+            tokens=self.tokens,
+            cache_bytes=_cache_bytes(self.network, self.exported),
+        )
+
+
 def read_run(workload: Workload, kind: str = "gpu") -> EagerNetwork:
     """Read the calls of one run of mode ``inference`` or ``forward_backward``.
 
@@ -53,40 +94,23 @@ def read_run(workload: Workload, kind: str = "gpu") -> EagerNetwork:
     Raises:
         CdmppError: what was given is no torch model, or has an operator that nothing can answer for.
     """
+    return export_run(workload, kind).read()
+
+
+def export_run(workload: Workload, kind: str = "gpu", exporter: Callable[..., Any] = export) -> ExportedRun:
+    """Export one run; arguments and errors as of ``read_run``. ``exporter`` takes the arguments of ``export``."""
     network = read_torch(workload, needs_values=False)
     model, example = network.model, network.example
     if network.dtype != "float32":
         model, example = in_half(model, example)
     trains, kind = workload.mode == "forward_backward", "cpu" if kind == "cpu" else "gpu"
     with compiled_noted() as compiled:
-        exported = export(
+        exported = exporter(
             model.train(trains), example, eager=True, trains=trains, kind=kind, imbalance=workload.moe_imbalance
         )
-    forward = eager_graph_of(exported, network.name, kind, trains)
-    check_runs(forward.graph)
-    whole: EagerGraph | ForwardBackward = forward
-    alive = None
-    if trains:
-        whole = with_backward(forward)
-        phases = ["forward" if place < whole.forward else "backward" for place in range(len(whole.graph.calls))]
-        alive = live_bytes(whole.graph, phases, whole.graph.results, whole.recomputed)
-    elif network.cached is not None:
-        alive = peak_with_inputs(whole.graph, forward.weights) - whole.graph.input_bytes
-    return EagerNetwork(
-        graph=whole.graph,
-        batch=batch_of(network.example),
-        warnings=(
-            *compiled_flag(compiled | compiled_modules(network.model), EAGER),
-            *flags_of(exported),
-            *forward.warnings,
-        ),  # fmt: skip
-        operators=whole.operators,
-        stand_ins=forward.stand_ins,
-        trains=trains,
-        alive_bytes=alive,
-        tokens=None if network.cached is None else network.example[0].numel(),
-        cache_bytes=_cache_bytes(network, exported),
-    )
+    noted = tuple(compiled | compiled_modules(network.model))
+    tokens = None if network.cached is None else network.example[0].numel()
+    return ExportedRun(network, kind, trains, exported, batch_of(network.example), noted, tokens)
 
 
 def _cache_bytes(network: TorchNetwork, exported: Any) -> int:

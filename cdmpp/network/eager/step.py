@@ -84,12 +84,15 @@ def read_step(workload: Workload, kind: str = "gpu") -> EagerNetwork:
     return export_step(workload).read(kind)
 
 
-def export_step(workload: Workload) -> ExportedStep:
-    """Export a training step; ``CdmppError``: what was given is no torch model, or has no graph."""
+def export_step(workload: Workload, exporter: Callable[..., Any] = export) -> ExportedStep:
+    """Export a training step; ``CdmppError``: what was given is no torch model, or has no graph.
+
+    ``exporter`` takes the arguments of ``export``.
+    """
     with modes_kept(workload.network), compiled_noted() as compiled:
         network, model = trained_model(workload, needs_values=False)
         module, arguments = with_loss(model, network.example, workload.loss, workload.target)
-        exported = export(module, arguments, eager=True, trains=True, imbalance=workload.moe_imbalance)
+        exported = exporter(module, arguments, eager=True, trains=True, imbalance=workload.moe_imbalance)
     noted = compiled_flag(compiled | compiled_modules(network.model), EAGER)
     warnings = (*network.warnings, *noted, *flags_of(exported))
     return ExportedStep(network, model, module, batch_of(arguments), exported, workload.optimizer or "none", warnings)
