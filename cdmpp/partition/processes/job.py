@@ -107,10 +107,12 @@ def train(
     """
     schedule = SCHEDULES[schedule]() if isinstance(schedule, str) else schedule
     stages = len(cuts) + 1
-    _check(module, cuts, schedule, micro_batches, places)
+    _check(cuts, schedule, micro_batches, places)
     task = Task(module, data, loss, optimizer, held_out, score)
     for name, value in vars(task).items():
         check_sendable("module" if name == "network" else name, value)
+    layers = _layers(module)
+    check_untied(layers, spans_of(cuts, len(layers)))
     with ExitStack() as stack:
         meeting = stack.enter_context(tempfile.TemporaryDirectory(prefix="cdmpp-stages-"))
         every = (held_out_every or steps) if held_out else 0
@@ -128,7 +130,7 @@ def train(
         return _Run(crew, settings[0], seed, cuts, held_out is not None, own).train()
 
 
-def _check(module: Any, cuts: Sequence[Any], schedule: Any, micro_batches: int, places: Sequence[Any]) -> None:
+def _check(cuts: Sequence[Any], schedule: Any, micro_batches: int, places: Sequence[Any]) -> None:
     if not isinstance(schedule, Schedule):
         raise UsageError(f"schedule is {schedule!r}: expected one of {', '.join(one.name for one in SCHEDULES)}")
     for number, cut in enumerate(cuts):
@@ -142,8 +144,6 @@ def _check(module: Any, cuts: Sequence[Any], schedule: Any, micro_batches: int, 
         check_all("places", places, WorkerPlace)
         if len(places) != stages:
             raise UsageError(f"{len(places)} places for {stages} stages: give one for each, or none")
-    layers = _layers(module)
-    check_untied(layers, spans_of(cuts, len(layers)))
 
 
 def _layers(module: Any) -> list[torch.nn.Module]:
