@@ -140,7 +140,7 @@ def _run(
     record = train(
         training.build, list(cuts), schedule, training.data_of(seed, training.examples), training.loss,
         training.optimizer, steps, micro_batches, seed, held_out=training.held_out_of(seed) if is_judged else None,
-        score=accuracy, held_out_every=max(1, steps // POINTS), warm_up=training.warm_up,
+        score=accuracy, held_out_every=max(1, steps // POINTS), warm_up=training.warm_up, timeout_s=1e4,
         places=[WorkerPlace(core=None if is_judged or method == "side-by-side" else n) for n in range(stages)],
     ).record  # fmt: skip
     return {
