@@ -15,7 +15,7 @@ from cdmpp.errors import UnsupportedProgramError
 from cdmpp.operators.aten_attention import attention_of, drops
 from cdmpp.operators.aten_convolution import CONVOLUTIONS, convolution_of, has_bias, image_of, stands_for
 from cdmpp.operators.aten_grouped import GROUPED, grouped_of
-from cdmpp.operators.aten_indexing import LOOKUPS, STORES, lookup_of, store_of
+from cdmpp.operators.aten_indexing import BAGS, LOOKUPS, STORES, bag_of, lookup_of, store_of
 from cdmpp.operators.aten_layout import copies_for, copy_of, dtype_of, matrix, shape_of
 from cdmpp.operators.aten_losses import LOSSES, loss_of
 from cdmpp.operators.aten_norm import BATCH_NORMS, ROW_NORMS, batch_norm_of, row_norm_of
@@ -30,7 +30,10 @@ _UNARY = {
     **{name: name for name in "relu gelu tanh exp sqrt rsqrt sigmoid silu neg".split()},
     **dict.fromkeys(("clone", "cat", "stack", "repeat", "_to_copy", "to", "roll", "pad", "constant_pad_nd"), "copy"),
     **dict.fromkeys(("full", "zeros", "ones", "arange", "full_like", "zeros_like", "ones_like", "new_ones"), "copy"),
-    **dict.fromkeys(("new_zeros", "new_full", "scalar_tensor", "triu", "tril", "copy", "copy_"), "copy"),
+    **dict.fromkeys(
+        ("new_zeros", "new_full", "scalar_tensor", "triu", "tril", "triu_indices", "tril_indices", "copy", "copy_"),
+        "copy",
+    ),
     **dict.fromkeys(
         ("fill", "zero", "bernoulli", "uniform", "normal", "rand", "randn", "rand_like", "randn_like"), "copy"
     ),
@@ -118,6 +121,8 @@ def _of_kind(node: Any, name: str) -> tuple[EagerOperator, str] | None:
         return reduction_of(node, name)
     if name in LOOKUPS:
         return lookup_of(node, name)
+    if name in BAGS:
+        return bag_of(node), name
     return store_of(node, name) if name in STORES else None
 
 

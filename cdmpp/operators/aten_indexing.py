@@ -13,9 +13,15 @@ from cdmpp.operators.operator import EagerOperator
 LOOKUPS = ("embedding", "index", "_unsafe_index", "index_select", "gather", "take", "take_along_dim")
 STORES = tuple(
     f"{name}{end}"
-    for name in ("index_put", "_unsafe_index_put", "index_copy", "index_add", "scatter", "scatter_add", "index_fill")
+    for name in (
+        *("index_put", "_unsafe_index_put", "index_copy", "index_add", "index_reduce", "index_fill"),
+        *("scatter", "scatter_add", "scatter_reduce"),
+    )
     for end in ("", "_")
 )
+BAGS = ("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only")
+_ADDING = ("add", "reduce")
+"""Words in the names of stores that read what they write to."""
 _SHORTEST = 16
 """Elements of the shortest row that was measured: of shorter ones the index is as large."""
 
@@ -30,16 +36,25 @@ def lookup_of(node: Any, name: str) -> tuple[EagerOperator, str]:
     return copy_like(node, traffic_of([out, out, *places])), name
 
 
+def bag_of(node: Any) -> EagerOperator:
+    """Return the lookup that moves as much as sums of looked-up rows do: it reads all of them, and writes the sums."""
+    given, out = arguments_of(node), results_of(node)[0]
+    bags, cols = shape_of(out)
+    return EagerOperator("embedding", {"rows": -(-(given["indices"].numel() + bags) // 2), "cols": cols}, dtype_of(out))
+
+
 def store_of(node: Any, name: str) -> tuple[EagerOperator, str]:
-    """Return the operator that writes values at places, and the name; of the whole tensor where it is not in place."""
+    """Return the operator that writes values at places, and the name.
+
+    Where it is not in place, the whole tensor is copied before. What is added to, or compared with, is read first.
+    """
     given, places = arguments_of(node), _places(node, name)
     size = given["self"].dtype.itemsize
     values = [value for key in ("values", "source", "src", "value") if hasattr(value := given.get(key), "numel")]
-    real = traffic_of([*places, *values])
-    if name.endswith("_"):
-        touched = _touched(given, places, name) * (2 if "add" in name or given.get("accumulate") else 1)
-        real += Traffic(touched, touched * size)
-    else:
+    reads = any(word in name for word in _ADDING) or given.get("accumulate")
+    touched = _touched(given, places, name) * (2 if reads else 1)
+    real = traffic_of([*places, *values]) + Traffic(touched, touched * size)
+    if not name.endswith("_"):
         real += traffic_of([given["self"]] * 2)
     return copy_like(node, real), name
 

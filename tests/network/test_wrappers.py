@@ -78,11 +78,6 @@ def flex(parts, x):
     return flex_attention(q, q, q)
 
 
-def packed(parts, x):
-    given = nn.utils.rnn.pack_padded_sequence(x[None].repeat(2, 1, 1), torch.tensor([4, 3]), batch_first=True)
-    return parts[0](given)[0].data
-
-
 def offloaded():
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import offload_wrapper
 
@@ -163,9 +158,6 @@ REFUSED = {  # name: (model, what a forward pass tells, what a step tells); None
     "data parallel": (changed(nn.DataParallel), "DataParallel.*give its .module", "DataParallel.*give its .module"),
     "quantised": (quantised, "quantised.*before it was quantised", "quantised.*before it was quantised"),
     "sparse weight": (sparse, "sparse_coo.*to_dense", "sparse_coo.*to_dense"),
-    "packed sequences": (
-        lambda: Run(packed, nn.LSTM(8, 8, batch_first=True)), "cannot be exported", "cannot be exported",
-    ),
 }  # fmt: skip
 
 

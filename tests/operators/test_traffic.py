@@ -136,9 +136,19 @@ def stores() -> Iterator[Case]:
         yield Case(f"index_put {width}", lambda w, v, i: w.index_put((i,), v), shapes, None, index)
         yield Case(f"index_copy {width}", lambda w, v, i: w.index_copy(0, i, v), shapes, None, index)
         yield Case(f"index_add {width}", lambda w, v, i: w.index_add(0, i, v), shapes, None, index)
+        yield Case(f"index_reduce {width}", lambda w, v, i: w.index_reduce(0, i, v, "amax"), shapes, None, index)
         index = 500, (32, width)
         yield Case(f"scatter {width}", lambda w, v, i: w.scatter(0, i, v), shapes, None, index)
         yield Case(f"scatter_add {width}", lambda w, v, i: w.scatter_add(0, i, v), shapes, None, index)
+        reduce = lambda w, v, i: w.scatter_reduce(0, i, v, "amax")  # noqa: E731
+        yield Case(f"scatter_reduce {width}", reduce, shapes, None, index)
+
+
+def touched_again(case: Case) -> int:
+    """Elements of a copy that a store then writes, or reads and writes."""
+    if not case.name.startswith(("index_put", "index_copy", "index_add", "index_reduce", "scatter")):
+        return 0
+    return math.prod(case.shapes[1]) * (2 if "add" in case.name or "reduce" in case.name else 1)
 
 
 CASES = {case.name: case for made in (norms, pools, reductions, interpolations, lookups, stores) for case in made()}
@@ -194,6 +204,7 @@ def test_what_is_described_is_what_a_call_reads_and_writes(case, dtype):
         return
     (operator,) = described(case, inputs)
     moved = [*counted.read.values(), *((one.numel(), one.element_size()) for one in tree_leaves(result))]
+    moved.append((touched_again(case), inputs[0].element_size()))
     elements, size = sum(n for n, _ in moved), sum(n * own for n, own in moved)
     told = operator.read_elements + operator.written_elements
     indices = math.prod(case.index[1]) if case.index else 0

@@ -33,7 +33,8 @@ UNTRIED = {
     "native_batch_norm", "native_group_norm", "native_layer_norm", "nll_loss", "norm",
     # without a gradient
     "all", "any", "argmin", "bernoulli", "bincount", "copy", "fill", "full_like", "histc", "new_full", "new_ones",
-    "one_hot", "normal", "rand", "randn", "randn_like", "scalar_tensor", "uniform", "zero",
+    "one_hot", "normal", "rand", "randn", "randn_like", "scalar_tensor", "tril_indices",
+    "triu_indices", "uniform", "zero",
 }  # fmt: skip
 """Names that are answered and that no network for training has, or that train nothing."""
 
@@ -61,7 +62,7 @@ def off(cases: dict[str, Case], dtype: torch.dtype, most: int = 24) -> list[str]
 def test_every_operator_keeps_what_autograd_keeps(dtype, monkeypatch):
     seen = set()
     monkeypatch.setattr(graph, "calls_of", lambda node: seen.add(aten.name_of(node)) or aten.calls_of(node))
-    mixed = {} if dtype == torch.float32 else {"batch_norm"}  # see below
+    mixed = {} if dtype == torch.float32 else {"batch_norm", "embedding_bag"}  # see below; of bags CPUs keep no offsets
     assert not off({name: case for name, case in CASES.items() if name not in mixed}, dtype)
     named = {*aten._UNARY, *aten._BINARY, *aten._RULES, *aten._COPIES, *CONVOLUTIONS, *LOOKUPS, *STORES, *ROW_NORMS}
     elementwise = {name.partition(".")[0] for name, _ in pointwise()}
