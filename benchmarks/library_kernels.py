@@ -70,7 +70,7 @@ def score(out: Path, device: str, model: str) -> None:
     for (name, batch, dtype), classes in measured.items():
         with torch.device("meta"):
             network, given = made(name, batch)
-        read = read_run(Workload(network, (given,), dtype=dtype))
+        read = read_run(Workload(network, (given,), precision=dtype))
         predicted: dict[str, float] = defaultdict(float)
         for kernel in predict_read(read, sheet, EagerRuntime(predictor)).kernels:
             operator = read.operators[kernel.task_id].name

@@ -148,7 +148,9 @@ def score(out: Path, device: str, models: list[str]) -> None:
         with torch.device("meta"):
             network, given = made(job["network"], job["batch"])
         read = read_run(
-            Workload(network, (given,), dtype=job["dtype"], mode="forward_backward" if job["train"] else "inference")
+            Workload(
+                network, (given,), precision=job["dtype"], mode="forward_backward" if job["train"] else "inference"
+            )
         )
         found = [predict_read(read, sheet, EagerRuntime(one)) for one in predictors.values()]
         off = [100 * (one.latency_s / measured_s - 1) for one in found]

@@ -127,7 +127,7 @@ def predict_network(
 
     Examples:
         >>> import cdmpp, torch
-        >>> layer = cdmpp.Workload(torch.nn.Linear(1024, 1024), torch.zeros(64, 1024), dtype="float16")
+        >>> layer = cdmpp.Workload(torch.nn.Linear(1024, 1024), torch.zeros(64, 1024), precision="fp16")
         >>> found = cdmpp.predict_network(layer, device="a100", runtime="torch")
         >>> 1e-6 < found.latency_s < 1e-4, found.kernels[0].name
         (True, 'linear 64x1024x1024 float16')

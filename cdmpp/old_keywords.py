@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_FIELDS = ("batch", "inputs", "dtype", "loss", "target", "optimizer", "train")
+_FIELDS = ("batch", "inputs", "dtype", "precision", "loss", "target", "optimizer", "train")
 
 
 def takes_workload_keywords(function: Callable[P, T]) -> Callable[P, T]:
@@ -21,6 +21,8 @@ def takes_workload_keywords(function: Callable[P, T]) -> Callable[P, T]:
         if fields:
             from cdmpp.network.workload import Workload
 
+            if "dtype" in fields:
+                fields["precision"] = fields.pop("dtype")
             names = ", ".join(f"{name}=..." for name in fields)
             warnings.warn(
                 f"{function.__name__}({names}): give cdmpp.Workload(network, {names}) in place of the network",

@@ -63,7 +63,7 @@ def test_settings_of_a_workload_as_keywords_warn_and_work(monkeypatch):
     assert (found.network, found.batch, found.mode) == ("gpt2", 2, "forward_backward")
     with pytest.warns(DeprecationWarning):
         found = cdmpp.predict_network(network="gpt2", dtype="float16", device="h100", runtime="torch")
-    assert (found.network, found.dtype, found.mode) == ("gpt2", "float16", "inference")
+    assert (found.network, found.precision.name, found.mode) == ("gpt2", "fp16", "inference")
 
 
 @pytest.mark.parametrize(

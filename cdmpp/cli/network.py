@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cdmpp.cli.options import add_device, add_model, add_runtime
 from cdmpp.cli.output import add_output_arguments, check_output, show
 from cdmpp.errors import UsageError
+from cdmpp.network.precision import PRECISIONS, Precision, precision_of
 from cdmpp.platform.limits import SIZES, Limits, text
 
 if TYPE_CHECKING:
@@ -54,7 +55,9 @@ def add_graph_arguments(verb: argparse.ArgumentParser, batch: str | None = "exam
     verb.add_argument("--moe-imbalance", type=Limits(1, 2**20, whole=False), default=1.0, metavar="TIMES", help=busy)
     shape = "shape of an input, for example x=1,3,224,224; once for each input"
     verb.add_argument("--input", type=text, action="append", default=[], metavar="NAME=SHAPE", help=shape)
-    verb.add_argument("--dtype", default="float32", choices=("float32", "float16"), help="default float32")
+    precision = f"default fp32; {', '.join([*PRECISIONS][1:])}, or Lightning's words, such as bf16-mixed"
+    verb.add_argument("--precision", type=text, metavar="NAME", help=precision)
+    verb.add_argument("--dtype", type=text, help=argparse.SUPPRESS)
     add_model(verb)
 
 
@@ -86,7 +89,16 @@ def workload_of(options: argparse.Namespace, **others: Any) -> Workload:
         others["mode"] = "forward_backward"
     sizes = {"batch": options.batch, "sequence": options.seq, "inputs": _shapes(options.input), "past": options.past}
     others = {"moe_imbalance": options.moe_imbalance, **others}
-    return Workload(options.network, dtype=options.dtype, **sizes, **others)
+    return Workload(options.network, precision=precision_option(options), **sizes, **others)
+
+
+def precision_option(options: argparse.Namespace) -> Precision:
+    """Return the precision that ``add_graph_arguments`` read; ``UsageError`` where it is none."""
+    if options.dtype is not None:
+        if options.precision is not None:
+            raise UsageError("--dtype is the old name of --precision: give one of them")
+        print(f"--dtype {options.dtype}: give --precision {options.dtype}", file=sys.stderr)
+    return precision_of(options.precision or options.dtype or "fp32")
 
 
 def runtime_options(options: argparse.Namespace) -> dict[str, Any]:

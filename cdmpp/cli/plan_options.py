@@ -15,7 +15,19 @@ from cdmpp.platform.limits import numbers, path
 if TYPE_CHECKING:
     from cdmpp.plans.plan import Plan
 
-_OF_STEP = ("device", "cluster", "link", "backend", "runtime", "model", "schedule", "seq", "optimizer", "loss")
+_OF_STEP = (
+    "device",
+    "cluster",
+    "link",
+    "backend",
+    "runtime",
+    "model",
+    "schedule",
+    "seq",
+    "optimizer",
+    "loss",
+    "precision",
+)
 """Options that say which step a plan is for."""
 
 

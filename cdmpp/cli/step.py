@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection
 from typing import Any
 
-from cdmpp.cli.network import add_graph_arguments, runtime_options, workload_of
+from cdmpp.cli.network import add_graph_arguments, precision_option, runtime_options, workload_of
 from cdmpp.cli.options import add_device, add_runtime
 from cdmpp.cli.output import add_output_arguments, check_output, show
 from cdmpp.cli.plan_options import add_plan_arguments, check_plan, write_plan
@@ -90,8 +90,8 @@ def run(options: argparse.Namespace) -> None:
 def checked_runtime(options: argparse.Namespace) -> dict[str, Any]:
     """Return the runtime's options of a training step; ``CdmppError`` for what cannot be, before anything is read."""
     runtime = runtime_options(options)
-    if options.dtype != "float32":
-        raise UsageError(f"--dtype {options.dtype}: training steps are made in float32 only")
+    if (precision := precision_option(options)).name != "fp32" and options.runtime != "torch":
+        raise UsageError(f"--precision {precision}: steps of TVM's programs are made in float32: add --runtime torch")
     check_output(options, options.save_plan)
     if options.runtime != "torch":
         runtime["fallback"] = not options.no_fallback

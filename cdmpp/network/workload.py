@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from cdmpp.errors import UsageError
+from cdmpp.network.precision import PRECISIONS, Precision, precision_of
 from cdmpp.platform.limits import SIZES, Limits, fitting, shown
 from cdmpp.programs.training.loss import Loss, check_loss
 from cdmpp.programs.training.optimizers import optimizer_of
 
 Mode = Literal["inference", "forward_backward", "training_step"]
-Dtype = Literal["float32", "float16"]
 KINDS = (
     "a zoo network (bert_tiny, resnet50@b4; gpt2 and bert_base have two layers there, hf:gpt2 has all), "
     "torchvision:resnet50, hf:bert-base-uncased, hf:FOLDER with a config.json, "
     "model.onnx, file.py:FUNCTION; in Python also a torch.nn.Module with example inputs, or a Relax module"
 )
 
+_T = TypeVar("_T")
 
+
+def _takes_dtype(kind: type[_T]) -> type[_T]:
+    """Let a class that has a ``precision`` also take it as ``dtype``; a ``DeprecationWarning`` says so."""
+    init = kind.__init__
+
+    @wraps(init)
+    def made(self: _T, *args: Any, **options: Any) -> None:
+        if "dtype" in options:
+            given = options.pop("dtype")
+            warnings.warn(f"dtype={given!r}: give precision={given!r}", DeprecationWarning, stacklevel=2)
+            options["precision"] = given
+        init(self, *args, **options)
+
+    kind.__init__ = made  # type: ignore[method-assign, assignment]
+    return kind
+
+
+@_takes_dtype
 @dataclass(frozen=True, eq=False)
 class Workload:
     """A workload is one network and one way to run it; the device and the runtime are given separately.
@@ -36,11 +57,12 @@ class Workload:
         sequence: tokens of each example, of a network whose name is given and that reads tokens, from 1 to 2**31; None
             where the network says it.
         inputs: name of an input -> its shape, in elements along each axis, where the network leaves shapes open.
-        dtype: ``float32``, or ``float16``: mixed precision in compiled programs, halves throughout in eager PyTorch. A
-            zoo variant that names a type has that one.
+        precision: a ``Precision`` or its name, such as ``bf16-autocast``, or a word of Lightning for it
+            (``bf16-mixed``). Compiled programs have ``fp32`` or ``fp16``, which there is a mix of both. A zoo variant
+            that names a type has that one.
         mode: ``inference``: one forward pass. ``forward_backward``: a forward pass in training mode and the gradients
             of all parameters, without a loss and an update. ``training_step``: forward pass, loss, backward pass and
-            update, in float32.
+            update.
         loss: of a training step: ``cross_entropy`` or ``mse`` of the first output, ``model`` for the ``loss`` of a
             model that is given labels (a language model of an ``hf:`` name then has its head and labels), or a function
             ``(output[, target])`` that returns a tensor of one number.
@@ -68,7 +90,7 @@ class Workload:
     example_inputs: Any = None
     batch: int | None = None
     inputs: Mapping[str, Sequence[int]] | None = None
-    dtype: Dtype = "float32"
+    precision: Precision | str = PRECISIONS["fp32"]
     mode: Mode = "inference"
     loss: Loss = "cross_entropy"
     target: Any = None
@@ -93,15 +115,13 @@ class Workload:
             raise UsageError(f"sequence is {self.sequence}: only networks of a name, or of file.py:FUNCTION, take it")
         fitting("moe_imbalance", self.moe_imbalance, float, Limits(1, 2**20, whole=False))
         fitting("inputs", self.inputs, Mapping[str, tuple[int, ...]] | None, SIZES)
-        fitting("dtype", self.dtype, Dtype)
+        object.__setattr__(self, "precision", precision_of(self.precision))
         fitting("mode", self.mode, Mode)
         fitting("optimizer", self.optimizer, str | None)
         if not (self.target is None or is_instance(self.target, "torch", "Tensor")):
             raise UsageError(f"target is {shown(self.target)}: expected a tensor, or None")
         check_loss(self.loss)
         optimizer_of(self.optimizer)
-        if self.mode == "training_step" and self.dtype != "float32":
-            raise UsageError(f"dtype {self.dtype}: a training step is made in float32 only")
 
     @property
     def is_torch(self) -> bool:

@@ -22,6 +22,7 @@ from cdmpp.operators.aten_norm import BATCH_NORMS, ROW_NORMS, batch_norm_of, row
 from cdmpp.operators.aten_pooling import POOLS, REDUCTIONS, pool_of, reduction_of
 from cdmpp.operators.aten_recurrent import GATES, recurrent_of
 from cdmpp.operators.aten_traffic import copy_like
+from cdmpp.operators.aten_types import with_reads
 from cdmpp.operators.aten_views import runs_nothing
 from cdmpp.operators.backward import Gradient
 from cdmpp.operators.operator import EagerOperator
@@ -79,6 +80,11 @@ def calls_of(node: Any) -> Calls:
 
     ``UnsupportedProgramError`` names an operator that nothing here can answer for, with the place in the model.
     """
+    found = _calls_of(node)
+    return found._replace(operators=(with_reads(found.operators[0], node), *found.operators[1:])) if found[0] else found
+
+
+def _calls_of(node: Any) -> Calls:
     name = name_of(node)
     if runs_nothing(node):
         return Calls(())
@@ -90,7 +96,7 @@ def calls_of(node: Any) -> Calls:
         return Calls((known[0],), known[1])
     if (calls := _of_several(node, name)) is not None:
         return calls
-    made = _RULES.get(name)
+    made = _RULES.get(name) or _GRADIENT_RULES.get(name)
     if made is not None:
         return _by_rule(node, name, tuple(made(node)))
     if name in _BINARY:
@@ -275,23 +281,36 @@ def _dropout(node: Any) -> Sequence[EagerOperator]:
     return [matrix("mul", _value(node))] if trains and share else []
 
 
+def _softmax(node: Any) -> list[EagerOperator]:
+    """Of another type than it is given, behind a cast."""
+    given, out = _value(node.args[0]), _value(node)
+    cast = [EagerOperator("copy", matrix("copy", out).sizes, dtype_of(out), reads=(dtype_of(given),))]
+    return [*(cast if given.dtype != out.dtype else []), matrix("softmax", out, int(node.args[1]))]
+
+
 _RULES: dict[str, Callable[[Any], Sequence[EagerOperator]]] = {
     "linear": _linear,
     **dict.fromkeys(("matmul", "mm", "addmm", "bmm", "baddbmm"), _matmul),
     "einsum": _einsum,
     "scaled_dot_product_attention": attention_of,
     **dict.fromkeys(CONVOLUTIONS, _convolution),
-    **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax"), lambda n: [_softmax(n)]),
+    **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax"), _softmax),
     **dict.fromkeys(_DROPOUTS, _dropout),
     "cross_entropy_loss": _cross_entropy,
     **dict.fromkeys(
         ("nll_loss", "nll_loss_nd"), lambda n: _cross_entropy(n)[1:]
     ),  # its logarithms are a call before it
     "diff": lambda n: [matrix("sub", _value(n))],
+    "outer": lambda n: [matrix("mul_scalar", _value(n))],
     **dict.fromkeys(("where", "masked_fill", "masked_fill_"), lambda n: [matrix("where", _value(n))]),
 }
 """Name -> the function that gives its operators; what is not here is a view, elementwise, or not known."""
-
-
-def _softmax(node: Any) -> EagerOperator:
-    return matrix("softmax", _value(node), int(node.args[1]))
+_GRADIENT_RULES: dict[str, Callable[[Any], Sequence[EagerOperator]]] = {
+    "mse_loss_backward": lambda n: [matrix("sub", _value(n))],
+    **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), lambda n: [matrix("copy", _value(n))]),
+    **dict.fromkeys(
+        ("_softmax_backward_data", "_log_softmax_backward_data"),
+        lambda n: [matrix("mul", _value(n), int(n.args[2])), matrix("softmax", _value(n), int(n.args[2]))],
+    ),
+}
+"""The same of operators that only a backward pass has."""

@@ -25,6 +25,8 @@ def backward_of(operator: EagerOperator) -> tuple[Gradient, ...]:
     many operations.
     """
     dtype = operator.dtype
+    if operator.reads and operator.name == "copy":
+        return (Gradient(EagerOperator("copy", operator.sizes, operator.reads[0], reads=(dtype,)), "inputs"),)
     if operator.name == "linear":
         rows, inner, cols = (operator[name] for name in ("rows", "inner", "cols"))
         of_input = EagerOperator("linear", {"rows": rows, "inner": cols, "cols": inner, "bias": 0}, dtype)

@@ -14,6 +14,8 @@ from cdmpp.errors import UnsupportedProgramError
 _MOST = 1 << 40
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 """Types that operators can have."""
+_PRODUCT_BYTES = {"tf32": 4, "float8": 1}
+"""Types that only products have: float32 that matrix units read in part; what is multiplied, with a bfloat16 result."""
 
 
 class OperatorKind(NamedTuple):
@@ -93,6 +95,8 @@ class EagerOperator:
     dtype: str = "float32"
     elements: float = field(default=0, compare=False)
     """A call that ``flat`` made had so many elements before its last row was filled up; else 0."""
+    reads: tuple[str, ...] = ()
+    """Types of its tensors of as many elements as the result, where one has another type than it; a cast has one."""
 
     def __post_init__(self) -> None:
         for given, type_ in ((self.name, str), (self.sizes, Mapping), (self.dtype, str)):
@@ -104,9 +108,8 @@ class EagerOperator:
             near = difflib.get_close_matches(self.name, KINDS, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise UnsupportedProgramError(f"unknown operator {self.name!r}{hint} Known: {', '.join(KINDS)}")
-        if self.dtype not in ELEMENT_BYTES:
-            raise UnsupportedProgramError(f"{self.name}: type {self.dtype!r}; one of {', '.join(ELEMENT_BYTES)}")
         kind = self.kind
+        self._check_types()
         if missing := [name for name in kind.sizes if name not in self.sizes]:
             raise UnsupportedProgramError(f"{self.name}: {', '.join(missing)} not given; it has {_usage(self.name)}")
         if extra := sorted(set(self.sizes) - {*kind.sizes, *kind.optional}):
@@ -128,8 +131,18 @@ class EagerOperator:
         if "kernel" in self.sizes and self.out_size < 1:
             raise UnsupportedProgramError(f"{self.name}: a kernel of {self['kernel']} is larger than its padded input")
 
+    def _check_types(self) -> None:
+        kind = self.kind
+        types = {**ELEMENT_BYTES, **(_PRODUCT_BYTES if kind.family in PRODUCTS else {})}
+        object.__setattr__(self, "reads", tuple(self.reads))
+        for dtype in (self.dtype, *self.reads):
+            if dtype not in types:
+                raise UnsupportedProgramError(f"{self.name}: type {dtype!r}; one of {', '.join(types)}")
+        if self.reads and ("rows" not in kind.sizes or len(self.reads) > kind.inputs):
+            raise UnsupportedProgramError(f"{self.name} reads {len(self.reads)} types: at most {kind.inputs} here")
+
     @staticmethod
-    def flat(name: str, elements: float, dtype: str = "float32") -> EagerOperator:
+    def flat(name: str, elements: float, dtype: str = "float32", reads: tuple[str, ...] = ()) -> EagerOperator:
         """Make an elementwise call on ``elements`` in a row, rounded up, for which the shape says nothing.
 
         Long ones become matrices as those that were measured, the last row filled up: at most 0.4 % more.
@@ -138,12 +151,12 @@ class EagerOperator:
             raise UnsupportedProgramError(f"{name} of {elements} elements: an operator has at least one")
         widest = next((cols for below, cols in _FLAT if whole < below), _WIDEST)
         cols = min(whole, widest)
-        return EagerOperator(name, {"rows": -(-whole // cols), "cols": cols}, dtype, elements)
+        return EagerOperator(name, {"rows": -(-whole // cols), "cols": cols}, dtype, elements, reads)
 
     def on_more_rows(self, least_bytes: float) -> tuple[EagerOperator, int]:
         """Multiply the rows, or images, until it moves ``least_bytes``; also return the factor. Not for products."""
         times, axis = math.ceil(least_bytes / self.io_bytes), "rows" if "rows" in self.sizes else "batch"
-        return EagerOperator(self.name, {**self.sizes, axis: times * self[axis]}, self.dtype), times
+        return EagerOperator(self.name, {**self.sizes, axis: times * self[axis]}, self.dtype, reads=self.reads), times
 
     def __getitem__(self, size: str) -> int:
         return self.sizes[size]
@@ -221,25 +234,39 @@ class EagerOperator:
     @property
     def element_bytes(self) -> int:
         """One element has so many bytes."""
-        return ELEMENT_BYTES[self.dtype]
+        return ELEMENT_BYTES.get(self.dtype) or _PRODUCT_BYTES[self.dtype]
+
+    @property
+    def read_bytes(self) -> float:
+        """Its inputs have so many bytes, each counted once."""
+        each = self["rows"] * self["cols"] if self.reads else 0
+        other = sum(ELEMENT_BYTES[dtype] - self.element_bytes for dtype in self.reads)
+        return self.element_bytes * self.read_elements + each * other
+
+    @property
+    def written_bytes(self) -> float:
+        """Its output has so many bytes."""
+        return (2 if self.dtype == "float8" else self.element_bytes) * self.written_elements
 
     @property
     def io_bytes(self) -> float:
         """All inputs and outputs have so many bytes, each counted once."""
-        return self.element_bytes * (self.read_elements + self.written_elements)
+        return self.read_bytes + self.written_bytes
 
     def to_json(self) -> str:
         """Write the same text for the same operator."""
         late = {name for name, usual in _LATE.items() if self.sizes.get(name) == usual}
         sizes = {name: value for name, value in self.sizes.items() if name not in late}
-        return json.dumps({"operator": self.name, "dtype": self.dtype, **sizes}, sort_keys=True)
+        reads = {"reads": list(self.reads)} if self.reads else {}
+        return json.dumps({"operator": self.name, "dtype": self.dtype, **reads, **sizes}, sort_keys=True)
 
     @staticmethod
     def from_json(text: str) -> EagerOperator:
         """Read what ``to_json`` wrote; ``UnsupportedProgramError``: no operator."""
         try:
             values = dict(json.loads(text))
-            return EagerOperator(values.pop("operator"), dtype=values.pop("dtype", "float32"), sizes=values)
+            name, dtype, reads = values.pop("operator"), values.pop("dtype", "float32"), values.pop("reads", ())
+            return EagerOperator(name, values, dtype, reads=tuple(reads))
         except (ValueError, TypeError, KeyError) as error:
             raise UnsupportedProgramError(f"not an operator: {text[:120]}") from error
 
@@ -257,11 +284,14 @@ class EagerOperator:
         sizes = "x".join(str(self[name]) for name in self.kind.sizes)
         shown = {name: usual for name, usual in self.kind.optional.items() if name not in _LATE}
         unusual = {name: self[name] for name, usual in shown.items() if self[name] != usual}
-        more = [f"{name}={value}" for name, value in unusual.items()] + [self.dtype] * (self.dtype != "float32")
+        more = [f"{name}={value}" for name, value in unusual.items()] + [self.dtype] * (
+            self.dtype != "float32" or bool(self.reads)
+        )
+        more += [f"of {' and '.join(dict.fromkeys(self.reads))}"] * bool(self.reads)
         return " ".join([self.name, sizes, *more])
 
     def __hash__(self) -> int:
-        return hash((self.name, self.dtype, frozenset(self.sizes.items())))
+        return hash((self.name, self.dtype, self.reads, frozenset(self.sizes.items())))
 
 
 def is_size(text: str) -> bool:

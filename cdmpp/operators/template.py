@@ -34,7 +34,7 @@ _SCALAR = 0.5
 
 
 def loop_program(operator: EagerOperator) -> LoopProgram:
-    """Return the definition of an operator, loops and stores."""
+    """Return the definition of an operator, loops and stores; all its tensors have the type of its result."""
     return _TEMPLATES.get(operator.name, _elementwise)(operator)
 
 

@@ -11,8 +11,7 @@ from cdmpp.programs.patch import patched
 AUTOCAST = "cdmpp_autocast"
 """Key of an ``Autocast`` in the ``meta`` of a node."""
 REMEDY = "call .bfloat16() or .half() on the module and its inputs"
-_NETWORK = "ask for --runtime torch, or leave the region out and ask for --dtype float16"
-_STEP = "training steps are made in float32 only: leave the region out, or give it enabled=False"
+_NETWORK = "ask for --runtime torch, or leave the region out and ask for --precision fp16"
 _ASKED = "_cdmpp_asked"
 DEVICES = {"cpu": "cpu", "gpu": "cuda"}
 
@@ -30,15 +29,34 @@ class Autocast(NamedTuple):
     """Name of the outermost region."""
 
 
+def under_autocast(module: Any, kind: str, dtype: str) -> Any:
+    """Return a module that runs another one in a region of autocast.
+
+    Args:
+        module: a torch module.
+        kind: of the device, ``cpu`` or ``gpu``.
+        dtype: name of the type of its products, such as ``bfloat16``.
+    """
+    import torch
+
+    class UnderAutocast(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = module
+
+        def forward(self, *values: Any) -> Any:
+            with torch.autocast(DEVICES[kind], getattr(torch, dtype)):
+                return self.inner(*values)
+
+    return UnderAutocast().train(module.training)
+
+
 @contextmanager
-def seen_as_on(
-    kind: str | None, trains: bool, refuse: Callable[[str], NoReturn], told: dict[str, None]
-) -> Iterator[None]:
+def seen_as_on(kind: str | None, refuse: Callable[[str], NoReturn], told: dict[str, None]) -> Iterator[None]:
     """Treat regions of autocast as they are on another device, while a model is exported on a CPU.
 
     Args:
         kind: of that device, ``cpu`` or ``gpu``; None: enabled regions are refused.
-        trains: whether it is exported for a training step: enabled regions are refused.
         refuse: is called with what is wrong.
         told: gets what was taken for something else, a sentence each.
     """
@@ -63,10 +81,10 @@ def seen_as_on(
 
     def enter_seen(this: Any) -> Any:
         device, enabled = getattr(this, _ASKED, (this.device, this._enabled))
-        if (kind is None or trains) and enabled:
+        if kind is None and enabled:
             refuse(
                 f"a region of torch.autocast({device!r}, {this.fast_dtype}) runs products in another type, which is "
-                f"not made here: {_STEP if trains else _NETWORK}"
+                f"not made here: {_NETWORK}"
             )
         if kind == "gpu" and enabled and device not in DEVICES.values():
             refuse(f"a region of torch.autocast({device!r}): those of 'cuda' and 'cpu' are read")

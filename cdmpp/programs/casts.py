@@ -96,7 +96,8 @@ class _Recast:
             self.graph.erase_node(node)
             return None
         args, kwargs = map_arg((node.args, dict(node.kwargs)), self._value)
-        args, kwargs = _pytree.tree_map_only(torch.device, lambda _: torch.device(self.device, 0), (args, kwargs))
+        place = torch.device(self.device) if self.device == "cpu" else torch.device(self.device, 0)
+        args, kwargs = _pytree.tree_map_only(torch.device, lambda _: place, (args, kwargs))
         return node.target(*args, **kwargs)
 
     def _in_region(self, node: Any) -> None:

@@ -58,7 +58,7 @@ def watched(trains: bool, kind: str | None = None) -> Iterator[dict[str, None]]:
             (torch.inference_mode, "__exit__", _with_gradients_again),
         ):
             stack.enter_context(patched(owner, name, value))
-        stack.enter_context(seen_as_on(kind, trains, watch.refuse, told))
+        stack.enter_context(seen_as_on(kind, watch.refuse, told))
         stack.enter_context(traceback.preserve_node_meta())
         stack.enter_context(torch.enable_grad() if trains else torch.no_grad())
         try:

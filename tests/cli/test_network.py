@@ -38,10 +38,10 @@ def test_a_table_with_the_total_and_doubts_on_stderr(asked, capsys):
 
 
 def test_options_reach_the_prediction(asked, capsys):
-    words = "network m.onnx --device a100 --batch 4 --input a=4,3,8,8 --input b=4,7 --dtype float16 --schedule untuned"
+    words = "network m.onnx --device a100 --batch 4 --input a=4,3,8,8 --input b=4,7 --precision fp16 --schedule untuned"
     assert cli.main([*words.split(), "--model", "mine", "--measure"]) == 0
     given = asked[0].pop("given")
-    assert (given.network, given.batch, given.dtype, given.mode) == ("m.onnx", 4, "float16", "inference")
+    assert (given.network, given.batch, given.precision.name, given.mode) == ("m.onnx", 4, "fp16", "inference")
     assert given.inputs == {"a": (4, 3, 8, 8), "b": (4, 7)}
     assert asked == [
         {"device": "a100", "schedule": "untuned", "model": "mine", "measure": True, "progress": False}

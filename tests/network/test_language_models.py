@@ -98,7 +98,7 @@ def test_a_cache_that_is_given_is_an_input(transformers, name, dtype):
     held = sum(one.numel() for layer in cache.layers for one in (layer.keys, layer.values))
     before = copy.deepcopy(cache)
     token = {"input_ids": example["input_ids"][:, :1], "past_key_values": cache}
-    read = read_run(Workload(model, token, dtype=dtype))
+    read = read_run(Workload(model, token, precision=dtype))
     size = 4 if dtype == "float32" else 2
     assert read.graph.input_bytes == 2 * 8 + held * size
     joined = [call for call in read.graph.calls if call.name.startswith("cat") and call.resident]

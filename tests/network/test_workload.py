@@ -29,12 +29,14 @@ def test_a_runtime_that_is_none_is_named_as_the_user_does():
         ({"batch": 2.5}, "batch is 2.5: expected a whole number"),
         ({"batch": 2**31 + 1}, "batch is 2147483649: expected a whole number"),
         ({"inputs": {"x": (1, 0)}}, r"inputs\['x'\]\[1\] is 0: expected a whole number from 1"),
-        ({"dtype": "int8"}, "dtype is 'int8'; one of float32, float16"),
+        ({"precision": "int8"}, "precision is 'int8'.* Expected one of fp32, tf32, bf16"),
+        ({"precision": "bf16-mxed"}, "did you mean bf16-mixed"),
+        ({"precision": 8}, "precision is 8[.] Expected one of"),
+        ({"precision": "64-true"}, "precision is '64-true'"),
         ({"mode": "train"}, "mode is 'train'; one of inference, forward_backward, training_step"),
         ({"loss": "own"}, "loss 'own' is unknown: use cross_entropy, mse, model, or a function"),
         ({"loss": 3}, "loss 3 is unknown"),
         ({"optimizer": "lion"}, "optimizer 'lion' is unknown: use sgd, adam, adamw, or none"),
-        ({"mode": "training_step", "dtype": "float16"}, "a training step is made in float32 only"),
     ],
 )
 def test_what_no_run_can_have_is_refused(settings, told):

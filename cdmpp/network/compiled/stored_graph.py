@@ -14,6 +14,7 @@ from typing import Any
 
 from cdmpp.errors import DataError
 from cdmpp.network.graph import Call, NetworkGraph, check_runs, graph_of
+from cdmpp.network.precision import precision_of
 from cdmpp.network.runtime import ReadNetwork
 from cdmpp.network.source.read import NetworkSource, read_network
 from cdmpp.network.source.torch_network import positional
@@ -49,7 +50,7 @@ def graph_for(workload: Workload, before_reading: Callable[[], None] = lambda: N
         return read_network(workload, exported)
 
     shapes = {name: list(shape) for name, shape in (workload.inputs or {}).items()}
-    settings = [workload.batch, shapes, workload.dtype, type(network).__name__]
+    settings = [workload.batch, shapes, precision_of(workload.precision).compiled_dtype, type(network).__name__]
     content = _of_name(network) if example is None else _computed(exported)
     key = None if content is None else _digest([content, settings, _surroundings()])
     path = cache_root() / "networks" / f"v{_VERSION}" / f"{key}.json"

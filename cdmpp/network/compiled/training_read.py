@@ -6,10 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from cdmpp.errors import some
+from cdmpp.errors import UnsupportedNetworkError, some
 from cdmpp.network.compiled.training_fallback import ratio_step
 from cdmpp.network.graph import graph_with_ends
-from cdmpp.network.source.trained_model import batch_of, buffers_of, frozen_of, modes_kept, rows_of, trained_model
+from cdmpp.network.source.torch_network import TorchNetwork
+from cdmpp.network.source.trained_model import (
+    batch_of,
+    buffers_of,
+    frozen_of,
+    modes_kept,
+    rows_of,
+    trained_model,
+    types_of,
+)
 from cdmpp.network.training_phases import live_bytes, phases_of, saved_bytes
 from cdmpp.network.training_step import StepCall, StepMemory, StepParameter, TrainingStep
 from cdmpp.network.workload import Workload
@@ -37,6 +46,7 @@ def read_step(workload: Workload, fallback: bool = True) -> TrainingStep:
     update = optimizer_of(workload.optimizer)
     with modes_kept(workload.network), compiled_noted() as compiled:
         network, model = trained_model(workload)
+        _check_float32(network, model)
         module, arguments = with_loss(model, network.example, workload.loss, workload.target)
         size = batch_of(arguments)
         try:
@@ -52,6 +62,15 @@ def read_step(workload: Workload, fallback: bool = True) -> TrainingStep:
     compiled |= compiled_modules(network.model)
     warnings = (*network.warnings, *compiled_flag(compiled, TVM), *step.warnings)
     return replace(step, buffers=buffers_of(model), warnings=warnings)
+
+
+def _check_float32(network: TorchNetwork, model: Any) -> None:
+    others = {network.precision.name, *types_of(model)} - {"fp32", "float32"}
+    if others:
+        raise UnsupportedNetworkError(
+            f"{network.name}, {', '.join(sorted(others))}: steps of TVM's programs are made in float32 only: ask for "
+            "--runtime torch, or call .float() first"
+        )
 
 
 def step_of(joint: JointGraph, lowered: Any, optimizer: Optimizer, name: str, batch: int) -> TrainingStep:

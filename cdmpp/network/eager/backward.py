@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from cdmpp.network.eager.formula import GIVEN, Formula
 from cdmpp.network.eager.graph import EagerGraph, GrownTasks
 from cdmpp.network.eager.learning import Factor, Part
 from cdmpp.network.eager.recomputation import Recomputation
@@ -153,6 +154,8 @@ class _Backward:
         buffers = [(self.again.latest(buffer.place), buffer) for buffer in self.learning[place].kept]
         for owner, buffer in buffers:
             self.saved.setdefault(owner, {})[buffer.number] = buffer.bytes
+        if (formula := self.learning[place].formula) is not None:
+            return self._by_formula(place, formula, given, tuple(owner for owner, _ in buffers), passed)
         parts = self.returns.get(place) or backward_of(operator)
         held = _held(parts, weights, operator.element_bytes, self.learning[place].factors)
         for index, one in enumerate(parts):
@@ -173,6 +176,29 @@ class _Backward:
         if operator.name == "embedding" and weights:
             whole = table_gradient(sum(weights.values()) // operator.element_bytes, operator.dtype)
             self._give(place, weights, self._add(place, whole, (last,), sum(weights.values())))
+        self._accumulate(place, weights)
+        return last
+
+    def _by_formula(
+        self, place: int, formula: Formula, given: Sequence[int], saved: tuple[int, ...], passed: frozenset[int]
+    ) -> int:
+        """Add the kernels of the gradients of a call; without ``given`` what it hands on is that of the result."""
+        weights, made, last = self._weights(place), list[int](), place
+        for step in formula.steps:
+            read = [*(given if GIVEN in step.reads or not step.reads else ()), *(made[i] for i in step.reads if i >= 0)]
+            for operator in step.operators:
+                written = step.written_bytes
+                if operator is not step.operators[-1]:
+                    written = min(written, int(operator.written_bytes)) if written else 0
+                last = self._add(place, operator, (*read, *saved), written)
+                read = [last]
+            made.append(last)
+        for argument, maker in formula.makers.items():
+            factor = self.learning[place].arguments[argument]
+            from_call = made[maker] if maker != GIVEN else next(iter(given[-1:]), None)
+            if from_call is not None:
+                self._pass(sorted(passed & factor.sources), from_call)
+                self._give(place, {number: weights[number] for number in weights.keys() & factor.weights}, from_call)
         self._accumulate(place, weights)
         return last
 

@@ -87,13 +87,12 @@ def _at_batch(low: EagerNetwork, high: EagerNetwork, batch: int) -> SizedStep | 
     if given is None or None in sent:
         return None
     graph, phases = replace(step.graph, calls=tuple(calls)), [call.phase for call in step.calls]
-    ready = [one.ready for one in step.parameters if one.is_used]
     recomputed = {place for place, call in enumerate(step.calls) if call.is_recomputed}
     memory = replace(
         step.memory,
         input_bytes=given,
         saved_activation_bytes=saved_bytes(graph, phases),
-        live_bytes=live_bytes(graph, phases, ready, recomputed),
+        live_bytes=live_bytes(graph, phases, graph.results, recomputed),
     )
     exchanges = tuple(replace(one, bytes=size) for one, size in zip(low.exchanges, sent, strict=True) if size)
     stepped = tuple(replace(told, call=call) for told, call in zip(step.calls, calls, strict=True))
@@ -128,19 +127,19 @@ def _without_sizes(call: Call) -> Call:
 def _operator(
     low: EagerOperator, high: EagerOperator, elements: tuple[float, float], first: int, batch: int
 ) -> EagerOperator | None:
-    if (low.name, low.dtype, low.sizes.keys()) != (high.name, high.dtype, high.sizes.keys()):
+    if (low.name, low.dtype, low.reads, low.sizes.keys()) != (high.name, high.dtype, high.reads, high.sizes.keys()):
         return None
     if elements[0] and elements[1]:
         each = elements[1] - elements[0]
         rest = elements[0] - first * each
-        return None if each < 0 or rest < 0 else EagerOperator.flat(low.name, rest + batch * each, low.dtype)
+        return None if each < 0 or rest < 0 else EagerOperator.flat(low.name, rest + batch * each, low.dtype, low.reads)
     sizes = {}
     for name, size in low.sizes.items():
         each = high.sizes[name] - size
         if each and size != first * each:
             return None
         sizes[name] = batch * each if each else size
-    return EagerOperator(low.name, sizes, low.dtype)
+    return EagerOperator(low.name, sizes, low.dtype, reads=low.reads)
 
 
 def _affine(low: int, high: int, first: int, more: int) -> int | None:

@@ -8,11 +8,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from cdmpp.network.eager.divided import RETURNS
+from cdmpp.network.eager.formula import has_formula
 from cdmpp.network.eager.learning import Buffer, Factor, Learning, Part, together
 from cdmpp.network.eager.saved import AFTER, BEFORE, Autograd, Saved, overwritten_by
 from cdmpp.network.graph import Call, NetworkGraph
-from cdmpp.operators.aten import Calls, calls_of
+from cdmpp.operators.aten import Calls, calls_of, name_of
 from cdmpp.operators.aten_layout import matrix, tensors_in
+from cdmpp.operators.aten_losses import IN_PLACE
 from cdmpp.operators.aten_operands import operands_of
 from cdmpp.operators.backward import Gradient
 from cdmpp.operators.operator import PRODUCTS, EagerOperator
@@ -186,12 +188,11 @@ class _Made:
             if found.reads:
                 chain = ((), Learning()) if is_first else (before, learning)
                 before, reads, learning = self._read_by(found.reads[index], *chain, whole)
-            written = int(operator.written_elements * operator.element_bytes)
+            written = 0 if is_one else int(operator.written_bytes)
             if is_last:
                 inside = part is not None and part.bytes < sum(one.bytes for one in results)
-                written = extra_bytes if inside else sum(map(_bytes, tensors_in(node.meta["val"]))) + extra_bytes
-            elif is_one:
-                written = 0
+                inside |= len(found.operators) > 1 and name_of(node) in IN_PLACE
+                written = extra_bytes + (0 if inside else sum(map(_bytes, tensors_in(node.meta["val"]))))
             place, joined = len(self.calls), found.is_joined and not is_first
             task = self.grown.task(operator)
             self.calls.append(Call(f"{node.name}#{place}", task, before, written, reads, is_joined=joined))
@@ -205,6 +206,8 @@ class _Made:
                 self.learning[-1] = self.learning[-1]._replace(part=part)
             before, reads = (place,), ()
             learning = Learning(frozenset(before)) if learning.sources or learning.weights else Learning()
+        if part is None and RETURNS not in node.meta and has_formula(node, found):
+            self._with_formula(node, whole, saved)
         self.sources[node], self.learned[node] = before, learning
         self._overwrite(node)
 
@@ -229,6 +232,17 @@ class _Made:
         reads = tuple(dict.fromkeys(self.resident[one] for one in nodes if one in self.resident))
         learned = [self._learned(one) for one in nodes] if whole.sources or whole.weights else []
         return found, reads, together([learning, *learned])
+
+    def _with_formula(self, node: Any, learning: Learning, saved: Saved) -> None:
+        """Let the last call of a node have the gradients of all that it is given, made as autograd makes them."""
+        if self.autograd is None or saved.formula is None or not (learning.sources or learning.weights):
+            return
+        for place in range(self.places[node.name][0], len(self.calls) - 1):
+            self.learning[place] = self.learning[place]._replace(sources=frozenset(), weights=frozenset())
+        arguments = tuple(map(self._factor, self.autograd.tensor_nodes(node)))
+        self.learning[-1] = self.learning[-1]._replace(
+            sources=learning.sources, weights=learning.weights, formula=saved.formula, arguments=arguments
+        )
 
     def _sources(self, node: Any) -> tuple[int, ...]:
         """Places of the calls that what is now in the tensors of a node comes from."""

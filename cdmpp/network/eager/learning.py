@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from cdmpp.network.eager.formula import Formula
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.programs.regions import Recomputed
 
@@ -62,6 +63,10 @@ class Learning(NamedTuple):
     backward_bytes: int = 0
     """Most bytes alive while autograd's formulas make its gradients, of a node that ends with this call: the gradient
     that they are given, those they make, and what they write on the way. 0: unknown."""
+    formula: Formula | None = None
+    """The kernels of its backward pass, where these are known; None: those of ``backward_of``."""
+    arguments: tuple[Factor, ...] = ()
+    """The tensors that its node is given, in the order of ``Formula.makers``."""
     part: Part | None = None
     """The part of a tensor that it writes into."""
 

@@ -12,12 +12,13 @@ from cdmpp.network.eager.graph import EagerGraph, StandIns, eager_graph_of
 from cdmpp.network.graph import check_runs
 from cdmpp.network.liveness import peak_with_inputs
 from cdmpp.network.runtime import ReadNetwork
-from cdmpp.network.source.half import in_half
+from cdmpp.network.source.in_type import in_type
 from cdmpp.network.source.torch_network import TorchNetwork, read_torch
 from cdmpp.network.source.trained_model import batch_of
 from cdmpp.network.training_phases import live_bytes
 from cdmpp.network.workload import Workload
 from cdmpp.operators.operator import EagerOperator
+from cdmpp.programs.autocast import under_autocast
 from cdmpp.programs.compiled import EAGER, compiled_flag, compiled_modules, compiled_noted
 from cdmpp.programs.networks import export
 from cdmpp.programs.regions import flags_of
@@ -101,13 +102,15 @@ def export_run(workload: Workload, kind: str = "gpu", exporter: Callable[..., An
     """Export one run; arguments and errors as of ``read_run``. ``exporter`` takes the arguments of ``export``."""
     network = read_torch(workload, needs_values=False)
     model, example = network.model, network.example
-    if network.dtype != "float32":
-        model, example = in_half(model, example)
+    precision = network.precision
     trains, kind = workload.mode == "forward_backward", "cpu" if kind == "cpu" else "gpu"
+    if precision.weights != "float32":
+        model, example = in_type(model, example, precision.weights)
+    model = model.train(trains)
+    if precision.autocast:
+        model = under_autocast(model, kind, precision.autocast)
     with compiled_noted() as compiled:
-        exported = exporter(
-            model.train(trains), example, eager=True, trains=trains, kind=kind, imbalance=workload.moe_imbalance
-        )
+        exported = exporter(model, example, eager=True, trains=trains, kind=kind, imbalance=workload.moe_imbalance)
     noted = tuple(compiled | compiled_modules(network.model))
     tokens = None if network.cached is None else network.example[0].numel()
     return ExportedRun(network, kind, trains, exported, batch_of(network.example), noted, tokens)

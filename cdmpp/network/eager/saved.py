@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from cdmpp.errors import UnsupportedProgramError
+from cdmpp.network.eager.formula import Formula
 from cdmpp.network.eager.saved_form import Form, form_of, forms
-from cdmpp.network.eager.temporaries import backward_bytes
+from cdmpp.network.eager.temporaries import Gradients, gradients_of
 from cdmpp.network.eager.without_values import key_of, on_cpu, told
 from cdmpp.operators.aten_layout import arguments_of, tensors_in
 from cdmpp.operators.aten_recurrent import GATES, recurrent_sizes
@@ -32,6 +33,8 @@ class Saved(NamedTuple):
     """``BEFORE``, ``WITHIN`` or ``AFTER``; empty: its backward pass reads nothing at all, of parameters neither."""
     backward_bytes: int | None = 0
     """Most bytes of gradients and temporaries alive in its backward pass; None: unknown."""
+    formula: Formula | None = None
+    """The kernels of its backward pass; None: unknown."""
 
 
 class Autograd:
@@ -97,7 +100,7 @@ class Autograd:
         if known is None:
             function = (_on_gpus(node) if self.kind == "gpu" else _on_cpus(node)) or node.target
             # before a node that writes in place changes where its arguments come from
-            backward = backward_bytes(self.mode, function, args, kwargs) if gradients_on(node) else 0
+            backward = gradients_of(self.mode, function, args, kwargs) if gradients_on(node) else Gradients(0)
             found, packed, last = self._run(node, function, args, kwargs)
             for one in tensors_in(found):
                 self._number(one)
@@ -105,12 +108,12 @@ class Autograd:
                 forms().put(key, form)
         else:
             found, packed = self._again(known, [*labels])
-            last, backward = known.last, known.backward_bytes
+            last, backward = known.last, known.backward
         self.values[node] = found
         written = {self._number(one): one.untyped_storage().nbytes() for one in tensors_in(found)}
         made_now = {number: size for number, size in written.items() if mutates or number in self.new}
         made, kept = ({key: size for key, size in one.items() if key not in self.given} for one in (made_now, packed))
-        return Saved(made, kept, last, backward)
+        return Saved(made, kept, last, *backward)
 
     def _run(self, node: Any, function: Any, args: Any, kwargs: Any) -> tuple[Any, dict[int, int], str]:
         """Run a node: return what it gives, bytes of the buffers that its backward pass reads, and ``Saved.last``."""
@@ -143,6 +146,14 @@ class Autograd:
         of = {"argument": given.__getitem__, "result": numbers.__getitem__, "own": self.unseen.__add__}
         kept = {of[where](place): size for where, place, size in form.kept}
         return values[0] if form.many is None else form.many(values), kept
+
+    def tensor_nodes(self, node: Any) -> list[Any]:
+        """List the nodes of the tensors that a node is given, in the order of ``Formula.makers``."""
+        import torch
+        from torch.utils import _pytree
+
+        leaves = [one for one in _pytree.tree_leaves((node.args, dict(node.kwargs))) if hasattr(one, "meta")]
+        return [one for one in leaves if isinstance(self.values[one], torch.Tensor)]
 
     def storages_of(self, node: Any) -> list[tuple[int, bool]]:
         """Storages that tensors of a node lie in, by number, and whether a tensor is all of its storage."""

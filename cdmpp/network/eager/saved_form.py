@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
+from cdmpp.network.eager.temporaries import Gradients
 from cdmpp.network.eager.without_values import Known
 
 
@@ -20,8 +21,8 @@ class Form(NamedTuple):
     """The backward pass reads these: a storage of an ``argument`` or a ``result``, by its place, or of its ``own``, and
     its bytes."""
     last: str
-    """The same as ``Saved.last``; ``backward_bytes`` is that of ``Saved`` too."""
-    backward_bytes: int | None
+    """The same as ``Saved.last``."""
+    backward: Gradients
 
     def values(self, mode: Any) -> list[Any]:
         """Make the results anew under a mode of tensors without values."""
@@ -49,7 +50,7 @@ def forms() -> Known[Form]:
 
 def form_of(
     found: Any, number_of: Callable[[Any], int], new: set[int], packed: Mapping[int, int], last: str,
-    labels: Mapping[int, int], backward_bytes: int | None,
+    labels: Mapping[int, int], backward: Gradients,
 ) -> Form | None:  # fmt: skip
     """Return the form of a run; None where it gives views, parts of storages or what is no tensor.
 
@@ -60,7 +61,7 @@ def form_of(
         packed: numbers of those that its backward pass reads: bytes.
         last: as of ``Saved``.
         labels: numbers of the storages of its arguments: places.
-        backward_bytes: as of ``Saved``.
+        backward: how its gradients are made.
     """
     import torch
 
@@ -82,7 +83,7 @@ def form_of(
     results = tuple(
         None if one is None else (tuple(one.shape), one.stride(), one.dtype, one.requires_grad) for one in values
     )
-    return Form(results, type(found) if isinstance(found, tuple | list) else None, tuple(kept), last, backward_bytes)
+    return Form(results, type(found) if isinstance(found, tuple | list) else None, tuple(kept), last, backward)
 
 
 def _is_whole(tensor: Any) -> bool:

@@ -14,20 +14,20 @@ from cdmpp.network.eager.graph import GrownTasks, eager_graph_of
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.eager.rebatched import rebatched
 from cdmpp.network.graph import Call
+from cdmpp.network.source.in_type import floats_in
 from cdmpp.network.source.torch_network import TorchNetwork
 from cdmpp.network.source.trained_model import batch_of, buffers_of, frozen_of, modes_kept, trained_model
 from cdmpp.network.training_phases import live_bytes, saved_bytes
 from cdmpp.network.training_step import PHASES, StepCall, StepMemory, StepParameter, TrainingStep
 from cdmpp.network.workload import Workload
+from cdmpp.operators.operator import ELEMENT_BYTES
 from cdmpp.operators.update import STATES, update_of, workspace_elements
+from cdmpp.programs.autocast import under_autocast
 from cdmpp.programs.compiled import EAGER, compiled_flag, compiled_modules, compiled_noted
 from cdmpp.programs.networks import export
 from cdmpp.programs.regions import flags_of
 from cdmpp.programs.training.joint import unwrapped
 from cdmpp.programs.training.loss import with_loss
-
-_BYTES = 4
-"""Bytes of a float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,18 +81,29 @@ def read_step(workload: Workload, kind: str = "gpu") -> EagerNetwork:
         CdmppError: what was given is no torch model, has an operator that nothing can answer for, or a loss that
             depends on no parameter.
     """
-    return export_step(workload).read(kind)
+    return export_step(workload, kind).read(kind)
 
 
-def export_step(workload: Workload, exporter: Callable[..., Any] = export) -> ExportedStep:
+def export_step(workload: Workload, kind: str = "gpu", exporter: Callable[..., Any] = export) -> ExportedStep:
     """Export a training step; ``CdmppError``: what was given is no torch model, or has no graph.
 
-    ``exporter`` takes the arguments of ``export``.
+    Args:
+        workload: of mode ``training_step``.
+        kind: of the device, ``cpu``, or any other as ``gpu``: it decides what autocast casts.
+        exporter: takes the arguments of ``export``.
     """
+    kind = "cpu" if kind == "cpu" else "gpu"
     with modes_kept(workload.network), compiled_noted() as compiled:
         network, model = trained_model(workload, needs_values=False)
-        module, arguments = with_loss(model, network.example, workload.loss, workload.target)
-        exported = exporter(module, arguments, eager=True, trains=True, imbalance=workload.moe_imbalance)
+        target, precision = workload.target, network.precision
+        if precision.weights != "float32":
+            target = floats_in(target, precision.weights)
+        module, arguments = with_loss(model, network.example, workload.loss, target)
+        if precision.weights != "float32":
+            arguments = floats_in(arguments, precision.weights)
+        if precision.autocast:
+            module = under_autocast(module, kind, precision.autocast)
+        exported = exporter(module, arguments, eager=True, trains=True, kind=kind, imbalance=workload.moe_imbalance)
     noted = compiled_flag(compiled | compiled_modules(network.model), EAGER)
     warnings = (*network.warnings, *noted, *flags_of(exported))
     return ExportedStep(network, model, module, batch_of(arguments), exported, workload.optimizer or "none", warnings)
@@ -109,23 +120,26 @@ def _read(given: ExportedStep, together: bool, divided: DividedExport | None) ->
         )
     sizes = {number: size for call in made.graph.calls for number, size in call.resident if number in whole.ready}
     grown, calls, flat = GrownTasks(network.name, whole.operators.values()), list(whole.graph.calls), {**whole.elements}
-    elements = [size // _BYTES for size in sizes.values()]
-    for one in update_of(update, elements, "float32", together):
-        written = int(one.written_elements * one.element_bytes)
-        flat[len(calls)] = one.elements
-        calls.append(Call(f"update#{len(calls)}", grown.task(one), (len(calls) - 1,), written))
+    named = dict(module.named_parameters(remove_duplicate=False))
+    updated = _by_type({number: named[made.parameters[number]] for number in sizes}, sizes)
+    for dtype, elements in updated.items():
+        for one in update_of(update, elements, dtype, together):
+            written = int(one.written_elements * one.element_bytes)
+            flat[len(calls)] = one.elements
+            calls.append(Call(f"update#{len(calls)}", grown.task(one), (len(calls) - 1,), written))
     ends = whole.forward, len(whole.graph.calls), len(calls)
     phases = tuple(next(p for p, end in zip(PHASES, ends, strict=True) if i < end) for i in range(len(calls)))
     graph = replace(whole.graph, calls=tuple(calls), tasks=grown.tasks)
     names = unwrapped(module)
-    ready = {names(made.parameters[number]): place for number, place in whole.ready.items()}
     shapes = divided.shapes if divided else {}
     parameters = _parameters(module, names, made.parameters, whole.ready, whole.forward, shapes)
-    all_bytes = sum(_BYTES * math.prod(shapes.get(name, one.shape)) for name, one in module.named_parameters())
+    all_bytes = sum(one.itemsize * math.prod(shapes.get(name, one.shape)) for name, one in module.named_parameters())
     memory = StepMemory(
         all_bytes, sum(sizes.values()), STATES[update] * sum(sizes.values()), made.graph.weight_bytes - all_bytes,
-        made.graph.input_bytes, saved_bytes(graph, phases), live_bytes(graph, phases, ready.values(), whole.recomputed),
-        _BYTES * workspace_elements(update, elements, together),
+        made.graph.input_bytes, saved_bytes(graph, phases), live_bytes(graph, phases, graph.results, whole.recomputed),
+        sum(
+            ELEMENT_BYTES[dtype] * workspace_elements(update, elements, together) for dtype, elements in updated.items()
+        ),
     )  # fmt: skip
     size, warnings = given.batch, (*given.warnings, *made.warnings, *(divided.warnings if divided else ()))
     stepped = tuple(
@@ -153,6 +167,14 @@ def _read(given: ExportedStep, together: bool, divided: DividedExport | None) ->
         stand_ins=made.stand_ins,
         trains=True,
     )
+
+
+def _by_type(parameters: Mapping[int, Any], sizes: Mapping[int, int]) -> dict[str, list[int]]:
+    """Type -> elements of each parameter of that type on this rank; torch updates those of one type together."""
+    found: dict[str, list[int]] = {}
+    for number, one in parameters.items():
+        found.setdefault(str(one.dtype).removeprefix("torch."), []).append(sizes[number] // one.itemsize)
+    return found
 
 
 def _parameters(

@@ -1,18 +1,29 @@
-"""Temporaries of autograd's formulas: a backward pass of one node runs on tensors without values, and is watched."""
+"""Autograd's formulas and their temporaries: the gradients of one node run on tensors without values, watched."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
+
+from cdmpp.network.eager.formula import Formula, Recorder
 
 
-def backward_bytes(mode: Any, run: Any, args: Any, kwargs: Any) -> int | None:
-    """Return the most bytes alive while the gradients of one node are made; 0 where there are none, None: unknown.
+class Gradients(NamedTuple):
+    """The gradients of one node are made so."""
+
+    bytes: int | None
+    """Most bytes alive meanwhile; 0 where there are no gradients, None: unknown."""
+    formula: Formula | None = None
+    """The kernels that make them; None: unknown, or some are of a kind that nothing answers for."""
+
+
+def gradients_of(mode: Any, run: Any, args: Any, kwargs: Any) -> Gradients:
+    """Run the formulas of one node.
 
     The gradient that autograd hands to the node, those that the node makes, and all that its formulas write on the way
     are counted, storages once; what the forward pass kept is not. Formulas are run as they are, so ``x ** 2``, whose
-    formula is three kernels, holds three tensors at a time. A formula that reads values cannot run here: None. The node
+    formula is three kernels, holds three tensors at a time. A formula that reads values cannot run here. The node
     runs anew, on arguments of which none comes from another one. What writes in place has the formula of the operator
     that does not.
 
@@ -26,9 +37,9 @@ def backward_bytes(mode: Any, run: Any, args: Any, kwargs: Any) -> int | None:
 
     given = [one for one in _tensors((args, kwargs)) if one.requires_grad]
     if not given:
-        return 0
+        return Gradients(0)
     if (apart := _not_in_place(run)) is None:
-        return None
+        return Gradients(None)
     alone = {id(one): one.detach().requires_grad_(one.requires_grad) for one in _tensors((args, kwargs))}
     args, kwargs = torch.utils._pytree.tree_map_only(torch.Tensor, lambda one: alone[id(one)], (args, kwargs))
     wanted = [alone[key] for key in dict.fromkeys(map(id, given))]
@@ -45,15 +56,17 @@ def backward_bytes(mode: Any, run: Any, args: Any, kwargs: Any) -> int | None:
             with hooks:
                 results = [one for one in _tensors(apart(*args, **kwargs)) if one.requires_grad]
             if not results:
-                return 0
+                return Gradients(0)
             known |= set(map(_number, results))
             loss = handed_over.apply(*results)
             seed = torch.empty_like(loss)
             with watch:
-                torch.autograd.grad(loss, wanted, seed, retain_graph=True, allow_unused=True)
+                made = torch.autograd.grad(loss, wanted, seed, retain_graph=True, allow_unused=True)
     except RuntimeError:  # also that of fake tensors whose values, or whose shapes by value, a formula reads
-        return None
-    return int(watch.most)
+        return Gradients(None)
+    places = {key: place for place, key in reversed([*enumerate(map(id, _tensors((args, kwargs))))])}
+    placed = {places[id(one)]: gradient for one, gradient in zip(wanted, made, strict=True)}
+    return Gradients(int(watch.most), watch.recorder.formula(placed))
 
 
 def _not_in_place(run: Any) -> Any | None:
@@ -94,9 +107,11 @@ def _watch() -> Any:
         def __init__(self, known: Collection[int]) -> None:
             super().__init__()
             self.known, self.alive, self.most = known, WeakIdKeyDictionary(), 0
+            self.recorder = Recorder()
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             made = func(*args, **(kwargs or {}))
+            self.recorder.add(func, args, kwargs or {}, made)
             for one in _tensors(made):
                 if _number(one) not in self.known:
                     self.alive[one.untyped_storage()] = None

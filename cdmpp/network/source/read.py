@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cdmpp.errors import UnsupportedNetworkError, UsageError
+from cdmpp.network.precision import precision_of
 from cdmpp.network.source.onnx import relax_of_onnx
 from cdmpp.network.source.torch_network import TorchNetwork, read_torch, refuse_example
 from cdmpp.network.workload import Workload
@@ -49,11 +50,13 @@ def read_network(workload: Workload, exported: Any = None) -> NetworkSource:
     if path is not None and path.suffix == ".onnx":
         refuse_example(path.name, workload.example_inputs)
         module = _with_inputs(relax_of_onnx(path, workload.batch, workload.inputs))
-        return _source(path.name, lower(module, workload.dtype))
+        return _source(path.name, lower(module, precision_of(workload.precision).compiled_dtype))
     if not workload.is_relax:
         return _relaxed(read_torch(workload), exported)
     refuse_example("a Relax module", workload.example_inputs)
-    source = _source("Relax module", lower(_with_inputs(workload.network), workload.dtype))
+    source = _source(
+        "Relax module", lower(_with_inputs(workload.network), precision_of(workload.precision).compiled_dtype)
+    )
     if workload.inputs or workload.batch not in (None, source.batch):
         raise UsageError(f"a Relax module has its sizes (batch {source.batch}): leave batch and inputs out")
     return source
@@ -67,7 +70,9 @@ def _relaxed(network: TorchNetwork, exported: Any = None) -> NetworkSource:
     model, example = _on_cpu(network.model, network.example)
     kept = exported if model is network.model else None
     with compiled_noted() as compiled:
-        module = to_relax(model, example, network.dtype, fold_batch_norm=network.folds, exported=kept)
+        module = to_relax(
+            model, example, network.precision.compiled_dtype, fold_batch_norm=network.folds, exported=kept
+        )
     source = _source(network.name, module, network.example, network.model)
     return replace(source, warnings=compiled_flag(compiled, TVM))
 

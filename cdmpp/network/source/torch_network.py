@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import UsageError
+from cdmpp.network.precision import Precision, of_entry, precision_of
 from cdmpp.network.source.checkpoint import (
     as_decoder,
     checkpoint_entry,
@@ -37,8 +38,7 @@ class TorchNetwork:
     name: str
     model: Any
     example: tuple[Any, ...]
-    dtype: str
-    """``float32``, or ``float16`` for mixed precision."""
+    precision: Precision
     folds: bool = True
     """True if batch norms are folded into the convolutions before them where TVM compiles it."""
     warnings: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ def _of_name(workload: Workload, most_bytes: float) -> TorchNetwork:
     _check_positions(text, model, spec)
     folds = spec.get("fold_batch_norm", True)
     cached = None if workload.past is None else workload.past + spec["input"]["tokens"]
-    return TorchNetwork(name, model, own, spec.get("dtype", workload.dtype), folds, warnings, cached)
+    return TorchNetwork(name, model, own, of_entry(workload.precision, spec.get("dtype")), folds, warnings, cached)
 
 
 def _check_positions(text: str, model: Any, spec: Mapping[str, Any]) -> None:
@@ -195,7 +195,7 @@ def _of_module(workload: Workload, name: str = "") -> TorchNetwork:
             "example inputs of that batch (a function in file.py may take batch, and has to for cdmpp plan, which "
             "tries micro-batches of several sizes)"
         )
-    return TorchNetwork(name, named, example, workload.dtype)
+    return TorchNetwork(name, named, example, precision_of(workload.precision))
 
 
 def _check_elements(name: str, example: Any) -> None:

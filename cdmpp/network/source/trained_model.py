@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from cdmpp.errors import UnsupportedNetworkError
+from cdmpp.network.source.in_type import in_type
 from cdmpp.network.source.torch_network import TorchNetwork, read_torch
 from cdmpp.network.source.weightless import is_weightless
 from cdmpp.network.training_step import StepBuffer, StepParameter
@@ -17,6 +19,9 @@ from cdmpp.programs.networks import export
 from cdmpp.programs.refusal import first_line
 from cdmpp.programs.wrappers import check_wrappers
 
+TRAINED_TYPES = ("float32", "bfloat16", "float16")
+"""Types that parameters of a training step may have."""
+
 
 def trained_model(workload: Workload, needs_values: bool = True) -> tuple[TorchNetwork, Any]:
     """Return the network, and a copy of its model in training mode; parts that are frozen in eval mode stay so.
@@ -25,14 +30,13 @@ def trained_model(workload: Workload, needs_values: bool = True) -> tuple[TorchN
 
     Raises:
         UsageError: as of ``read_torch``.
-        UnsupportedNetworkError: the network cannot be copied, is not of float32, or is wrapped (``check_wrappers``).
+        UnsupportedNetworkError: the network cannot be copied, has weights of a type that nobody trains, or is wrapped
+            (``check_wrappers``).
     """
     from torch._guards import detect_fake_mode
 
     modes = _training_modes(workload.network)
     network = read_torch(workload, needs_values)
-    if network.dtype != "float32":
-        raise UnsupportedNetworkError(f"{network.name} is of {network.dtype}: training steps are made in float32 only")
     if is_weightless(network.model):
         raise UnsupportedNetworkError(
             f"{network.name} has weights on the device meta: a step of TVM's programs needs values, random ones will do"
@@ -46,17 +50,25 @@ def trained_model(workload: Workload, needs_values: bool = True) -> tuple[TorchN
             f"{network.name} cannot be copied, as a training step needs it: {first_line(error)}. Weights that other "
             "tensors are computed to (torch.nn.utils.weight_norm) are in the way: use torch.nn.utils.parametrizations"
         ) from error
-    others = {str(value.dtype).removeprefix("torch.") for value in model.parameters()} - {"float32"}
+    others = types_of(model) - {*TRAINED_TYPES}
     if others:
         raise UnsupportedNetworkError(
-            f"{network.name} has parameters of {', '.join(sorted(others))}: training steps are made in float32 only; "
-            "call .float() first"
+            f"{network.name} has parameters of {', '.join(sorted(others))}: training steps are made with those of "
+            f"{', '.join(TRAINED_TYPES)}; call .float() first"
         )
     _check_runs(network)
     inner = model.inner if type(model).__name__ == "ByName" else model
     for module, training in zip(inner.modules(), modes, strict=False):
         module.training = training
+    if network.precision.weights != "float32":
+        model, example = in_type(model, network.example, network.precision.weights)
+        network = replace(network, example=example)
     return network, model
+
+
+def types_of(model: Any) -> set[str]:
+    """Return the types of a module's parameters, such as ``bfloat16``."""
+    return {str(value.dtype).removeprefix("torch.") for value in model.parameters()}
 
 
 def _check_runs(network: TorchNetwork) -> None:

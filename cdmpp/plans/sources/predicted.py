@@ -137,7 +137,7 @@ class PredictedSource(StepSource):
         if self.workload.path is None or ".py:" in str(self.workload.network):  # has example inputs of its own
             return 2
         try:
-            step = export_step(at(self.workload, BATCH))
+            step = export_step(at(self.workload, BATCH), self.device.kind)
         except CdmppError:  # perhaps of too little memory for so many; else the export at 2 says the same
             return 2
         more = step.at(BATCH + 1)
@@ -149,7 +149,7 @@ class PredictedSource(StepSource):
     def _export(self, batch: int) -> ExportedStep:
         if batch not in self._exported:
             found = self._exported[BATCH].at(batch) if self._low == BATCH else None
-            self._exported[batch] = found or export_step(at(self.workload, batch))
+            self._exported[batch] = found or export_step(at(self.workload, batch), self.device.kind)
         return self._exported[batch]
 
     def _work(self, sized: SizedStep, split: _Split) -> RankWork:

@@ -20,7 +20,7 @@ TORCH = ((2, 13), (2, 14))
 """From the first version of torch, to before the second: the export of a joint graph is a private function of it."""
 ROLES = ("parameter", "buffer", "constant", "input", "alias")
 """An alias is a second name of a parameter, which nothing reads."""
-WRAPPERS = ("WithLoss", "ModelLoss", "ByName", "FirstOutput")
+WRAPPERS = ("UnderAutocast", "WithLoss", "ModelLoss", "ByName", "FirstOutput")
 """Classes of this package that keep the model of a user as ``inner``."""
 RESULTS = ("loss", "gradient", "buffer", "other")
 

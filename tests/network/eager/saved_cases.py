@@ -248,6 +248,7 @@ CASES: dict[str, Case] = {
     "addcdiv": lambda m, x: torch.addcdiv(x, x * 2, x + 3),
     "clamp": lambda m, x: x.clamp(0, 1),
     "diff": lambda m, x: x.diff(dim=-1),
+    "outer": lambda m, x: torch.outer(x.flatten()[:8], x.flatten()),
     "rotary": lambda m, x: x * m.seen.cos() + torch.cat((-x[..., 4:], x[..., :4]), -1) * m.seen.sin(),
     "gated": lambda m, x: functional.silu(x) * (x * 2),
     "glu": lambda m, x: x[..., :4] * torch.sigmoid(x[..., 4:]),

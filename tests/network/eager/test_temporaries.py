@@ -15,7 +15,7 @@ from cdmpp.errors import UnsupportedProgramError
 from cdmpp.network.eager import saved
 from cdmpp.network.eager.batches import TwoReadings
 from cdmpp.network.eager.step import read_step
-from cdmpp.network.eager.temporaries import backward_bytes
+from cdmpp.network.eager.temporaries import Gradients, gradients_of
 from cdmpp.network.workload import Workload
 
 
@@ -91,9 +91,9 @@ def test_temporaries_of_formulas_count_in_the_peak(loss):
 
 def test_temporaries_of_equal_calls_and_of_other_batches_are_known_without_a_run():
     again, fewer, more = (read(LOSSES["square"], batch) for batch in (1024, 2, 3))
-    size = 1024 * 256 * 4
-    (found,) = (one.call for one in again.step.calls if one.call.workspace_bytes > size)
-    assert found.workspace_bytes == 2 * size  # of grad * (2 * x ** 1), both factors on the right
+    size, square = 1024 * 256 * 4, [one.call for one in again.step.calls if one.call.name.startswith("square")]
+    assert [one.output_bytes for one in square] == [size] * 4  # of grad * (2 * x ** 1) the three on the right
+    assert sum(one.workspace_bytes for one in square) == size  # what was raised lives until its multiple is multiplied
     at = TwoReadings(fewer, more).at(1024)
     assert [one.call.workspace_bytes for one in at.calls] == [one.call.workspace_bytes for one in again.step.calls]
     assert at.memory.live_bytes == again.step.memory.live_bytes
@@ -117,17 +117,17 @@ def test_a_formula_that_reads_values_is_unknown():
     mode = FakeTensorMode()
     with mode:
         x = torch.empty(8, 4, requires_grad=True)
-    assert backward_bytes(mode, Peeks.apply, (x,), {}) is None
-    assert backward_bytes(mode, torch.ops.aten.exp.default, (x,), {}) == 2 * 8 * 4 * 4
-    assert backward_bytes(mode, torch.ops.aten.exp_.default, (x,), {}) == 2 * 8 * 4 * 4
-    assert backward_bytes(mode, torch.ops.aten.exp.default, (x.detach(),), {}) == 0
+    assert gradients_of(mode, Peeks.apply, (x,), {}).bytes is None
+    assert gradients_of(mode, torch.ops.aten.exp.default, (x,), {}).bytes == 2 * 8 * 4 * 4
+    assert gradients_of(mode, torch.ops.aten.exp_.default, (x,), {}).bytes == 2 * 8 * 4 * 4
+    assert gradients_of(mode, torch.ops.aten.exp.default, (x.detach(),), {}).bytes == 0
 
 
 def test_an_operator_whose_temporaries_are_unknown_is_named_once(monkeypatch):
     def unknown(mode, run, args, kwargs):
-        return None if "square" in str(run) else backward_bytes(mode, run, args, kwargs)
+        return Gradients(None) if "square" in str(run) else gradients_of(mode, run, args, kwargs)
 
-    monkeypatch.setattr(saved, "backward_bytes", unknown)
+    monkeypatch.setattr(saved, "gradients_of", unknown)
     step = read(lambda y: y.square().mean() + (y * 2).square().mean(), 777).step
     (found,) = (one for one in step.warnings if one.startswith("memory"))
     assert "aten.square.default" in found

@@ -206,7 +206,7 @@ def test_a_relax_module_before_and_after_the_passes():
 
 def test_mixed_precision():
     assert any(
-        '"float16"' in task.workload for task in graph(read_network(Workload("mlp", dtype="float16"))).tasks.values()
+        '"float16"' in task.workload for task in graph(read_network(Workload("mlp", precision="fp16"))).tasks.values()
     )
     assert all('"float16"' not in task.workload for task in graph(read_network(Workload("mlp"))).tasks.values())
 
