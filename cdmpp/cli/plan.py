@@ -182,7 +182,7 @@ def _source(options: argparse.Namespace, device: Device) -> StepSource:
     from cdmpp.network.eager.runtime import EagerRuntime
     from cdmpp.plans.sources.predicted import PredictedSource
 
-    workload = workload_of(options, mode="training_step", optimizer=options.optimizer, loss=options.loss)
+    workload = workload_of(options, mode="training_step", optimizer=step.update_option(options), loss=options.loss)
     return PredictedSource(workload, device, EagerRuntime(options.model))
 
 

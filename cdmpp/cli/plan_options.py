@@ -25,6 +25,7 @@ _OF_STEP = (
     "schedule",
     "seq",
     "optimizer",
+    "clip_norm",
     "loss",
     "precision",
 )
@@ -79,6 +80,7 @@ def _step_command(options: argparse.Namespace, global_batch: int) -> str:
     words = ["cdmpp", "step", options.network, *(f"--input={one}" for one in options.input)]
     for name in _OF_STEP:
         if (value := getattr(options, name)) is not None:
-            words += [f"--{name}", str(value)]
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    words += ["--ema"] if options.ema else []
     words += ["--no-fallback"] if options.no_fallback else []
     return shlex.join([*words, "--plan", str(options.save_plan), "--global-batch", str(global_batch)])

@@ -22,8 +22,9 @@ from cdmpp.cli.ranks import (
 )
 from cdmpp.cli.table import batch_of, is_table, table_source
 from cdmpp.errors import UsageError
+from cdmpp.network.update import OPTIMIZERS, Update, update_of
+from cdmpp.platform.limits import numbers, text
 
-OPTIMIZERS = ("sgd", "adam", "adamw", "none")
 LOSSES = ("cross_entropy", "mse", "model")
 """Names as in ``programs.training``, which would import torch for a help text."""
 
@@ -38,9 +39,7 @@ def add_arguments(verb: argparse.ArgumentParser, left_out: Collection[str] = ())
     add_graph_arguments(verb, f"{replica}; of one device where `cdmpp plan` ranks all ways")
     verb.epilog = "NETWORK may also be a table of measured layers, layers.csv."
     add_runtime(verb)
-    verb.add_argument(
-        "--optimizer", default="adamw", choices=OPTIMIZERS, help="default adamw; sgd has momentum, none makes no update"
-    )
+    add_update_arguments(verb)
     loss = (
         "of the first output, or model: what the model returns for labels among its inputs; hf: language models "
         "then have head and labels (default cross_entropy)"
@@ -54,6 +53,25 @@ def add_arguments(verb: argparse.ArgumentParser, left_out: Collection[str] = ())
     add_plan_arguments(verb)
     verb.set_defaults(optimize=False)
     add_output_arguments(verb, "csv", "html", "timeline", rows=20)
+
+
+def add_update_arguments(verb: argparse.ArgumentParser) -> None:
+    """Declare which optimizer updates the parameters, and how."""
+    words = f"default adamw; one of {', '.join(OPTIMIZERS)} (sgd has momentum), or none for no update; with "
+    words += "--runtime torch also -fused, -foreach or -for-loop behind it, such as adamw-fused"
+    verb.add_argument("--optimizer", type=text, default="adamw", metavar="NAME", help=words)
+    clipped = "gradients are clipped to this norm before the update, with --runtime torch"
+    verb.add_argument("--clip-norm", type=numbers(0, 1e12, above=True), metavar="NORM", help=clipped)
+    verb.add_argument("--ema", action="store_true", help="keep a moving average of the weights, with --runtime torch")
+
+
+def update_option(options: argparse.Namespace) -> Update:
+    """Return the update that ``add_update_arguments`` read; ``UsageError`` where it is none, or TVM has none such."""
+    named = update_of(options.optimizer)
+    update = Update(named.optimizer, named.implementation, options.clip_norm, options.ema)
+    if options.runtime != "torch":
+        _ = update.compiled_optimizer  # says what there is
+    return update
 
 
 def run(options: argparse.Namespace) -> None:
@@ -70,7 +88,7 @@ def run(options: argparse.Namespace) -> None:
     from cdmpp.report.replay import replay_report
     from cdmpp.report.step import step_report
 
-    workload = workload_of(options, mode="training_step", optimizer=options.optimizer, loss=options.loss)
+    workload = workload_of(options, mode="training_step", optimizer=update_option(options), loss=options.loss)
     workload = on_replica(workload, options)
     source = divided_source(workload, options)
     found = cdmpp.predict_step(workload, device=options.device, progress=sys.stderr.isatty(), **runtime)
@@ -92,6 +110,7 @@ def checked_runtime(options: argparse.Namespace) -> dict[str, Any]:
     runtime = runtime_options(options)
     if (precision := precision_option(options)).name != "fp32" and options.runtime != "torch":
         raise UsageError(f"--precision {precision}: steps of TVM's programs are made in float32: add --runtime torch")
+    update_option(options)
     check_output(options, options.save_plan)
     if options.runtime != "torch":
         runtime["fallback"] = not options.no_fallback

@@ -12,7 +12,7 @@ from cdmpp.cli.collective import read_bytes
 from cdmpp.cli.network import add_graph_arguments, workload_of
 from cdmpp.cli.options import add_runtime
 from cdmpp.cli.output import add_output_arguments, check_output, show, warn
-from cdmpp.cli.step import LOSSES, OPTIMIZERS, checked_runtime
+from cdmpp.cli.step import LOSSES, add_update_arguments, checked_runtime, update_option
 from cdmpp.errors import UsageError
 from cdmpp.platform.limits import SEED, Limits, numbers, text
 from cdmpp.synchrony.progress import STALENESS_PENALTY
@@ -73,7 +73,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     stale = "an update counts 1 / (1 + P x weight x staleness) of its samples (default 0: as the limit of small steps)"
     loss.add_argument("--staleness-penalty", type=STALENESS_PENALTY, default=0.0, metavar="P", help=stale)
     add_runtime(verb)
-    verb.add_argument("--optimizer", default="adamw", choices=OPTIMIZERS, help="default adamw")
+    add_update_arguments(verb)
     verb.add_argument("--loss", default="cross_entropy", choices=LOSSES, help="as of cdmpp step")
     verb.add_argument("--no-fallback", action="store_true", help="as of cdmpp step")
     verb.set_defaults(save_plan=None)
@@ -241,7 +241,7 @@ def _bytes(
 
 def _workload(options: argparse.Namespace, batch: int) -> Workload:
     of_worker = argparse.Namespace(**vars(options), batch=batch)
-    return workload_of(of_worker, mode="training_step", optimizer=options.optimizer, loss=options.loss)
+    return workload_of(of_worker, mode="training_step", optimizer=update_option(options), loss=options.loss)
 
 
 def _check_network(options: argparse.Namespace, is_predicted: bool) -> None:

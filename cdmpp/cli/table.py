@@ -26,6 +26,11 @@ def table_source(options: argparse.Namespace) -> TableSource:
 
     if given := [name for name in ("input", "model") if getattr(options, name, None)]:
         raise UsageError(f"--{given[0]} does not go with {options.network}: layers were measured, leave it out")
+    if options.optimizer not in _STATES or options.clip_norm is not None or options.ema:
+        raise UsageError(
+            f"--optimizer {options.optimizer} with {options.network}: layers were measured, so only the states of "
+            f"{', '.join(_STATES)} are known, without --clip-norm and --ema"
+        )
     return TableSource(read_layers(options.network), _STATES[options.optimizer])
 
 

@@ -12,9 +12,9 @@ from typing import Any, Literal, TypeVar
 
 from cdmpp.errors import UsageError
 from cdmpp.network.precision import PRECISIONS, Precision, precision_of
+from cdmpp.network.update import Update, update_of
 from cdmpp.platform.limits import SIZES, Limits, fitting, shown
 from cdmpp.programs.training.loss import Loss, check_loss
-from cdmpp.programs.training.optimizers import optimizer_of
 
 Mode = Literal["inference", "forward_backward", "training_step"]
 KINDS = (
@@ -73,7 +73,8 @@ class Workload:
             decodes one token, or ``sequence`` tokens, behind them. None: it is run without a cache.
         moe_imbalance: tokens of the busiest expert over the mean, of a mixture of experts that PyTorch runs: 1: as many
             for each. The other experts share the rest evenly.
-        optimizer: of a training step: ``sgd`` (momentum 0.9), ``adam``, ``adamw``, or None for no update.
+        optimizer: of a training step: an ``Update``, a word for one, such as ``sgd`` (momentum 0.9), ``adamw`` or
+            ``adamw-fused``, or None for no update.
 
     Raises:
         UsageError: a value that no run can have; the message names it and what is allowed.
@@ -94,7 +95,7 @@ class Workload:
     mode: Mode = "inference"
     loss: Loss = "cross_entropy"
     target: Any = None
-    optimizer: str | None = "adamw"
+    optimizer: Update | str | None = "adamw"
     sequence: int | None = None
     past: int | None = None
     moe_imbalance: float = 1.0
@@ -117,11 +118,15 @@ class Workload:
         fitting("inputs", self.inputs, Mapping[str, tuple[int, ...]] | None, SIZES)
         object.__setattr__(self, "precision", precision_of(self.precision))
         fitting("mode", self.mode, Mode)
-        fitting("optimizer", self.optimizer, str | None)
         if not (self.target is None or is_instance(self.target, "torch", "Tensor")):
             raise UsageError(f"target is {shown(self.target)}: expected a tensor, or None")
         check_loss(self.loss)
-        optimizer_of(self.optimizer)
+        update_of(self.optimizer)
+
+    @property
+    def update(self) -> Update:
+        """Return what ``optimizer`` means."""
+        return update_of(self.optimizer)
 
     @property
     def is_torch(self) -> bool:

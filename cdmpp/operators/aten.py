@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.operators.aten_attention import attention_of, drops
 from cdmpp.operators.aten_convolution import CONVOLUTIONS, convolution_of, has_bias, image_of, stands_for
+from cdmpp.operators.aten_foreach import foreach_of, is_foreach
 from cdmpp.operators.aten_grouped import GROUPED, grouped_of
 from cdmpp.operators.aten_indexing import BAGS, LOOKUPS, STORES, bag_of, lookup_of, store_of
 from cdmpp.operators.aten_layout import copies_for, copy_of, dtype_of, matrix, shape_of
@@ -107,7 +108,7 @@ def _calls_of(node: Any) -> Calls:
         return Calls((copy_like(node),), name)
     if is_pointwise(node):
         tensors = [arg for arg in node.args if _is_node(arg) and _value(arg).numel() == _value(node).numel()]
-        like = "add" if len(tensors) > 1 else "relu"
+        like = "where" if len(tensors) > 2 else "add" if len(tensors) > 1 else "relu"
         return Calls((matrix(like, _value(node)),), name)
     raise UnsupportedProgramError(
         f"the operator {node.target} ({node.name}{place_of_node(node)}) is of no kind that was measured; replace it in "
@@ -133,9 +134,11 @@ def _of_kind(node: Any, name: str) -> tuple[EagerOperator, str] | None:
 
 
 def _of_several(node: Any, name: str) -> Calls | None:
-    """The operators of a loss, of a product with many matrices, or of a recurrent layer."""
+    """The operators of a loss, of lists of tensors, of a product with many matrices, or of a recurrent layer."""
     if name in LOSSES:
         return Calls(*loss_of(node, name))
+    if is_foreach(name):
+        return Calls((foreach_of(node, name),))
     if name in GROUPED:
         grouped = grouped_of(node)
         return Calls(grouped.operators, f"{name}, {grouped.note}", (), grouped.gradients, (), True)

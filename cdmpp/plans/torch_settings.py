@@ -34,7 +34,8 @@ def _optimizer(plan: Plan, optimizer: str) -> tuple[str, ...]:
         return ()
     if not optimizer:
         return ("# give the optimizer fused=True",)
-    return (f"optimizer = torch.optim.{_CLASSES.get(optimizer, optimizer)}(model.parameters(), fused=True)",)
+    name = optimizer.partition("-")[0]
+    return (f"optimizer = torch.optim.{_CLASSES.get(name, name)}(model.parameters(), fused=True)",)
 
 
 def _loop(plan: Plan) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ def read_step(workload: Workload, fallback: bool = True) -> TrainingStep:
         CdmppError: the network cannot be read, exported or lowered; operator and place in the model are named. Without
             ``fallback`` also where the backward pass cannot.
     """
-    update = optimizer_of(workload.optimizer)
+    update = optimizer_of(workload.update.compiled_optimizer)
     with modes_kept(workload.network), compiled_noted() as compiled:
         network, model = trained_model(workload)
         _check_float32(network, model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.network.eager.backward import with_backward
 from cdmpp.network.eager.divided import DividedExport, placed
 from cdmpp.network.eager.graph import GrownTasks, eager_graph_of
+from cdmpp.network.eager.optimizer_calls import update_calls
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.eager.rebatched import rebatched
 from cdmpp.network.graph import Call
@@ -19,9 +20,8 @@ from cdmpp.network.source.torch_network import TorchNetwork
 from cdmpp.network.source.trained_model import batch_of, buffers_of, frozen_of, modes_kept, trained_model
 from cdmpp.network.training_phases import live_bytes, saved_bytes
 from cdmpp.network.training_step import PHASES, StepCall, StepMemory, StepParameter, TrainingStep
+from cdmpp.network.update import Update
 from cdmpp.network.workload import Workload
-from cdmpp.operators.operator import ELEMENT_BYTES
-from cdmpp.operators.update import STATES, update_of, workspace_elements
 from cdmpp.programs.autocast import under_autocast
 from cdmpp.programs.compiled import EAGER, compiled_flag, compiled_modules, compiled_noted
 from cdmpp.programs.networks import export
@@ -42,8 +42,7 @@ class ExportedStep:
     batch: int
     exported: Any
     """``torch.export.ExportedProgram`` of the module, or what stands for it."""
-    optimizer: str
-    """``none``: no update."""
+    update: Update
     warnings: tuple[str, ...]
 
     def read(self, kind: str = "gpu", divided: DividedExport | None = None) -> EagerNetwork:
@@ -106,11 +105,11 @@ def export_step(workload: Workload, kind: str = "gpu", exporter: Callable[..., A
         exported = exporter(module, arguments, eager=True, trains=True, kind=kind, imbalance=workload.moe_imbalance)
     noted = compiled_flag(compiled | compiled_modules(network.model), EAGER)
     warnings = (*network.warnings, *noted, *flags_of(exported))
-    return ExportedStep(network, model, module, batch_of(arguments), exported, workload.optimizer or "none", warnings)
+    return ExportedStep(network, model, module, batch_of(arguments), exported, workload.update, warnings)
 
 
 def _read(given: ExportedStep, together: bool, divided: DividedExport | None) -> EagerNetwork:
-    network, module, update = given.network, given.module, given.optimizer
+    network, module, update = given.network, given.module, given.update
     made = eager_graph_of(divided or given.exported, network.name, "gpu" if together else "cpu", trains=True)
     whole = with_backward(made, accumulates=False)
     if made.parameters and not whole.ready:
@@ -120,26 +119,30 @@ def _read(given: ExportedStep, together: bool, divided: DividedExport | None) ->
         )
     sizes = {number: size for call in made.graph.calls for number, size in call.resident if number in whole.ready}
     grown, calls, flat = GrownTasks(network.name, whole.operators.values()), list(whole.graph.calls), {**whole.elements}
+    shapes = divided.shapes if divided else {}
     named = dict(module.named_parameters(remove_duplicate=False))
-    updated = _by_type({number: named[made.parameters[number]] for number in sizes}, sizes)
-    for dtype, elements in updated.items():
-        for one in update_of(update, elements, dtype, together):
-            written = int(one.written_elements * one.element_bytes)
-            flat[len(calls)] = one.elements
-            calls.append(Call(f"update#{len(calls)}", grown.task(one), (len(calls) - 1,), written))
+    updated = update_calls(
+        update,
+        tuple(
+            _sizes(shapes.get(name, named[name].shape), named[name])
+            for name in (made.parameters[number] for number in sizes)
+        ),
+        "gpu" if together else "cpu",
+        network.precision.scales_loss,
+    )
+    for one in updated.operators:
+        flat[len(calls)] = one.elements
+        calls.append(Call(f"update#{len(calls)}", grown.task(one), (len(calls) - 1,), int(one.written_bytes)))
     ends = whole.forward, len(whole.graph.calls), len(calls)
     phases = tuple(next(p for p, end in zip(PHASES, ends, strict=True) if i < end) for i in range(len(calls)))
     graph = replace(whole.graph, calls=tuple(calls), tasks=grown.tasks)
     names = unwrapped(module)
-    shapes = divided.shapes if divided else {}
     parameters = _parameters(module, names, made.parameters, whole.ready, whole.forward, shapes)
     all_bytes = sum(one.itemsize * math.prod(shapes.get(name, one.shape)) for name, one in module.named_parameters())
     memory = StepMemory(
-        all_bytes, sum(sizes.values()), STATES[update] * sum(sizes.values()), made.graph.weight_bytes - all_bytes,
+        all_bytes, sum(sizes.values()), updated.state_bytes, made.graph.weight_bytes - all_bytes,
         made.graph.input_bytes, saved_bytes(graph, phases), live_bytes(graph, phases, graph.results, whole.recomputed),
-        sum(
-            ELEMENT_BYTES[dtype] * workspace_elements(update, elements, together) for dtype, elements in updated.items()
-        ),
+        updated.workspace_bytes,
     )  # fmt: skip
     size, warnings = given.batch, (*given.warnings, *made.warnings, *(divided.warnings if divided else ()))
     stepped = tuple(
@@ -155,7 +158,7 @@ def _read(given: ExportedStep, together: bool, divided: DividedExport | None) ->
             stepped,
             parameters,
             size,
-            update,
+            update.word,
             memory,
             buffers_of(given.model),
             warnings,
@@ -169,12 +172,8 @@ def _read(given: ExportedStep, together: bool, divided: DividedExport | None) ->
     )
 
 
-def _by_type(parameters: Mapping[int, Any], sizes: Mapping[int, int]) -> dict[str, list[int]]:
-    """Type -> elements of each parameter of that type on this rank; torch updates those of one type together."""
-    found: dict[str, list[int]] = {}
-    for number, one in parameters.items():
-        found.setdefault(str(one.dtype).removeprefix("torch."), []).append(sizes[number] // one.itemsize)
-    return found
+def _sizes(shape: Sequence[int], parameter: Any) -> tuple[tuple[int, ...], str]:
+    return tuple(map(int, shape)), str(parameter.dtype).removeprefix("torch.")
 
 
 def _parameters(
