@@ -36,7 +36,7 @@ def test_a_runtime_that_is_none_is_named_as_the_user_does():
         ({"mode": "train"}, "mode is 'train'; one of inference, forward_backward, training_step"),
         ({"loss": "own"}, "loss 'own' is unknown: use cross_entropy, mse, model, or a function"),
         ({"loss": 3}, "loss 3 is unknown"),
-        ({"optimizer": "lion"}, "optimizer 'lion' is unknown: use sgd, adam, adamw, or none"),
+        ({"optimizer": "lion"}, "optimizer 'lion' is unknown: use sgd, adam, adamw, adafactor"),
     ],
 )
 def test_what_no_run_can_have_is_refused(settings, told):
