@@ -134,6 +134,8 @@ class EagerOperator:
     def _check_types(self) -> None:
         kind = self.kind
         types = {**ELEMENT_BYTES, **(_PRODUCT_BYTES if kind.family in PRODUCTS else {})}
+        if not isinstance(self.reads, tuple | list):
+            raise UnsupportedProgramError(f"{self.name} reads {self.reads!r}: expected types in a list")
         object.__setattr__(self, "reads", tuple(self.reads))
         for dtype in (self.dtype, *self.reads):
             if dtype not in types:
