@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdmpp.cli.output import check_output, show
+from cdmpp.cli.output import check_output, say, show
 from cdmpp.cli.step import checked_runtime
 from cdmpp.cli.table import is_table
 from cdmpp.errors import UsageError
 from cdmpp.platform.limits import text
+from cdmpp.units import percent, quantity
 
 if TYPE_CHECKING:
     from cdmpp.collectives.interconnect import AlphaBeta
@@ -31,9 +32,11 @@ MICRO_BATCHES_PER_DEVICE = 4
 """Micro-batches of a step for each device, at most, where nobody says how many."""
 _LINKS = {"gpu": "pcie4", "cpu": "ethernet-10g"}
 """Link where nobody names one."""
+_CURVED = 0.1
+"""Part by which a message of a table may be off the line through it before that is said."""
 _ONLY = ("devices", "stage_replicas", "keep_tied")
 _OTHERS = (
-    "strategy", "plan", "save_plan", "price", "explain", "scaling", "calibrate", "accumulate_steps",
+    "strategy", "plan", "price", "explain", "scaling", "calibrate", "accumulate_steps",
     "input_samples_per_s", "straggler", "ring_steps", "machines",
 )  # fmt: skip
 """Options of other searches."""
@@ -72,12 +75,19 @@ def partition(options: argparse.Namespace, source_of: Source) -> None:
         raise UsageError(f"--strategies partition is of --runtime torch, given {options.runtime}")
     checked_runtime(options)
     names = (options.devices or "").split(",")
-    check_output(options, reads=[path for name in names if (path := _file(name.strip())) is not None])
+    reads = [path for name in names if (path := _file(name.strip())) is not None]
+    check_output(options, options.save_plan, reads=reads)
     question = _Asked(options, source_of).question()
     from cdmpp.partition.question import answer
     from cdmpp.report.partition import partition_report
 
-    show({"": partition_report(answer(question))}, options)
+    found = answer(question)
+    show({"": partition_report(found)}, options)
+    if options.save_plan is not None:
+        from cdmpp.partition.plan_file import PartitionPlan, save_partition
+
+        save_partition(PartitionPlan.of(found.best, question.micro_batch), options.save_plan)
+        say(f"wrote {options.save_plan}")
 
 
 class _Asked:
@@ -190,6 +200,8 @@ class _Asked:
                 )
             return topology.wire(0, count // topology.nodes if topology.nodes > 1 else count - 1).end
         if options.link is not None:
+            if options.link.endswith(".csv"):
+                self._say_curve(options.link)
             return machine_link(options.link, options.backend).end
         if count == 1 or all(sheet.link is not None for sheet in self.sheets.values()):
             return AlphaBeta(0.0, 0.0)
@@ -197,6 +209,21 @@ class _Asked:
         name = _LINKS["gpu" if kinds == {"gpu"} else "cpu"]
         self.warnings.append(f"nothing says what joins the devices: {name} is taken; give --link or --cluster")
         return machine_link(name).end
+
+    def _say_curve(self, table: str) -> None:
+        """Say how far a table of messages is from the one start and the one rate that a partition takes of it."""
+        from cdmpp.collectives.machine_link import machine_link
+        from cdmpp.collectives.messages import read_messages
+
+        timed = read_messages(table, self.options.backend or "gloo")
+        line = machine_link(table, self.options.backend)
+        off = [line.seconds(size) / seconds - 1 for size, seconds in zip(timed.bytes, timed.latency_s, strict=True)]
+        worst = max(range(len(off)), key=lambda place: abs(off[place]))
+        if abs(off[worst]) > _CURVED:
+            self.warnings.append(
+                f"messages are taken to have one start and one rate, and those of {table} do not: with "
+                f"{quantity(float(timed.bytes[worst]), 'B')} they are off by {percent(abs(off[worst]))}"
+            )
 
     def _works(self, micro_batch: int) -> dict[str, RankWork]:
         """The step of a micro-batch on each named device; of a table of layers on the one that was measured."""

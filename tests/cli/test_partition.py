@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from cdmpp import cli
+from cdmpp.errors import CdmppError
+from cdmpp.partition.plan_file import read_partition, save_partition
 
 LAYERS = "name,forward_s,backward_s,parameter_bytes,output_bytes,examples\n" + "".join(
     f"block.{i},10e-3,20e-3,1000000,1000,8\n" for i in range(4)
@@ -53,6 +56,35 @@ def test_equal_devices_get_a_layer_each(folder, capsys):
     assert found["alone_s"] == pytest.approx(4 * 120e-3)
     assert found["schedules"][-1]["schedule"] == "side-by-side"
     assert by_name["side-by-side"]["step_s"] == pytest.approx(4 * 20e-3, rel=1e-2)
+
+
+def test_the_fastest_cuts_are_saved_and_read_again(folder, capsys):
+    assert equal("--pipeline-schedule", "delayed", "--save-plan", "cuts.yaml") == 0
+    found = read_partition(Path("cuts.yaml"))
+    assert (found.schedule, found.micro_batch, found.micro_batches, found.recompute) == ("delayed", 8, 4, False)
+    assert [one.layers for one in found.stages] == [(f"block.{i}",) for i in range(4)]
+    assert [one.devices for one in found.stages] == [(f"xeon-icelake #{i}",) for i in range(4)]
+    save_partition(found, Path("again.yaml"))
+    assert Path("again.yaml").read_text() == Path("cuts.yaml").read_text()
+    text = Path("cuts.yaml").read_text()
+    for old, new, says in (
+        ("schedule: delayed", "schedule: later", "cuts.yaml: unknown pipeline schedule 'later'"),
+        ("micro_batch: 8", "micro_batch: 0", "cuts.yaml: micro_batch is 0"),
+        ("micro_batches: 4", "", "cuts.yaml: plan.micro_batches is missing"),
+        ("- block.1", "- 1", r"cuts.yaml: stages.1.layers"),
+        ("recompute: false", "recompute: false\nstage: 3", "cuts.yaml: .*stage"),
+    ):
+        Path("cuts.yaml").write_text(text.replace(old, new))
+        with pytest.raises(CdmppError, match=says):
+            read_partition(Path("cuts.yaml"))
+
+
+def test_a_table_of_messages_whose_slope_changes_is_said_to_be_taken_as_a_line(folder, capsys):
+    assert equal("--pipeline-schedule", "delayed", "--json") == 0
+    assert not any("one start and one rate" in one for one in answer(capsys)["warnings"])
+    (folder / "links.csv").write_text("bytes,seconds\n1,1e-4\n100000,2e-4\n1000000,10e-3\n100000000,0.1\n")
+    assert equal("--pipeline-schedule", "delayed", "--json") == 0
+    assert any("have one start and one rate" in one for one in answer(capsys)["warnings"])
 
 
 def test_uneven_devices_get_their_share_in_the_best_order(folder, capsys):

@@ -25,6 +25,7 @@ from cdmpp.partition.processes.worker import Order
 from cdmpp.plans.schedules import SCHEDULES
 from cdmpp.platform.limits import SEED, Limits, check_all, checked, numbers
 from cdmpp.platform.lock import writing
+from cdmpp.platform.progress import shown
 from cdmpp.steps.schedule import Schedule
 from cdmpp.synchrony.processes.crew import check_sendable
 from cdmpp.synchrony.processes.place import WorkerPlace
@@ -67,6 +68,7 @@ def train(
     warm_up: int = 0,
     clip_norm: float | None = None,
     timeout_s: float = 120.0,
+    progress: bool = False,
 ) -> Trained:
     """Train for ``steps`` with a process for each stage, and return what each of them did.
 
@@ -100,6 +102,7 @@ def train(
         warm_up: updates in which the learning rate rises to what the optimizer says.
         clip_norm: most norm of a stage's gradient; of each stage by itself.
         timeout_s: seconds that a stage may take for its part before the run ends with an error.
+        progress: whether a bar of the steps is shown on standard error.
 
     Raises:
         UsageError: an argument that cannot be, such as more stages than layers, or a cut through a tied parameter.
@@ -127,7 +130,7 @@ def train(
             own = _Checkpoints(checkpoint_folder, checkpoint_every or steps, job)
             own.begin(resume, steps)
         crew = StageCrew(order, settings, places or [WorkerPlace()] * stages, stack)
-        return _Run(crew, settings[0], seed, cuts, held_out is not None, own).train()
+        return _Run(crew, settings[0], seed, cuts, held_out is not None, own, progress).train()
 
 
 def _check(cuts: Sequence[Any], schedule: Any, micro_batches: int, places: Sequence[Any]) -> None:
@@ -195,6 +198,7 @@ class _Run:
     cuts: Sequence[int]
     has_held_out: bool
     checkpoints: _Checkpoints | None
+    progress: bool
 
     def __post_init__(self) -> None:
         self.losses = list[dict[str, Any]]()
@@ -204,6 +208,7 @@ class _Run:
         """Train stretch by stretch, each until its checkpoint."""
         steps, first = self.setting.steps, self._loaded()
         at, start_s = first, time.monotonic()
+        self._bar = shown((step for step in range(first, steps)), "steps", steps - first, self.progress)
         while at < steps:
             until = min(steps, at + self.checkpoints.every) if self.checkpoints else steps
             self.crew.tell_all(do="run", begin=at, end=until, start_s=start_s)
@@ -212,6 +217,7 @@ class _Run:
             at = until
             if self.checkpoints:
                 self._save(self.checkpoints, at)
+        self._bar.close()
         return self._ended(first)
 
     def _loaded(self) -> int:
@@ -228,6 +234,7 @@ class _Run:
         return found.step
 
     def _step(self, step: int, examples: int, loss: float) -> None:
+        next(self._bar, None)
         self.losses.append({"step": step, "samples": examples * (step + 1), "loss": loss})
 
     def _judge(self) -> None:

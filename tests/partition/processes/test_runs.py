@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from cdmpp.partition import train
 from cdmpp.partition.processes.checkpoint import CHECKPOINT_FILE
 from cdmpp.partition.processes.record import load_record
 from cdmpp.platform.files import read_json, write_json
+from cdmpp.synchrony.processes import namespaces, quota
 from cdmpp.synchrony.processes.place import WorkerPlace
 from tests.partition.processes import toy_networks as toy
 
@@ -100,6 +102,35 @@ def test_what_data_and_loss_may_not_return_is_said():
         train(toy.network, *given, toy.uneven_data, toy.MSE, toy.SGD, steps=5)
     with pytest.raises(UsageError, match=r"rank 1 .*\nthe loss of loss is nan: expected a finite number"):
         train(toy.network, *given, toy.data, toy.nan_loss, toy.SGD, steps=2)
+
+
+@pytest.mark.netns
+def test_stages_keep_to_their_rates_and_shares():
+    if reason := namespaces.why_not() or quota.why_not():
+        pytest.skip(reason)
+    places = [WorkerPlace(mbit=80.0), WorkerPlace(mbit=80.0, cpu_share=0.5, core=0)]
+    given = (toy.wide, [1], "1f1b", toy.data, toy.MSE, partial(torch.optim.SGD, lr=1e-6))
+    found = train(*given, steps=8, places=places)
+    # 0.8 MB each way at 80 Mbit/s take 0.16 s; a bucket of tokens lets some go at once
+    assert 0.1 < found.record.step_s < 2.0
+    free = train(*given, steps=8)
+    assert all(torch.equal(one, free.parameters[name]) for name, one in found.parameters.items())
+    assert not list(Path("/sys/fs/cgroup").glob(f"**/cdmpp-{os.getpid()}-*"))
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_bar_counts_the_steps(monkeypatch, wanted):
+    seen = []
+
+    def shown(items, title, total, progress):
+        seen.append((title, total, progress))
+        for one in items:
+            seen.append(one)
+            yield one
+
+    monkeypatch.setattr("cdmpp.partition.processes.job.shown", shown)
+    train(toy.network, [], "sequential", toy.data, toy.MSE, toy.SGD, steps=3, progress=wanted)
+    assert seen == [("steps", 3, wanted), 0, 1, 2]
 
 
 def test_what_cannot_be_is_refused_before_any_process_starts(monkeypatch):

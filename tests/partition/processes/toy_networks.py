@@ -21,6 +21,11 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4), nn.ReLU(), nn.LayerNorm(4), nn.Linear(4, 2))
 
 
+def wide() -> nn.Sequential:
+    """Its first layer returns 800,000 bytes of 8 examples."""
+    return nn.Sequential(nn.Linear(3, 25_000), nn.Linear(25_000, 2))
+
+
 def with_dropout() -> nn.Sequential:
     return nn.Sequential(
         nn.Linear(3, 8), nn.Dropout(0.3), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)
