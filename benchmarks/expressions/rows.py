@@ -27,3 +27,13 @@ def summary(found: Mapping[str, Sequence[Outcome] | None]) -> list[list[str]]:
             "" if np.isnan(covered) else f"{100 * covered:.0f} %",
         ])  # fmt: skip
     return rows
+
+
+def by_row(found: Mapping[str, Sequence[Outcome] | None]) -> dict[str, list[Outcome] | None]:
+    """Return outcomes of single rows, of which median and worst are to be told."""
+    return {
+        name: None
+        if ones is None
+        else [Outcome(np.array([error]), covered=ones[0].covered) for error in ones[0].errors]
+        for name, ones in found.items()
+    }

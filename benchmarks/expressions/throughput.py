@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.expressions.methods import Outcome, by_cdmpp, by_extrap, by_forest, by_nothing
-from benchmarks.expressions.rows import COLUMNS, COMMANDS, summary
+from benchmarks.expressions.rows import COLUMNS, COMMANDS, by_row, summary
 from benchmarks.expressions.split import Split
 
 _RECOMPUTED = 4 / 3
@@ -61,7 +61,7 @@ def _sharded(data: Path) -> dict[str, Any]:
         "the one table."
     )
     return {"title": "Sharded models: 16 GPUs to 64 and 128", "note": note, "commands": COMMANDS,
-            "columns": list(COLUMNS), "rows": summary(_by_row(found))}  # fmt: skip
+            "columns": list(COLUMNS), "rows": summary(by_row(found))}  # fmt: skip
 
 
 def servers(data: Path) -> Split:
@@ -100,14 +100,4 @@ def _servers(data: Path) -> dict[str, Any]:
         "are not in the table."
     )
     return {"title": "Parameter servers: 4 GPUs to 8", "note": note, "commands": COMMANDS,
-            "columns": list(COLUMNS), "rows": summary(_by_row(found))}  # fmt: skip
-
-
-def _by_row(found: dict[str, list[Outcome] | None]) -> dict[str, list[Outcome] | None]:
-    """Outcomes of single rows, of which median and worst are to be told."""
-    return {
-        name: None
-        if ones is None
-        else [Outcome(np.array([error]), covered=ones[0].covered) for error in ones[0].errors]
-        for name, ones in found.items()
-    }
+            "columns": list(COLUMNS), "rows": summary(by_row(found))}  # fmt: skip

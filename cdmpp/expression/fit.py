@@ -17,6 +17,7 @@ from cdmpp.expression.folds import Fold, extrapolating_folds, random_folds, wide
 from cdmpp.expression.form_search import search
 from cdmpp.expression.held_out import HeldOut, Refittable, held_out, plain_error
 from cdmpp.expression.judge import Judge, ScoredForm
+from cdmpp.expression.kriging import Kriging
 from cdmpp.expression.run_table import RunTable
 from cdmpp.expression.searched import Searched, expression_of, resampled
 from cdmpp.expression.spread import Spread
@@ -24,7 +25,11 @@ from cdmpp.platform.limits import SEED, Limits, check_fields, checked, numbers
 
 Progress = Callable[[float, str], None]
 """A function that is called with the part of the work that is done, from 0 to 1, and what is done now."""
-_STRENGTHS = (1e-4, 1e-3, 1e-2, np.inf)
+_STRENGTHS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, np.inf)
+_WIDTH = 0.5
+"""Standard deviation that exponents are taken to have about plausible ones."""
+_SEARCHED = (1e-6, 1e-3)
+"""Bounds of the strength of the regularisation while forms are searched."""
 _SEARCH = 0.45
 """Part of the budget in which forms are searched."""
 _BETTER, _FAR_BETTER, _MISSED = 0.75, 0.4, 0.8
@@ -116,7 +121,8 @@ def _best(
 ) -> tuple[ScoredForm, list[ExponentFit]]:
     """The form that extrapolates best: searched, its exponents evolved, its regularisation chosen; and near ones."""
     most = max(1, min(settings.most_terms, len(design.table) // (3 * len(design.table.groups))))
-    judge = Judge(design, folds, 1e-3)
+    strength = _strength(design)
+    judge = Judge(design, folds, strength)
     pool = list[ScoredForm]()
     for step, found in enumerate(search(judge, most, _SEARCH * settings.budget_s), 1):
         pool = found
@@ -124,12 +130,26 @@ def _best(
     evaluations = int(_EVALUATIONS_A_SECOND * settings.budget_s) // (2 * len(design.table.groups))
     found = pool[:1]
     for place, one in enumerate(pool[:2]):
-        evolved = evolve(design, one.fit.form, design.every, 1e-3, evaluations, settings.seed)
+        evolved = evolve(design, one.fit.form, design.every, strength, evaluations, settings.seed)
         found += [judge.score(form, strength) for form in (one.fit.form, evolved.form) for strength in _STRENGTHS]
         tell(0.4 + 0.15 * (place + 1), "exponents")
     best = min(found, key=lambda one: one.score)
     near = [one.fit for one in pool[:_OTHERS] if one.score < best.score + _NEAR and one.fit.form != best.fit.form]
     return best, near
+
+
+def _strength(design: Design) -> float:
+    """Strength with which a search holds exponents at plausible ones: Bayes' rule for the noise that runs have.
+
+    The noise is what near runs do not tell of the logarithms of times, before any form is known.
+    """
+    table = design.table
+    logs = np.log(table.times_s)
+    for group in range(len(table.groups)):
+        logs[table.codes == group] -= logs[table.codes == group].mean()
+    scale = max(float(np.abs(logs).max()), 1e-3)
+    noise = scale**2 * Kriging.of(table.factors, table.codes, logs / scale).variances[2]
+    return float(np.clip(noise / (len(table) * _WIDTH**2), *_SEARCHED))
 
 
 def _preferred(design: Design, searched: Searched, folds: Sequence[Fold], random: Sequence[Fold]) -> Refittable:
