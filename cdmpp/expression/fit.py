@@ -128,10 +128,10 @@ def _best(
         pool = found
         tell(0.4 * step / (step + 3), "terms")
     evaluations = int(_EVALUATIONS_A_SECOND * settings.budget_s) // (2 * len(design.table.groups))
-    found = pool[:1]
+    found, tried = pool[:1], [one for one in _STRENGTHS if one > 0.09 * strength]
     for place, one in enumerate(pool[:2]):
         evolved = evolve(design, one.fit.form, design.every, strength, evaluations, settings.seed)
-        found += [judge.score(form, strength) for form in (one.fit.form, evolved.form) for strength in _STRENGTHS]
+        found += [judge.score(form, held) for form in (one.fit.form, evolved.form) for held in tried]
         tell(0.4 + 0.15 * (place + 1), "exponents")
     best = min(found, key=lambda one: one.score)
     near = [one.fit for one in pool[:_OTHERS] if one.score < best.score + _NEAR and one.fit.form != best.fit.form]
@@ -139,11 +139,14 @@ def _best(
 
 
 def _strength(design: Design) -> float:
-    """Strength with which a search holds exponents at plausible ones: Bayes' rule for the noise that runs have.
+    """Strength with which a search holds exponents at plausible ones.
 
-    The noise is what near runs do not tell of the logarithms of times, before any form is known.
+    Where columns are recognised, what is plausible is known. For others Bayes' rule weighs it against the noise of the
+    runs: what near runs do not tell of the logarithms of times, before any form is known.
     """
     table = design.table
+    if all(one.role.name for one in design.factors):
+        return _SEARCHED[1]
     logs = np.log(table.times_s)
     for group in range(len(table.groups)):
         logs[table.codes == group] -= logs[table.codes == group].mean()

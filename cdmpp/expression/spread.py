@@ -74,7 +74,7 @@ class Spread:
     def calibrated(cls, within: Sequence[Misses], beyond: Sequence[Misses]) -> Spread:
         """Fit the spread to runs that were held out.
 
-        Of a column that could not be held out the widening is the largest of the others.
+        Of a column that could not be held out the widening is the mean of the others.
 
         Args:
             within: at random.
@@ -90,7 +90,8 @@ class Spread:
             needed = np.sqrt(np.maximum(more, 0.0)) / np.maximum(one.beyond, _LEAST_STEP)
             wanted.setdefault(one.column, []).append(float(np.quantile(needed, LEVEL)))
         by_doubling = {column: max(found) for column, found in wanted.items()}
-        return cls(noise, by_doubling, max(by_doubling.values(), default=_UNTOLD), near)
+        other = float(np.mean(list(by_doubling.values()))) if by_doubling else _UNTOLD
+        return cls(noise, by_doubling, other, near)
 
 
 def ranges_of(columns: Mapping[str, Floats]) -> dict[str, tuple[float, float]]:
