@@ -17,6 +17,7 @@ from cdmpp.platform.limits import SIZES, Limits, text
 if TYPE_CHECKING:
     from cdmpp import Workload
 
+ATTENTION = ("auto", "flash", "efficient", "cudnn", "math", "eager")
 _NETWORK = """torchvision:resnet50, hf:bert-base-uncased (its architecture; weights are random), model.onnx, the name of
 a network of the zoo (gpt2 and bert_base have two layers there, hf:gpt2 has all), or my_file.py:make_model.
 The last RUNS that Python file and calls its function make_model: give
@@ -58,6 +59,11 @@ def add_graph_arguments(verb: argparse.ArgumentParser, batch: str | None = "exam
     precision = f"default fp32; {', '.join([*PRECISIONS][1:])}, or Lightning's words, such as bf16-mixed"
     verb.add_argument("--precision", type=text, metavar="NAME", help=precision)
     verb.add_argument("--dtype", type=text, help=argparse.SUPPRESS)
+    attention = (
+        "with --runtime torch: kernel of scaled_dot_product_attention (default auto: torch's choice for the device); "
+        "eager: a named network is built without that call"
+    )
+    verb.add_argument("--attention", default="auto", choices=ATTENTION, help=attention)
     add_model(verb)
 
 
@@ -87,6 +93,7 @@ def workload_of(options: argparse.Namespace, **others: Any) -> Workload:
         check_written(Path(file).expanduser(), function, *MAKES_MODEL)
     if getattr(options, "train", False):
         others["mode"] = "forward_backward"
+    others["attention"] = options.attention
     sizes = {"batch": options.batch, "sequence": options.seq, "inputs": _shapes(options.input), "past": options.past}
     others = {"moe_imbalance": options.moe_imbalance, **others}
     return Workload(options.network, precision=precision_option(options), **sizes, **others)
@@ -106,6 +113,8 @@ def runtime_options(options: argparse.Namespace) -> dict[str, Any]:
     names = ("runtime", "model", "schedule")
     given = {name: value for name in names if (value := getattr(options, name, None)) is not None}
     by_torch = options.runtime == "torch"
+    if not by_torch and getattr(options, "attention", "auto") not in ("auto", "eager"):
+        raise UsageError(f"--attention {options.attention} is of --runtime torch: TVM's programs fuse no attention")
     if by_torch and "schedule" in given:
         raise UsageError(
             f"--schedule {options.schedule} is of --runtime tvm: libraries choose their kernels themselves"

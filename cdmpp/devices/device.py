@@ -65,6 +65,13 @@ class Device:
             if value is not None:
                 check_range(self.kind, name, value)
 
+    @property
+    def architecture(self) -> str:
+        """Return ``cpu``, or the architecture of a GPU as its compilers name it, such as ``sm_90``; else its kind."""
+        if self.kind == "cpu":
+            return "cpu"
+        return str(self.target.get("arch") or self.target.get("mcpu") or self.target["kind"])
+
     def origin(self, name: str) -> str:
         """Say how a number is known: ``measured``, ``described``, ``range``, ``unknown`` or ``not applicable``."""
         if self.spec[name] is None:

@@ -177,4 +177,4 @@ _CALLS: dict[str, Callable[[EagerOperator, _Filler], TorchCall]] = {
     "max_pool2d": _pool,
     "avg_pool2d": _pool,
 }
-"""Operator name -> function that makes its call; every key of ``KINDS`` has one."""
+"""Operator name -> function that makes its call; every key of ``LEARNED`` has one."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from cdmpp.devices import Device
 from cdmpp.errors import DataError, UnsupportedProgramError
-from cdmpp.operators.operator import FAMILIES, KINDS, EagerOperator
+from cdmpp.operators.operator import FAMILIES, LEARNED, EagerOperator
 
 _MORE = {
     **{"linear": 24, "bmm": 20, "conv2d": 32, "softmax": 5, "layer_norm": 5, "batch_norm": 3, "mean": 3},
@@ -89,7 +89,7 @@ def _operators(limits: CallLimits, seed: int, dtype: str) -> Iterator[EagerOpera
     seen: set[EagerOperator] = set()
     while True:
         more = [name for name, times in _MORE.items() for _ in range(times)]
-        for name in (*draw.sample(list(KINDS), len(KINDS)), *draw.sample(more, len(more))):
+        for name in (*draw.sample(list(LEARNED), len(LEARNED)), *draw.sample(more, len(more))):
             for _ in range(_TRIES):
                 operator = _drawn(name, draw, dtype)
                 kept = draw.random() < _DISPATCH_SHARE

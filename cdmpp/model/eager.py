@@ -16,10 +16,10 @@ from cdmpp.model.feature_scaler import FeatureScaler
 from cdmpp.model.known_devices import places
 from cdmpp.model.label_transform import LabelTransform
 from cdmpp.model.output import Output
-from cdmpp.operators.operator import ELEMENT_BYTES, FAMILIES, KINDS
+from cdmpp.operators.operator import ELEMENT_BYTES, FAMILIES, LEARNED
 from cdmpp.operators.operator_vector import OPERATOR_NAMES
 
-_KIND_COLUMNS = [OPERATOR_NAMES.index(f"is_{name}") for name in KINDS]
+_KIND_COLUMNS = [OPERATOR_NAMES.index(f"is_{name}") for name in LEARNED]
 _BYTES_COLUMN = OPERATOR_NAMES.index("element_bytes")
 _TAIL = 0.01
 """Share of a family's training programs beyond either end of the range in which the correction follows an input."""
@@ -47,7 +47,7 @@ class EagerModel(nn.Module):
         self.bins = QuantileBins(N_INPUTS, config.bins)
         self.label_transform = LabelTransform("log")
         self.register_buffer("log_scale", torch.ones(()))
-        self.register_buffer("learned", torch.zeros(config.device_costs, len(KINDS), len(_WIDTHS)))
+        self.register_buffer("learned", torch.zeros(config.device_costs, len(LEARNED), len(_WIDTHS)))
         widths = [N_INPUTS * (1 + config.bins), *[config.hidden] * config.layers]
         steps = (
             (nn.Linear(a, b), nn.SiLU(), nn.Dropout(config.dropout))
@@ -128,7 +128,7 @@ class EagerModel(nn.Module):
 
 
 def _what(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """(n,) places in ``KINDS`` and in ``_WIDTHS`` of operator vectors (n, *)."""
+    """(n,) places in ``LEARNED`` and in ``_WIDTHS`` of operator vectors (n, *)."""
     element_bytes = torch.exp2(vectors[:, _BYTES_COLUMN]) - 1
     widths = (element_bytes[:, None] - torch.tensor(_WIDTHS).to(element_bytes)).abs().argmin(1)
     return vectors[:, _KIND_COLUMNS].argmax(1), widths

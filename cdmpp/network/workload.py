@@ -16,6 +16,7 @@ from cdmpp.network.update import Update, update_of
 from cdmpp.platform.limits import SIZES, Limits, fitting, shown
 from cdmpp.programs.training.loss import Loss, check_loss
 
+Attention = Literal["auto", "flash", "efficient", "cudnn", "math", "eager"]
 Mode = Literal["inference", "forward_backward", "training_step"]
 KINDS = (
     "a zoo network (bert_tiny, resnet50@b4; gpt2 and bert_base have two layers there, hf:gpt2 has all), "
@@ -73,6 +74,9 @@ class Workload:
             decodes one token, or ``sequence`` tokens, behind them. None: it is run without a cache.
         moe_imbalance: tokens of the busiest expert over the mean, of a mixture of experts that PyTorch runs: 1: as many
             for each. The other experts share the rest evenly.
+        attention: the kernel of ``scaled_dot_product_attention`` in eager PyTorch: ``auto`` as torch chooses it for the
+            device, ``flash``, ``efficient``, ``cudnn``, ``math``, or ``eager``: a network of a name is built without
+            that call (``attn_implementation="eager"``).
         optimizer: of a training step: an ``Update``, a word for one, such as ``sgd`` (momentum 0.9), ``adamw`` or
             ``adamw-fused``, or None for no update.
 
@@ -99,6 +103,7 @@ class Workload:
     sequence: int | None = None
     past: int | None = None
     moe_imbalance: float = 1.0
+    attention: Attention = "auto"
 
     def __post_init__(self) -> None:
         if not (isinstance(self.network, str | Path) or self.is_torch or self.is_relax):
@@ -118,6 +123,7 @@ class Workload:
         fitting("inputs", self.inputs, Mapping[str, tuple[int, ...]] | None, SIZES)
         object.__setattr__(self, "precision", precision_of(self.precision))
         fitting("mode", self.mode, Mode)
+        fitting("attention", self.attention, Attention)
         if not (self.target is None or is_instance(self.target, "torch", "Tensor")):
             raise UsageError(f"target is {shown(self.target)}: expected a tensor, or None")
         check_loss(self.loss)

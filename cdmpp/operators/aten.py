@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from cdmpp.errors import UnsupportedProgramError
-from cdmpp.operators.aten_attention import attention_of, drops
+from cdmpp.operators.aten_attention import attention_of
 from cdmpp.operators.aten_convolution import CONVOLUTIONS, convolution_of, has_bias, image_of, stands_for
 from cdmpp.operators.aten_foreach import foreach_of, is_foreach
 from cdmpp.operators.aten_grouped import GROUPED, grouped_of
@@ -53,6 +53,7 @@ _UNTAGGED = (
     *("hardswish", "hardswish_", "log_sigmoid", "prelu", "_prelu_kernel"),
 )
 """Elementwise operators that torch does not mark as such."""
+ATTENTION_CALL = "scaled_dot_product_attention"
 DROPOUT = "dropout"
 """Name of a call that multiplies by a mask, which the backward pass reads."""
 _DROPOUTS = (DROPOUT, "dropout_", "feature_dropout")
@@ -66,14 +67,14 @@ class Calls(NamedTuple):
     operators: tuple[EagerOperator, ...]
     stands_for: str = ""
     """Operator that the node is and that nobody measured: ``operators`` are what it is answered as."""
-    fused_on: tuple[str, ...] = ()
-    """Kinds of devices where one kernel runs them all, so that what is between them is never written."""
     gradients: tuple[tuple[Gradient, ...] | None, ...] = ()
     """Calls of the backward pass of each operator, None: those of ``backward_of``; empty: of all those."""
     reads: tuple[tuple[Any, ...], ...] = ()
     """Nodes that each operator reads besides the result of the one before; empty: the first reads all of them."""
     is_joined: bool = False
     """True if a library launches all of them in one call, which the host dispatches once."""
+    silent: frozenset[int] = frozenset()
+    """Places among ``operators`` of those whose gradient runs nothing: it is passed on as it is, or there is none."""
 
 
 def calls_of(node: Any) -> Calls:
@@ -134,23 +135,24 @@ def _of_kind(node: Any, name: str) -> tuple[EagerOperator, str] | None:
 
 
 def _of_several(node: Any, name: str) -> Calls | None:
-    """The operators of a loss, of lists of tensors, of a product with many matrices, or of a recurrent layer."""
+    """The operators of a loss, of lists of tensors, of many matrices' product, of a recurrent layer, of attention."""
     if name in LOSSES:
         return Calls(*loss_of(node, name))
     if is_foreach(name):
         return Calls((foreach_of(node, name),))
     if name in GROUPED:
         grouped = grouped_of(node)
-        return Calls(grouped.operators, f"{name}, {grouped.note}", (), grouped.gradients, (), True)
+        return Calls(grouped.operators, f"{name}, {grouped.note}", grouped.gradients, (), True)
     if name in GATES:
         found = recurrent_of(node, name)
-        return Calls(found.operators, found.stands_for, (), found.gradients, found.reads, True)
+        return Calls(found.operators, found.stands_for, found.gradients, found.reads, True)
+    if name == ATTENTION_CALL:
+        operators, silent = attention_of(node)
+        return Calls(operators, silent=silent)
     return None
 
 
 def _by_rule(node: Any, name: str, operators: tuple[EagerOperator, ...]) -> Calls:
-    if name == "scaled_dot_product_attention":
-        return Calls(operators, "", ("gpu",) if drops(node) else ("cpu", "gpu"))
     if name in _DROPOUTS and operators:
         return Calls(operators, DROPOUT)
     return Calls(operators, stands_for(node, name) if name in CONVOLUTIONS else "")
@@ -295,7 +297,6 @@ _RULES: dict[str, Callable[[Any], Sequence[EagerOperator]]] = {
     "linear": _linear,
     **dict.fromkeys(("matmul", "mm", "addmm", "bmm", "baddbmm"), _matmul),
     "einsum": _einsum,
-    "scaled_dot_product_attention": attention_of,
     **dict.fromkeys(CONVOLUTIONS, _convolution),
     **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax"), _softmax),
     **dict.fromkeys(_DROPOUTS, _dropout),

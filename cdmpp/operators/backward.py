@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cdmpp.operators.operator import EagerOperator
+from cdmpp.operators.attention import BACKWARD
+from cdmpp.operators.operator import ATTENTION, EagerOperator
 
 
 class Gradient(NamedTuple):
@@ -22,7 +23,7 @@ def backward_of(operator: EagerOperator) -> tuple[Gradient, ...]:
 
     A sum over a bias's gradient counts as a ``mean`` of its columns, those of a batch norm as one of its rows.
     Convolutions run twice as they are: libraries have kernels of their own for the gradients of image and filter, of as
-    many operations.
+    many operations. Fused attention runs one kernel for all of its gradients.
     """
     dtype = operator.dtype
     if operator.reads and operator.name == "copy":
@@ -49,6 +50,8 @@ def backward_of(operator: EagerOperator) -> tuple[Gradient, ...]:
     if operator.name == "batch_norm":  # sums over gradient and input, then both once more
         summed, scaled = (EagerOperator(name, operator.sizes, dtype) for name in ("mean", "mul"))
         return Gradient(summed, "weight"), Gradient(scaled, "inputs")
+    if operator.kind.family == ATTENTION:
+        return (Gradient(EagerOperator(operator.name + BACKWARD, operator.sizes, dtype), "inputs"),)
     if operator.name == "mean":
         copied = EagerOperator("copy", {"rows": operator["rows"], "cols": operator["cols"]}, dtype)
         return (Gradient(copied, "inputs"),)

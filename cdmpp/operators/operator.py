@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cdmpp.errors import UnsupportedProgramError
+from cdmpp.operators import attention
 
 _MOST = 1 << 40
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
@@ -46,7 +47,7 @@ def _elementwise(inputs: int = 1, special: int = 0) -> OperatorKind:
     return OperatorKind("elementwise", "elementwise", _MATRIX, inputs=inputs, special=special)
 
 
-KINDS: dict[str, OperatorKind] = {
+LEARNED: dict[str, OperatorKind] = {
     "linear": OperatorKind("linear", "dense", ("rows", "inner", "cols"), {"bias": 1}),
     "bmm": OperatorKind("bmm", "matmul", ("batch", "rows", "inner", "cols"), {"transposed": 0}),
     "conv2d": OperatorKind("conv", "conv2d", _CONV, {"stride": 1, "padding": 0, "groups": 1}),
@@ -68,16 +69,25 @@ KINDS: dict[str, OperatorKind] = {
         for name in ("max_pool2d", "avg_pool2d")
     },
 }
-"""Name -> kind. ``layer_norm``: ``weights`` are vectors of a row's length that are read, usually a factor and a shift.
-``batch_norm``: a row is a channel of an image, which has a factor and a shift. ``mean``: of each row.
+"""Name -> kind, of those that models learn.
+
+``layer_norm``: ``weights`` are vectors of a row's length that are read, usually a factor and a shift. ``batch_norm``: a
+row is a channel of an image, which has a factor and a shift. ``mean``: of each row.
 
 ``permute``: a copy of whole rows into another order, as of the heads of attention; ``transpose``: of blocks of a few
 rows that are columns of what is read. ``add_broadcast``: the second factor is a block of a few rows, for all blocks.
 """
+ATTENTION = "attention"
+"""Family of fused attention, of which nobody measured a call: its price is made of others (``network.eager``)."""
+KINDS = LEARNED | {
+    name: OperatorKind(ATTENTION, "matmul", attention.SIZES, attention.OPTIONS) for name in attention.NAMES
+}
+"""Name -> kind, of all operators that a network may have."""
 _LATE = {"weights": 2}
 """Options that came later: texts that were stored before do not have them, and names do not show them."""
+_FROM_ZERO = ("padding", "weights", *attention.OPTIONS)
 _BLOCK_ROWS = {"permute": 16, "transpose": 64, "add_broadcast": 64, "mul_broadcast": 64}
-FAMILIES = tuple(dict.fromkeys(kind.family for kind in KINDS.values()))
+FAMILIES = tuple(dict.fromkeys(kind.family for kind in LEARNED.values()))
 _MOVES = ("copy", "permute", "transpose", "embedding", "where")
 """Operators that compute nothing."""
 PRODUCTS = ("linear", "bmm", "conv")
@@ -114,9 +124,9 @@ class EagerOperator:
             raise UnsupportedProgramError(f"{self.name}: {', '.join(missing)} not given; it has {_usage(self.name)}")
         if extra := sorted(set(self.sizes) - {*kind.sizes, *kind.optional}):
             raise UnsupportedProgramError(f"{self.name} has no {', '.join(extra)}; it has {_usage(self.name)}")
-        flags = {name for name, usual in kind.optional.items() if name in ("bias", "transposed")}
+        flags = {name for name in kind.optional if name in ("bias", "transposed", *attention.FLAGS)}
         for name, value in self.sizes.items():
-            low, high = (0, 1) if name in flags else (0 if name in ("padding", "weights") else 1, _MOST)
+            low, high = (0, 1) if name in flags else (0 if name in _FROM_ZERO else 1, _MOST)
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
                 large = isinstance(value, int) and value > high and name not in flags
                 hint = ". In a network take a smaller batch or input" if large else ""
@@ -126,8 +136,14 @@ class EagerOperator:
         if type(self.elements) not in (int, float) or not 0 <= self.elements <= _MOST:
             raise UnsupportedProgramError(f"{self.name} of {self.elements!r} elements: expected 0 to {_MOST}")
         object.__setattr__(self, "sizes", {**kind.optional, **self.sizes})
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """``UnsupportedProgramError`` for sizes that do not go together."""
         if self.name == "conv2d" and (self["in_channels"] % self["groups"] or self["out_channels"] % self["groups"]):
             raise UnsupportedProgramError(f"conv2d: {self['groups']} groups do not divide its channels")
+        if self.kind.family == ATTENTION and self["heads"] % attention.kv_heads(self.sizes):
+            raise UnsupportedProgramError(f"{self.name}: {self['kv_heads']} kv_heads do not divide its heads")
         if "kernel" in self.sizes and self.out_size < 1:
             raise UnsupportedProgramError(f"{self.name}: a kernel of {self['kernel']} is larger than its padded input")
 
@@ -196,6 +212,8 @@ class EagerOperator:
         """Count the arithmetic of its definition; libraries may do with less (Winograd)."""
         if self.kind.family in PRODUCTS:
             return 2.0 * math.prod(self.matmul)
+        if self.kind.family == ATTENTION:
+            return attention.attention_flops(self.name, self.sizes)
         if "kernel" in self.sizes:
             return self.written_elements * self["kernel"] ** 2
         each = {"softmax": 5, "layer_norm": 8, "batch_norm": 2, **dict.fromkeys(_MOVES, 0)}
@@ -212,6 +230,8 @@ class EagerOperator:
         if self.name == "conv2d":
             image = self["batch"] * self["in_channels"] * self["in_size"] ** 2
             return float(image + self["out_channels"] * self["in_channels"] // self["groups"] * self["kernel"] ** 2)
+        if self.kind.family == ATTENTION:
+            return attention.read_elements(self.name, self.sizes, self.element_bytes)
         if "kernel" in self.sizes:
             return float(self["batch"] * self["channels"] * self["in_size"] ** 2)
         more = {
@@ -229,6 +249,8 @@ class EagerOperator:
         if self.kind.family in PRODUCTS:
             many, rows, _, cols = self.matmul
             return float(many * rows * cols)
+        if self.kind.family == ATTENTION:
+            return attention.written_elements(self.name, self.sizes, self.element_bytes)
         if "kernel" in self.sizes:
             return float(self["batch"] * self["channels"] * self.out_size**2)
         return float(self["rows"] if self.name == "mean" else self["rows"] * self["cols"])

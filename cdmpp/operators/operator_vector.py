@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 
 from cdmpp.ast.compact_ast import CompactAST
-from cdmpp.errors import CdmppError
+from cdmpp.errors import CdmppError, UnsupportedProgramError
 from cdmpp.features import Feature, names, prefixed, read_features, stored
 from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
-from cdmpp.operators.operator import FAMILIES, KINDS, PRODUCTS, EagerOperator
+from cdmpp.operators.operator import ATTENTION, FAMILIES, LEARNED, PRODUCTS, EagerOperator
 from cdmpp.operators.template import operator_ast
 
 ALIGNMENTS = (2, 4, 8, 16)
 """Elements that wide loads of a matrix row need it to be a multiple of."""
 OPERATOR_FEATURES = (
-    *prefixed("is", tuple(Feature(name, "flag", f"it is {name}") for name in KINDS)),
+    *prefixed("is", tuple(Feature(name, "flag", f"it is {name}") for name in LEARNED)),
     *prefixed("family", tuple(Feature(name, "flag", f"it is served as {name}") for name in FAMILIES)),
     *read_features(Path(__file__).with_name("operator_features.json"))["operator"],
 )
@@ -36,6 +36,11 @@ def operator_vector(operator: EagerOperator) -> np.ndarray:
 
 def operator_program(operator: EagerOperator, target_kind: str) -> CompactAST:
     """Make the compact AST of its definition with its vector, for a device of ``target_kind`` (cpu or gpu)."""
+    if operator.kind.family == ATTENTION:
+        raise UnsupportedProgramError(
+            f"{operator}: nobody measured fused attention, so no model has learned it. In a network it is answered "
+            "from published speeds (cdmpp network --runtime torch); its parts are bmm and softmax"
+        )
     try:
         return replace(operator_ast(operator), code=operator_vector(operator), target_kind=target_kind)
     except OverflowError as error:
@@ -50,7 +55,7 @@ def _quantities(operator: EagerOperator) -> dict[str, float]:
     plain = {} if is_product else operator.sizes
     aligned = {"inner": inner if is_product else 0, "cols": cols if is_product else operator.sizes.get("cols", 0)}
     return {
-        **{f"is_{name}": float(name == operator.name) for name in KINDS},
+        **{f"is_{name}": float(name == operator.name) for name in LEARNED},
         **{f"family_{name}": float(name == kind.family) for name in FAMILIES},
         "element_bytes": element,
         "flops": operator.flops,

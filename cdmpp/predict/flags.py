@@ -18,6 +18,7 @@ NOT_MEASURED = "never measured"
 MEASURED_ELSEWHERE = "measured elsewhere"
 UNLIKE_TRAINING = "unlike training"
 STAND_IN = "stand-in"
+FUSED_ATTENTION = "fused attention"
 FLAGS = {
     NO_MACHINE_CODE: "the model reads machine code and has none of these; without it errors are several times as large",
     COUNT_UNKNOWN: "data decide how often parts of its machine code run; taken to go either way as often",
@@ -26,6 +27,7 @@ FLAGS = {
     NOT_MEASURED: "the training has no such operator, or none of this type; answered as the nearest ones that it has",
     MEASURED_ELSEWHERE: "the training has such operators of other devices alone; answered as on one nobody measured",
     STAND_IN: "nobody measured its operator; answered as those that compute or move as much, within a factor of two",
+    FUSED_ATTENTION: "nobody measured it here; answered from published speeds or from its products, intervals are wide",
     UNLIKE_TRAINING: "farther from the training programs than 99 % of those of validation; expect larger errors",
 }
 """Flag -> what it means, in the order in which they are shown."""

@@ -6,6 +6,7 @@ own; ``inlined`` brings them back, with a mark on each node.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from cdmpp.programs.autocast import AUTOCAST, Autocast
@@ -26,6 +27,8 @@ class Recomputed(NamedTuple):
     """True if it runs again only as far as the backward pass needs; else it runs to its end."""
     waits: bool
     """True if it runs again when a tensor of it is needed (non-reentrant); else it does when its gradient arrives."""
+    context_fn: Callable[[], tuple[Any, Any]] | None = None
+    """Makes a fresh policy that says what is kept (``create_selective_checkpoint_contexts``); None: nothing is."""
 
 
 def flags_of(exported: Any) -> tuple[str, ...]:

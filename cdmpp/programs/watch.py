@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, NoReturn
 
 from cdmpp.errors import CdmppError
@@ -47,9 +47,12 @@ def watched(trains: bool, kind: str | None = None) -> Iterator[dict[str, None]]:
     from torch.utils import checkpoint
 
     watch, function, told = _Watch(trains), torch.autograd.Function, dict[str, None]()
+    original = checkpoint._checkpoint_without_reentrant_generator
     with ExitStack() as stack:
         for owner, name, value in (
             (checkpoint, "_checkpoint_hook", watch.non_reentrant),
+            (checkpoint, "_checkpoint_without_reentrant_generator", watch.noting(original)),
+            (checkpoint, "_CachingTorchDispatchMode", _Unasked),
             (function, "apply", classmethod(watch.function(vars(function)["apply"].__func__))),
             (torch.autograd.graph.saved_tensors_hooks, "__enter__", watch.refusing(_SAVED, "__enter__")),
             (torch.Tensor, "register_hook", watch.refusing(_HOOK, "register_hook")),
@@ -68,11 +71,19 @@ def watched(trains: bool, kind: str | None = None) -> Iterator[dict[str, None]]:
                 raise CdmppError(watch.refusal)
 
 
+class _Unasked(nullcontext[None]):
+    """It stands for the mode that keeps what a policy says: policies are asked when the graph is read."""
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
+
+
 class _Watch:
     def __init__(self, trains: bool) -> None:
         self.trains = trains
         self.refusal = ""
         self.around: tuple[Recomputed, ...] = ()
+        self.context_fn: Any = None
         self.count = 0
 
     def refuse(self, why: str) -> NoReturn:
@@ -107,13 +118,29 @@ class _Watch:
         again = frame.recompute_fn
         cells = dict(zip(again.__code__.co_freevars, again.__closure__ or (), strict=False))
         context = cells["recompute_context"].cell_contents
+        if type(context).__name__ == "_CachedTorchDispatchMode":
+            if any(one.context_fn for one in self.around):
+                self.refuse(
+                    "torch.utils.checkpoint with a selective policy inside a region with another one: leave one out"
+                )
+            return self._marks(frame.early_stop, True, self.context_fn)
         if type(context).__name__ != "nullcontext" and not _is_composable(context):
             self.refuse(
-                "torch.utils.checkpoint with a context_fn (a selective policy) keeps some results and recomputes "
-                f"others, which is not read ({type(context).__name__}): call checkpoint without context_fn, or leave "
-                "it out"
+                "torch.utils.checkpoint with a context_fn that is not of create_selective_checkpoint_contexts is not "
+                f"read ({type(context).__name__}): call checkpoint without context_fn, or leave it out"
             )
         return self._marks(frame.early_stop, True)
+
+    def noting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Note which ``context_fn`` a region is given: it makes policies anew, which may count what they saw."""
+
+        def generator(
+            fn: Any, preserve_rng_state: Any = True, context_fn: Any = None, *args: Any, **kwargs: Any
+        ) -> Any:
+            self.context_fn = context_fn
+            return original(fn, preserve_rng_state, context_fn, *args, **kwargs)
+
+        return generator
 
     def reentrant(self, run: Any, _preserves: bool, *args: Any) -> Any:
         import torch
@@ -146,11 +173,11 @@ class _Watch:
         return apply
 
     @contextmanager
-    def _marks(self, stops_early: bool, waits: bool) -> Iterator[None]:
+    def _marks(self, stops_early: bool, waits: bool, context_fn: Any = None) -> Iterator[None]:
         from torch.fx import traceback
 
         before = self.around
-        self.around = (*before, Recomputed(self.count, stops_early, waits))
+        self.around = (*before, Recomputed(self.count, stops_early, waits, context_fn))
         self.count += 1
         try:
             with traceback.annotate({RECOMPUTED: self.around}):

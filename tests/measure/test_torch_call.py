@@ -8,7 +8,7 @@ import torch
 from cdmpp.errors import DataError
 from cdmpp.measure.torch_call import torch_call
 from cdmpp.measure.torch_plan import CallLimits, operator_plan
-from cdmpp.operators.operator import KINDS, EagerOperator
+from cdmpp.operators.operator import LEARNED, EagerOperator
 
 LIMITS = CallLimits(1e-3, 1e6, 1e11, 1e10)
 OPTIONS = [
@@ -21,7 +21,7 @@ OPTIONS = [
 """With what most draws of a short plan leave out."""
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", LEARNED)
 def test_every_kind_has_a_working_call(name):
     drawn = [operator for operator in operator_plan(LIMITS, 2 * 97, 0) if operator.name == name]
     assert len(drawn) >= 2
@@ -71,7 +71,7 @@ def test_a_plan_is_reproducible_and_holds_every_kind_once_or_more():
     plan = operator_plan(LIMITS, 300, 3)
     assert plan == operator_plan(LIMITS, 300, 3) and operator_plan(LIMITS, 100, 3) == plan[:100]
     assert operator_plan(LIMITS, 300, 4) != plan
-    assert len(set(plan)) == 300 and {operator.name for operator in plan[: len(KINDS)]} == set(KINDS)
+    assert len(set(plan)) == 300 and {operator.name for operator in plan[: len(LEARNED)]} == set(LEARNED)
     assert all(operator.io_bytes <= 1e6 and LIMITS.roofline_s(operator) <= 1e-3 for operator in plan)
     convolutions = [operator for operator in plan if operator.name == "conv2d"]
     assert {operator["stride"] for operator in convolutions} == {1, 2}

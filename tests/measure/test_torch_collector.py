@@ -23,7 +23,7 @@ from cdmpp.measure.collector import Collector
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.measure.torch_collector import TorchCollector, TorchRepeater
 from cdmpp.measure.torch_plan import CallLimits, operator_plan
-from cdmpp.operators.operator import KINDS, EagerOperator
+from cdmpp.operators.operator import LEARNED, EagerOperator
 from cdmpp.operators.operator_task import served_by
 from cdmpp.operators.operator_vector import operator_program
 from cdmpp.recipes.compose import compose
@@ -156,7 +156,7 @@ def test_a_real_run_trains_a_model(
     assert report["programs"] == 60 and report["failures"] == {"time_torch error": 1}
     assert "pad should be at most half" in (data / "failures.jsonl").read_text()
     tasks = read_tasks(data)
-    assert {EagerOperator.from_json(task.op_name).name for task in tasks.values()} == set(KINDS)
+    assert {EagerOperator.from_json(task.op_name).name for task in tasks.values()} == set(LEARNED)
     assert all(1e-7 < record.latency_s < 0.1 for record in read_records(data))
     quick = ["trainer.epochs=2", "baselines=[]", "plots=false", "progress=false", f"out={out}"]
     told = [f"device={DEVICE}", "features=library", "model=library", f"data.path=[{data}]", *quick]

@@ -15,9 +15,14 @@ from cdmpp.network.workload import Workload
 aten = torch.ops.aten
 NAMES = {
     aten.gelu.default: "gelu", aten.silu.default: "silu", aten.relu.default: "relu", aten.tanh.default: "tanh",
-    aten._softmax.default: "softmax", aten.native_layer_norm.default: "layer_norm", aten._to_copy.default: "cast",
+    aten._softmax.default: "softmax", aten._safe_softmax.default: "softmax", aten._to_copy.default: "cast",
+    aten.native_layer_norm.default: "layer_norm",
 }  # fmt: skip
 """Operators beside products that are compared: those that run in the forward pass, or again."""
+FUSED = {
+    aten._scaled_dot_product_flash_attention_for_cpu.default: "attention",
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: "attention_backward",
+}
 
 
 class Log(TorchDispatchMode):
@@ -37,6 +42,10 @@ class Log(TorchDispatchMode):
         elif func in (aten.bmm.default, aten.baddbmm.default):
             x, y = args[-2:]
             self.seen["product", x.shape[0], x.shape[1], x.shape[2], y.shape[2], str(out.dtype)] += 1
+        elif func in FUSED:
+            q, k, v = args[:3] if FUSED[func] == "attention" else args[1:4]
+            causal = dict(enumerate(args)).get(4 if FUSED[func] == "attention" else 7, False)
+            self.seen[FUSED[func], *q.shape[:3], *k.shape[1:], v.shape[3], bool(causal), str(q.dtype)] += 1
         elif func in NAMES:
             first = out[0] if isinstance(out, tuple) else out
             self.seen[NAMES[func], first.numel(), str(first.dtype)] += 1
@@ -76,17 +85,24 @@ def real_step(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Step:
     return Step(forward.seen, backward.seen, saved)
 
 
-def predicted_step(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], kind: str = "cpu") -> Step:
+def predicted_step(
+    model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], kind: str = "cpu", attention: str = "auto"
+) -> Step:
     """The same as ``read_step`` has it."""
-    read = read_step(
-        Workload(model, inputs, loss=lambda output: output.sum(), optimizer=None, mode="training_step"), kind
-    )
+    asked = {"loss": lambda output: output.sum(), "optimizer": None, "attention": attention}
+    read = read_step(Workload(model, inputs, mode="training_step", **asked), kind)
     made = read.step
     counted = {"forward": Counter(), "backward": Counter()}
     for call in made.calls:
         operator = read.operators[call.call.task_id]
         if operator.kind.family in ("linear", "bmm"):
             counted[call.phase]["product", *operator.matmul, f"torch.{operator.dtype}"] += 1
+        elif operator.kind.family == "attention":
+            sizes = [operator[name] for name in ("batch", "heads", "rows")]
+            sizes += [operator["kv_heads"] or operator["heads"], operator["cols"], operator["inner"]]
+            name = operator.name.removeprefix("flash_")
+            sizes += [operator["value"] or operator["inner"], bool(operator["causal"]), f"torch.{operator.dtype}"]
+            counted[call.phase][name, *sizes] += 1
         elif operator.name in NAMES.values() and (call.phase == "forward" or call.is_recomputed):
             counted[call.phase][operator.name, operator["rows"] * operator["cols"], f"torch.{operator.dtype}"] += 1
     return Step(counted["forward"], counted["backward"], made.saved_activation_bytes)

@@ -101,7 +101,7 @@ def test_operators_types_and_casts_are_those_of_the_real_run(name):
     x = torch.randn(*shape)
     with Log() as real, torch.no_grad():
         model.eval()(x)
-    read = read_run(Workload(model, x), kind="cpu")
+    read = read_run(Workload(model, x), place="cpu")
     counted: Counter = Counter()
     for call in read.graph.calls:
         operator = read.operators[call.task_id]
@@ -127,7 +127,7 @@ class On(nn.Module):
 
 
 def types(model, kind):
-    read = read_run(Workload(model, torch.randn(4, 8)), kind=kind)
+    read = read_run(Workload(model, torch.randn(4, 8)), place=kind)
     return [(one.name, one.dtype) for one in map(read.operators.get, (call.task_id for call in read.graph.calls))], read
 
 
@@ -178,7 +178,7 @@ def test_what_cannot_be_told_is_refused():
         types(On("xpu", dtype=BF16), "gpu")
     einsum = Run(under(lambda _, x: torch.einsum("bij,bkj->bik", x, x)))
     with pytest.raises(CdmppError, match="einsum.*casts some of what it makes inside"):
-        read_run(Workload(einsum, torch.randn(2, 5, 8)), kind="cpu")
+        read_run(Workload(einsum, torch.randn(2, 5, 8)), place="cpu")
 
 
 def test_attention_of_transformers_turns_autocast_off_where_it_was_not_on():

@@ -47,20 +47,6 @@ def test_attention_is_products_softmax_and_what_lies_between():
     ]
 
 
-def test_fused_attention_is_answered_as_its_parts():
-    class Fused(nn.Module):
-        def forward(self, q: torch.Tensor) -> torch.Tensor:
-            return nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
-
-    assert operators_of(Fused(), torch.randn(2, 3, 5, 4)) == [
-        "bmm 6x5x4x5 transposed=1",
-        "mul_scalar 30x5",
-        "add_broadcast 30x5",
-        "softmax 30x5",
-        "bmm 6x5x5x4",
-    ]
-
-
 def test_a_convolution_block():
     block = nn.Sequential(
         nn.Conv2d(3, 6, 3, stride=2, padding=1),

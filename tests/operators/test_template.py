@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from cdmpp.operators.loop_script import script
-from cdmpp.operators.operator import KINDS, EagerOperator
+from cdmpp.operators.operator import LEARNED, EagerOperator
 from cdmpp.operators.template import loop_program, operator_ast
 
 SIZES = {
@@ -22,7 +22,7 @@ SIZES = {
 PLAIN = {"rows": 6, "cols": 10}
 POOL = {"batch": 2, "channels": 3, "in_size": 8, "kernel": 3}
 SIZES |= dict.fromkeys(("max_pool2d", "avg_pool2d"), POOL)
-OPERATORS = [EagerOperator(name, SIZES.get(name, PLAIN)) for name in KINDS] + [
+OPERATORS = [EagerOperator(name, SIZES.get(name, PLAIN)) for name in LEARNED] + [
     EagerOperator("max_pool2d", {**POOL, "stride": 2, "padding": 1}),
     EagerOperator("avg_pool2d", {**POOL, "padding": 1}),
     EagerOperator("linear", {**SIZES["linear"], "bias": 0}),

@@ -12,6 +12,7 @@ from cdmpp.network.eager.learning import Factor, Part
 from cdmpp.network.eager.recomputation import Recomputation
 from cdmpp.network.graph import Call, NetworkGraph
 from cdmpp.network.liveness import Lifetimes, bytes_of
+from cdmpp.operators import attention
 from cdmpp.operators.backward import Gradient, accumulation_of, backward_of, table_gradient
 from cdmpp.operators.operator import EagerOperator
 
@@ -52,6 +53,7 @@ class _Backward:
         self.accumulates = accumulates
         self.grown = GrownTasks(self.graph.name, self.operators.values())
         self.elements, self.returns, self.places = dict(made.elements), made.returns, made.places
+        self.silent = made.silent
         self.calls = list(self.graph.calls)
         self.saved = dict[int, dict[int, int]]()
         """Call of the forward pass, or that runs one again -> buffers of it that gradients are made from: bytes."""
@@ -77,6 +79,9 @@ class _Backward:
         """Call of the forward pass -> calls that make its gradients."""
 
     def run(self) -> ForwardBackward:
+        for place, one in enumerate(self.learning):
+            if one.is_stored and self.trained[place]:  # whether or not a call reads it again
+                self.saved[place] = {buffer.number: buffer.bytes for buffer in one.made}
         for place in reversed(range(len(self.graph.calls))):
             if self.trained[place]:
                 self._call(place)
@@ -128,7 +133,8 @@ class _Backward:
         alive = order.alive(*bytes_of(calls), passed_on)[0].tolist()
         most = max(range(1, len(calls)), key=alive.__getitem__)
         more = max(self.learning[last].backward_bytes - alive[most], 0)
-        self.calls[made[most - 1]] = replace(self.calls[made[most - 1]], workspace_bytes=more)
+        held = self.calls[made[most - 1]].workspace_bytes
+        self.calls[made[most - 1]] = replace(self.calls[made[most - 1]], workspace_bytes=held + more)
 
     def _part(self, place: int, part: Part, given: Sequence[int]) -> None:
         """Call ``place`` writes into a part: its gradient is that of the part, put back into that of the whole."""
@@ -151,6 +157,10 @@ class _Backward:
     def _gradients(self, place: int, given: Sequence[int], passed: frozenset[int], part_bytes: int = 0) -> int:
         """Add the calls of an operator's gradient, which is passed on to ``passed`` alone, and return the last."""
         operator, weights, last = self.operators[self.graph.calls[place].task_id], self._weights(place), place
+        if place in self.silent:
+            for made in given:
+                self._pass(passed, made)
+            return given[-1] if given else place
         buffers = [(self.again.latest(buffer.place), buffer) for buffer in self.learning[place].kept]
         for owner, buffer in buffers:
             self.saved.setdefault(owner, {})[buffer.number] = buffer.bytes
@@ -234,7 +244,7 @@ class _Backward:
     def _again(self, place: int) -> None:
         """Call ``place`` of the forward pass runs for another time."""
         call = self.calls[place]
-        inputs = tuple(map(self.again.latest, call.inputs))
+        inputs = (*map(self.again.latest, call.inputs), *self.again.given_back())
         for source in inputs:
             for one in self.learning[source].made if source < len(self.learning) else ():
                 self.saved.setdefault(source, {})[one.number] = one.bytes
@@ -270,11 +280,13 @@ class _Backward:
     def _add(self, place: int, operator: EagerOperator, inputs: Sequence[int], written: int) -> int:
         call = self.graph.calls[place]
         name = f"{call.name} backward#{len(self.calls)}"
-        read = tuple(dict.fromkeys(inputs))
+        read = tuple(dict.fromkeys((*inputs, *self.again.given_back())))
         is_same = operator is self.operators[call.task_id]
         if elements := self.elements.get(place, 0) if is_same else operator.elements:
             self.elements[len(self.calls)] = elements
-        self.calls.append(Call(name, self.grown.task(operator), read, written, call.resident, forward=place))
+        held = attention.workspace_bytes(operator.name, operator.sizes, operator.element_bytes)
+        made = Call(name, self.grown.task(operator), read, written, call.resident, forward=place)
+        self.calls.append(replace(made, workspace_bytes=held) if held else made)
         return len(self.calls) - 1
 
 

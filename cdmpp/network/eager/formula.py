@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.operators.aten import Calls, calls_of, name_of
-from cdmpp.operators.operator import PRODUCTS, EagerOperator
+from cdmpp.operators.operator import ATTENTION, PRODUCTS, EagerOperator
 
 GIVEN = -1
 """In place of a step: the gradient of the node's result, which is handed on as it is, or a view of it."""
@@ -114,9 +114,9 @@ _COPIES = ("clone", "contiguous", "reshape", "reshape_as", "flatten", "ravel")
 
 
 def has_formula(node: Any, found: Calls) -> bool:
-    """Return False for a node whose gradients are those of ``backward_of``: a product, or a copy into a layout."""
+    """Return False for a node whose gradients are those of ``backward_of``: a product, attention, a copy."""
     return (
         not found.gradients
         and name_of(node) not in _COPIES
-        and not any(one.kind.family in PRODUCTS for one in found.operators)
+        and not any(one.kind.family in (*PRODUCTS, ATTENTION) for one in found.operators)
     )

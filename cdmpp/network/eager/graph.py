@@ -7,15 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from cdmpp.errors import UnsupportedProgramError
 from cdmpp.network.eager.divided import RETURNS
 from cdmpp.network.eager.formula import has_formula
 from cdmpp.network.eager.learning import Buffer, Factor, Learning, Part, together
 from cdmpp.network.eager.saved import AFTER, BEFORE, Autograd, Saved, overwritten_by
 from cdmpp.network.graph import Call, NetworkGraph
-from cdmpp.operators.aten import Calls, calls_of, name_of
+from cdmpp.operators.aten import ATTENTION_CALL, Calls, calls_of, name_of, place_of_node
+from cdmpp.operators.aten_attention import choose, mask_of
 from cdmpp.operators.aten_layout import matrix, tensors_in
 from cdmpp.operators.aten_losses import IN_PLACE
 from cdmpp.operators.aten_operands import operands_of
+from cdmpp.operators.attention_rules import NEWEST
 from cdmpp.operators.backward import Gradient
 from cdmpp.operators.operator import PRODUCTS, EagerOperator
 from cdmpp.operators.operator_task import OperatorTasks, task_id
@@ -48,6 +51,8 @@ class EagerGraph(NamedTuple):
     """Name of a node of the exported graph -> its first and its last call."""
     returns: Mapping[int, tuple[Gradient, ...]] = MappingProxyType({})
     """Place of a call -> the calls of its gradient, where they are not those of ``backward_of``."""
+    silent: frozenset[int] = frozenset()
+    """Places of calls whose gradient runs nothing: it is passed on as it is, or there is none."""
     untold: tuple[str, ...] = ()
     """Operators that are trained, and whose gradients need temporaries that nobody knows."""
 
@@ -60,11 +65,20 @@ class EagerGraph(NamedTuple):
         )
 
 
-def eager_graph_of(exported: Any, name: str, kind: str = "gpu", trains: bool = False) -> EagerGraph:
-    """Make the graph of a ``torch.export.ExportedProgram`` on a ``kind`` of device: ``cpu``, or any other as ``gpu``.
+def eager_graph_of(
+    exported: Any, name: str, place: str = "gpu", trains: bool = False, attention: str = "auto"
+) -> EagerGraph:
+    """Make the graph of a ``torch.export.ExportedProgram``.
 
-    With ``trains``, of one that was exported so, autograd says what it keeps of each call.
-    ``UnsupportedProgramError`` names what nothing can answer for.
+    Args:
+        exported: the program.
+        name: of the network.
+        place: what runs it: ``cpu``, ``gpu``, or the architecture of a GPU, such as ``sm_80``.
+        trains: it was exported to be trained; autograd says what it keeps of each call.
+        attention: one of ``attention_rules.ASKED``.
+
+    Raises:
+        UnsupportedProgramError: nothing can answer for an operator, which it names; or attention cannot run as asked.
     """
     signature = exported.graph_signature
     weights = {
@@ -72,10 +86,10 @@ def eager_graph_of(exported: Any, name: str, kind: str = "gpu", trains: bool = F
         *signature.inputs_to_buffers,
         *signature.inputs_to_lifted_tensor_constants,
     }
-    kind = "cpu" if kind == "cpu" else "gpu"
+    kind = "cpu" if place == "cpu" else "gpu"
     named = signature.inputs_to_parameters
     trained = {key: name for key, name in named.items() if exported.state_dict[name].requires_grad}
-    made = _Made(name, kind, Autograd(exported, kind) if trains else None)
+    made = _Made(name, place, attention, Autograd(exported, kind) if trains else None)
     for node in exported.graph.nodes:
         made.add(node, node.name in weights, node.name in trained)
     made.bytes[True] -= _tied_bytes(exported)
@@ -85,7 +99,7 @@ def eager_graph_of(exported: Any, name: str, kind: str = "gpu", trains: bool = F
     held = frozenset(number for node, (number, _) in made.resident.items() if node.name in weights)
     return EagerGraph(
         made.graph(), made.grown.operators, made.stand_ins, parameters, frozen, held, kind, tuple(made.learning),
-        made.elements, made.places, made.returns, tuple(made.untold),
+        made.elements, made.places, made.returns, frozenset(made.silent), tuple(made.untold),
     )  # fmt: skip
 
 
@@ -112,8 +126,9 @@ class GrownTasks:
 
 
 class _Made:
-    def __init__(self, network: str, kind: str, autograd: Autograd | None) -> None:
-        self.network, self.kind, self.autograd = network, kind, autograd
+    def __init__(self, network: str, place: str, attention: str, autograd: Autograd | None) -> None:
+        self.network, self.attention, self.autograd = network, attention, autograd
+        self.place = NEWEST if place == "gpu" else place
         self.owners: dict[int, int] = {}
         """Buffer -> place of the call that wrote it."""
         self.sources: dict[Any, tuple[int, ...]] = {}
@@ -134,6 +149,7 @@ class _Made:
         self.returns: dict[int, tuple[Gradient, ...]] = {}
         self.stand_ins: StandIns = {}
         self.untold = dict[str, None]()
+        self.silent = set[int]()
         self.bytes = {True: 0, False: 0}
         self.views = 0
         self.results: tuple[int, ...] = ()
@@ -159,9 +175,11 @@ class _Made:
             self.sources[node] = ()
 
     def _call(self, node: Any) -> None:
+        learning = self._learning(node)
+        self._choose(node, learning)
         found = calls_of(node)
         before = tuple(dict.fromkeys(place for one in node.all_input_nodes for place in self._sources(one)))
-        learning, part = self._learning(node), self._part(node)
+        part = self._part(node)
         saved = self.autograd.run(node) if self.autograd else Saved()
         if self.autograd and not self.autograd.learns(node):  # as zeros_like
             learning = Learning()
@@ -175,7 +193,7 @@ class _Made:
             self._overwrite(node)
             return
         reads = tuple(dict.fromkeys(self.resident[one] for one in node.all_input_nodes if one in self.resident))
-        again, is_one = recomputed_in(node), self.kind in found.fused_on
+        again = recomputed_in(node)
         results, kept, extra_bytes = self._buffers(saved, len(self.calls) + len(found.operators) - 1)
         factors = tuple(self._factor(one) for one in operands_of(node))
         self.places[node.name] = len(self.calls), len(self.calls) + len(found.operators) - 1
@@ -188,7 +206,7 @@ class _Made:
             if found.reads:
                 chain = ((), Learning()) if is_first else (before, learning)
                 before, reads, learning = self._read_by(found.reads[index], *chain, whole)
-            written = 0 if is_one else int(operator.written_bytes)
+            written = int(operator.written_bytes)
             if is_last:
                 inside = part is not None and part.bytes < sum(one.bytes for one in results)
                 inside |= len(found.operators) > 1 and name_of(node) in IN_PLACE
@@ -200,8 +218,12 @@ class _Made:
             own = factors if is_product and (learning.sources or learning.weights) else ()
             last, made = _last(saved.last, is_first, is_last), results if is_last else ()
             backward = (saved.backward_bytes or 0) if is_last else 0
+            if found.silent.issuperset(range(index + 1)):  # such as the calls that make a mask: nothing is learned yet
+                self.learning.append(Learning(again=again, last=last, is_stored=saved.is_stored))
+                before = (*before, place)
+                continue
             self.learning.append(learning._replace(again=again, factors=own, made=made, kept=kept, last=last))
-            self.learning[-1] = self.learning[-1]._replace(backward_bytes=backward)
+            self.learning[-1] = self.learning[-1]._replace(backward_bytes=backward, is_stored=saved.is_stored)
             if part and len(found.operators) == 1 and (learning.sources or learning.weights):
                 self.learning[-1] = self.learning[-1]._replace(part=part)
             before, reads = (place,), ()
@@ -216,6 +238,8 @@ class _Made:
         place, operator = len(self.calls), found.operators[index]
         if found.gradients and (returned := found.gradients[index]) is not None:
             self.returns[place] = returned
+        if index in found.silent:
+            self.silent.add(place)
         if operator.elements:
             self.elements[place] = operator.elements
         if found.stands_for:
@@ -243,6 +267,17 @@ class _Made:
         self.learning[-1] = self.learning[-1]._replace(
             sources=learning.sources, weights=learning.weights, formula=saved.formula, arguments=arguments
         )
+
+    def _choose(self, node: Any, learning: Learning) -> None:
+        """Choose the kernel of a node that is attention."""
+        if name_of(node) != ATTENTION_CALL:
+            return
+        mask = mask_of(node)
+        trains = [bool(one.sources or one.weights) for one in (learning, self._learned(mask) if mask else Learning())]
+        try:
+            choose(node, self.place, self.attention, *(self.autograd is not None and one for one in trains))
+        except UnsupportedProgramError as error:
+            raise UnsupportedProgramError(f"{error} ({node.name}{place_of_node(node)})") from None
 
     def _sources(self, node: Any) -> tuple[int, ...]:
         """Places of the calls that what is now in the tensors of a node comes from."""

@@ -69,6 +69,8 @@ class Learning(NamedTuple):
     """The tensors that its node is given, in the order of ``Formula.makers``."""
     part: Part | None = None
     """The part of a tensor that it writes into."""
+    is_stored: bool = False
+    """The policy of a region around it keeps its result, so that it does not run again."""
 
 
 def together(given: Sequence[Learning]) -> Learning:

@@ -49,8 +49,8 @@ class ExportedRun:
     """This is one run of mode ``inference`` or ``forward_backward`` as a graph of PyTorch's operators."""
 
     network: TorchNetwork
-    kind: str
-    """Kind of the device, ``cpu`` or ``gpu``."""
+    place: str
+    """What runs it: ``cpu``, ``gpu``, or the architecture of a GPU."""
     trains: bool
     exported: Any
     """``torch.export.ExportedProgram`` of the model, or what stands for it."""
@@ -59,10 +59,12 @@ class ExportedRun:
     """Parts of the network that ``torch.compile`` was to compile."""
     tokens: int | None = None
     """As of ``EagerNetwork``."""
+    attention: str = "auto"
+    """The kernel that attention runs by, one of ``attention_rules.ASKED``."""
 
     def read(self) -> EagerNetwork:
         """Read the calls; ``CdmppError`` as of ``read_run``."""
-        forward = eager_graph_of(self.exported, self.network.name, self.kind, self.trains)
+        forward = eager_graph_of(self.exported, self.network.name, self.place, self.trains, self.attention)
         check_runs(forward.graph)
         whole: EagerGraph | ForwardBackward = forward
         alive = None
@@ -85,25 +87,26 @@ class ExportedRun:
         )
 
 
-def read_run(workload: Workload, kind: str = "gpu") -> EagerNetwork:
+def read_run(workload: Workload, place: str = "gpu") -> EagerNetwork:
     """Read the calls of one run of mode ``inference`` or ``forward_backward``.
 
     Args:
         workload: which network, and how it runs.
-        kind: of the device, ``cpu``, or any other as ``gpu``: it decides what is one kernel.
+        place: what runs it: ``cpu``, ``gpu``, or the architecture of a GPU, such as ``sm_80``. It decides what is one
+            kernel.
 
     Raises:
         CdmppError: what was given is no torch model, or has an operator that nothing can answer for.
     """
-    return export_run(workload, kind).read()
+    return export_run(workload, place).read()
 
 
-def export_run(workload: Workload, kind: str = "gpu", exporter: Callable[..., Any] = export) -> ExportedRun:
+def export_run(workload: Workload, place: str = "gpu", exporter: Callable[..., Any] = export) -> ExportedRun:
     """Export one run; arguments and errors as of ``read_run``. ``exporter`` takes the arguments of ``export``."""
     network = read_torch(workload, needs_values=False)
     model, example = network.model, network.example
     precision = network.precision
-    trains, kind = workload.mode == "forward_backward", "cpu" if kind == "cpu" else "gpu"
+    trains, kind = workload.mode == "forward_backward", "cpu" if place == "cpu" else "gpu"
     if precision.weights != "float32":
         model, example = in_type(model, example, precision.weights)
     model = model.train(trains)
@@ -113,7 +116,8 @@ def export_run(workload: Workload, kind: str = "gpu", exporter: Callable[..., An
         exported = exporter(model, example, eager=True, trains=trains, kind=kind, imbalance=workload.moe_imbalance)
     noted = tuple(compiled | compiled_modules(network.model))
     tokens = None if network.cached is None else network.example[0].numel()
-    return ExportedRun(network, kind, trains, exported, batch_of(network.example), noted, tokens)
+    batch = batch_of(network.example)
+    return ExportedRun(network, place, trains, exported, batch, noted, tokens, workload.attention)
 
 
 def _cache_bytes(network: TorchNetwork, exported: Any) -> int:

@@ -13,7 +13,8 @@ class Recomputation:
 
     Non-reentrant regions run again when the first result of theirs is needed, up to the last that is kept: to the
     kernel before it where that keeps its inputs, else including it. Reentrant ones run whole when their gradient
-    arrives. A region inside another one counts as what keeps its inputs, and runs again by itself.
+    arrives. A region inside another one counts as what keeps its inputs, and runs again by itself. What a selective
+    policy keeps does not run again.
     """
 
     def __init__(self, learning: Sequence[Learning]) -> None:
@@ -22,6 +23,7 @@ class Recomputation:
         self.places: dict[int, int] = {}
         """Call of the forward pass -> the call that ran it last, for all that ran again."""
         self.ran: set[int] = set()
+        self.stored: list[int] = []
         self.own: dict[int, list[int]] = {}
         """Number of a region -> the places of its calls, those of regions inside included."""
         for place, one in enumerate(learning):
@@ -36,7 +38,14 @@ class Recomputation:
                 continue
             self.ran.add(region.number)
             own = self.own[region.number]
-            found += own if not region.stops_early else self._needed(own, region.number)
+            run = own if not region.stops_early else self._needed(own, region.number)
+            found += [one for one in run if not self.learning[one].is_stored]
+            self.stored += [one for one in own if self.learning[one].is_stored]
+        return found
+
+    def given_back(self) -> list[int]:
+        """List calls whose results regions that begin to run again had stored, once."""
+        found, self.stored = self.stored, []
         return found
 
     def done(self, place: int, again: int) -> None:

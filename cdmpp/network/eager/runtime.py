@@ -43,7 +43,7 @@ class EagerRuntime:
         """
         self.predictor(device)
         read = read_step if workload.mode == "training_step" else read_run
-        return read(workload, device.kind)
+        return read(workload, device.architecture)
 
     def price(self, read: EagerNetwork, device: Device, progress: bool = True) -> PricedNetwork:  # noqa: ARG002
         """Price each call; no bar is shown, since nothing is sampled or compiled."""

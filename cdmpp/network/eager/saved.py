@@ -10,10 +10,13 @@ from typing import Any, NamedTuple
 
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.network.eager.formula import Formula
+from cdmpp.network.eager.policies import Asked, Policies
+from cdmpp.network.eager.saved_attention import attention_function
 from cdmpp.network.eager.saved_form import Form, form_of, forms
 from cdmpp.network.eager.temporaries import Gradients, gradients_of
 from cdmpp.network.eager.without_values import key_of, on_cpu, told
-from cdmpp.operators.aten_layout import arguments_of, tensors_in
+from cdmpp.operators.aten_attention import ATTENTION
+from cdmpp.operators.aten_layout import tensors_in
 from cdmpp.operators.aten_recurrent import GATES, recurrent_sizes
 from cdmpp.programs.refusal import first_line
 from cdmpp.programs.regions import gradients_on
@@ -35,6 +38,8 @@ class Saved(NamedTuple):
     """Most bytes of gradients and temporaries alive in its backward pass; None: unknown."""
     formula: Formula | None = None
     """The kernels of its backward pass; None: unknown."""
+    is_stored: bool = False
+    """The policy of a checkpointed region keeps its result, so that it does not run again."""
 
 
 class Autograd:
@@ -59,6 +64,7 @@ class Autograd:
         """Numbers of those that the last node made."""
         self.given = set[int]()
         """Numbers of parameters, buffers, constants and inputs."""
+        self.policies = Policies()
 
     def give(self, node: Any, is_trained: bool) -> None:
         """Make the tensor of a parameter or input of the graph."""
@@ -87,21 +93,23 @@ class Autograd:
 
         args, kwargs = on_cpu(map_arg((node.args, node.kwargs), self.values.__getitem__))
         mutates = getattr(getattr(node.target, "_schema", None), "is_mutable", False)
-        key, labels = None, dict[int, int]()
-        if not mutates:
+        key, labels, asked = None, dict[int, int](), self.policies.of(node)
+        if not mutates and asked is None:
 
             def described(tensor: Any) -> Any:
                 label = labels.setdefault(self._number(tensor), len(labels))
                 return told(tensor), tensor.requires_grad, label
 
-            key = node.target, self.kind, gradients_on(node), key_of((args, kwargs), described)
+            chosen = node.meta.get(ATTENTION)
+            key = node.target, self.kind, chosen, gradients_on(node), key_of((args, kwargs), described)
         self.new.clear()
         known = forms().get(key)
         if known is None:
-            function = (_on_gpus(node) if self.kind == "gpu" else _on_cpus(node)) or node.target
+            own = _on_gpus(node) if self.kind == "gpu" else _on_cpus(node)
+            function = attention_function(node) or own or node.target
             # before a node that writes in place changes where its arguments come from
             backward = gradients_of(self.mode, function, args, kwargs) if gradients_on(node) else Gradients(0)
-            found, packed, last = self._run(node, function, args, kwargs)
+            found, packed, last = self._run(node, function, args, kwargs, asked)
             for one in tensors_in(found):
                 self._number(one)
             if key is not None and (form := form_of(found, self._number, self.new, packed, last, labels, backward)):
@@ -113,13 +121,16 @@ class Autograd:
         written = {self._number(one): one.untyped_storage().nbytes() for one in tensors_in(found)}
         made_now = {number: size for number, size in written.items() if mutates or number in self.new}
         made, kept = ({key: size for key, size in one.items() if key not in self.given} for one in (made_now, packed))
-        return Saved(made, kept, last, *backward)
+        return Saved(made, kept, last, *backward, asked is not None and asked.keeps)
 
-    def _run(self, node: Any, function: Any, args: Any, kwargs: Any) -> tuple[Any, dict[int, int], str]:
+    def _run(
+        self, node: Any, function: Any, args: Any, kwargs: Any, asked: Asked | None
+    ) -> tuple[Any, dict[int, int], str]:
         """Run a node: return what it gives, bytes of the buffers that its backward pass reads, and ``Saved.last``."""
         import torch
 
         packed, kernels, at = dict[int, int](), _kernel_mode()(), list[int]()
+        kernels.asked = asked
 
         def pack(tensor: Any) -> Any:
             packed[self._number(tensor)] = tensor.untyped_storage().nbytes()
@@ -194,10 +205,14 @@ def _kernel_mode() -> Any:
 
     class Kernels(TorchDispatchMode):
         count = 0
+        asked: Asked | None = None
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             self.count += func.namespace == "aten" and not func.is_view
-            return func(*args, **(kwargs or {}))
+            found = func(*args, **(kwargs or {}))
+            if self.asked is not None:
+                self.asked.ask(func, args, kwargs or {}, found)
+            return found
 
     return Kernels
 
@@ -213,12 +228,7 @@ def _on_gpus(node: Any) -> Callable[..., Any] | None:
         return _recurrent(node, recurrent_sizes(node, name).reserve_bytes)
     if name == "rms_norm":
         return lambda *args, **kwargs: aten._fused_rms_norm(*_four(args, kwargs))[0]
-    if name != "scaled_dot_product_attention":
-        return None
-    given = arguments_of(node)
-    if given["query"].dim() != 4 or (given.get("enable_gqa") and given["query"].dtype == torch.float32):
-        return None
-    return _fused_attention
+    return None
 
 
 def _on_cpus(node: Any) -> Callable[..., Any] | None:
@@ -257,14 +267,3 @@ def _recurrent(node: Any, reserve_bytes: int) -> Callable[..., Any]:
 def _four(args: Any, kwargs: Any) -> tuple[Any, ...]:
     given = (*args, *[None] * (4 - len(args)))
     return (*given[:2], kwargs.get("weight", given[2]), kwargs.get("eps", given[3]))
-
-
-def _fused_attention(
-    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, **_: Any
-) -> Any:
-    import torch
-
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype)
-    fused = torch.ops.aten._scaled_dot_product_efficient_attention
-    return fused(query, key, value, attn_mask, True, dropout_p, is_causal)[0]

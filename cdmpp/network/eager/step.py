@@ -44,18 +44,20 @@ class ExportedStep:
     """``torch.export.ExportedProgram`` of the module, or what stands for it."""
     update: Update
     warnings: tuple[str, ...]
+    attention: str = "auto"
+    """The kernel that attention runs by, one of ``attention_rules.ASKED``."""
 
-    def read(self, kind: str = "gpu", divided: DividedExport | None = None) -> EagerNetwork:
+    def read(self, place: str = "gpu", divided: DividedExport | None = None) -> EagerNetwork:
         """Read the calls of a training step; of one rank where ``divided`` says what it runs.
 
         Args:
-            kind: of the device, ``cpu``, or any other as ``gpu``.
+            place: what runs it: ``cpu``, ``gpu``, or the architecture of a GPU, such as ``sm_80``.
             divided: made of ``exported``; None: the step is not divided.
 
         Raises:
             CdmppError: as ``read_step``.
         """
-        return _read(self, kind != "cpu", divided)
+        return _read(self, place, divided)
 
     def at(self, batch: int) -> ExportedStep | None:
         """Return the step at another batch without a further export; None where that is in doubt.
@@ -66,7 +68,7 @@ class ExportedStep:
         return None if exported is None else replace(self, batch=batch, exported=exported)
 
 
-def read_step(workload: Workload, kind: str = "gpu") -> EagerNetwork:
+def read_step(workload: Workload, place: str = "gpu") -> EagerNetwork:
     """Read the calls of a training step.
 
     Gradients take the places of those before (``zero_grad`` as torch has it by default). On GPUs the update runs over
@@ -74,13 +76,13 @@ def read_step(workload: Workload, kind: str = "gpu") -> EagerNetwork:
 
     Args:
         workload: of mode ``training_step``.
-        kind: of the device, ``cpu``, or any other as ``gpu``.
+        place: what runs it: ``cpu``, ``gpu``, or the architecture of a GPU, such as ``sm_80``.
 
     Raises:
         CdmppError: what was given is no torch model, has an operator that nothing can answer for, or a loss that
             depends on no parameter.
     """
-    return export_step(workload, kind).read(kind)
+    return export_step(workload, place).read(place)
 
 
 def export_step(workload: Workload, kind: str = "gpu", exporter: Callable[..., Any] = export) -> ExportedStep:
@@ -105,12 +107,13 @@ def export_step(workload: Workload, kind: str = "gpu", exporter: Callable[..., A
         exported = exporter(module, arguments, eager=True, trains=True, kind=kind, imbalance=workload.moe_imbalance)
     noted = compiled_flag(compiled | compiled_modules(network.model), EAGER)
     warnings = (*network.warnings, *noted, *flags_of(exported))
-    return ExportedStep(network, model, module, batch_of(arguments), exported, workload.update, warnings)
+    batch = batch_of(arguments)
+    return ExportedStep(network, model, module, batch, exported, workload.update, warnings, workload.attention)
 
 
-def _read(given: ExportedStep, together: bool, divided: DividedExport | None) -> EagerNetwork:
-    network, module, update = given.network, given.module, given.update
-    made = eager_graph_of(divided or given.exported, network.name, "gpu" if together else "cpu", trains=True)
+def _read(given: ExportedStep, place: str, divided: DividedExport | None) -> EagerNetwork:
+    network, module, update, together = given.network, given.module, given.update, place != "cpu"
+    made = eager_graph_of(divided or given.exported, network.name, place, trains=True, attention=given.attention)
     whole = with_backward(made, accumulates=False)
     if made.parameters and not whole.ready:
         raise CdmppError(

@@ -50,6 +50,18 @@ def with_sequence(entry: Mapping[str, Any], tokens: int, what: str, has_shape: b
     return {**entry, "input": {**entry["input"], "tokens": tokens}}
 
 
+def without_fused(what: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry of the network ``what`` with attention that nobody fuses, as its code spells it out.
+
+    ``CdmppError``: it is no model of transformers, which alone are built either way.
+    """
+    if entry["source"] != "transformers":
+        raise CdmppError(
+            f"{what}: attention eager is of models of transformers; others run as their code says: leave it"
+        )
+    return {**entry, "arguments": {**entry.get("arguments", {}), "attn_implementation": "eager"}}
+
+
 def with_shape(entry: Mapping[str, Any], inputs: Mapping[str, Sequence[int]], what: str) -> dict[str, Any]:
     """Give the entry of the network ``what`` an input of another shape; ``CdmppError`` where it cannot have it."""
     kind = next(key for key in entry["input"] if key != "batch")

@@ -19,7 +19,7 @@ from cdmpp.network.source.checkpoint import (
     with_head,
     without_head,
 )
-from cdmpp.network.source.entry import torchvision_entry, with_sequence, with_shape
+from cdmpp.network.source.entry import torchvision_entry, with_sequence, with_shape, without_fused
 from cdmpp.network.source.user_code import run_function
 from cdmpp.network.source.weightless import as_on_cpu, is_weightless
 from cdmpp.network.workload import KINDS, Workload, is_instance
@@ -111,6 +111,8 @@ def _of_name(workload: Workload, most_bytes: float) -> TorchNetwork:
         entry = with_shape(entry, workload.inputs, text)
     if workload.sequence is not None:
         entry = with_sequence(entry, workload.sequence, text, bool(workload.inputs))
+    if workload.attention == "eager":
+        entry = without_fused(text, entry)
     sizes = entry["input"]
     if workload.inputs and batch is not None and sizes["batch"] != batch:
         raise UsageError(f"{text}: batch={batch}, but inputs give {sizes['batch']}: leave one of them out")
@@ -176,6 +178,8 @@ def _of_module(workload: Workload, name: str = "") -> TorchNetwork:
 
     model, example, inputs = workload.network, workload.example_inputs, workload.inputs
     name = name or type(getattr(model, "_orig_mod", model)).__name__
+    if workload.attention == "eager":
+        raise UsageError(f"{name}: attention eager is of networks of a name: build it with attn_implementation='eager'")
     if example is not None and inputs:
         raise UsageError(f"{name}: give example inputs or the shapes of inputs, not both")
     if example is None and not inputs:

@@ -13,10 +13,11 @@ from cdmpp.errors import CdmppError, UsageError
 from cdmpp.network.compose import flag_warnings
 from cdmpp.network.eager.batches import SizedStep, TwoReadings, sized
 from cdmpp.network.eager.launch import host_warnings, started_s
-from cdmpp.network.eager.price import Price, as_stand_in, dispatched_s, priced_by, prices_of
+from cdmpp.network.eager.price import priced_by, prices_of
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.eager.rebatched import BATCH
 from cdmpp.network.eager.runtime import EagerRuntime
+from cdmpp.network.eager.single_price import Price, as_stand_in, dispatched_s
 from cdmpp.network.eager.step import ExportedStep, export_step
 from cdmpp.network.prediction import LEVEL
 from cdmpp.network.source.user_code import may_take
@@ -128,7 +129,7 @@ class PredictedSource(StepSource):
         if (batch, split) not in self._read:
             step, (degree, ranks) = self._export(batch), split
             divided = _strategy(degree).divide(step.exported, ranks) if degree else None
-            self._read[batch, split] = step.read(self.device.kind, divided)
+            self._read[batch, split] = step.read(self.device.architecture, divided)
         return self._read[batch, split]
 
     @cached_property

@@ -12,9 +12,9 @@ from torch import nn
 import cdmpp
 from cdmpp import cli, devices
 from cdmpp.errors import CdmppError
-from cdmpp.network.eager.price import KERNEL_S
 from cdmpp.network.eager.read import read_run
 from cdmpp.network.eager.runtime import EagerRuntime
+from cdmpp.network.eager.single_price import KERNEL_S
 from cdmpp.network.predict import predict_read
 from cdmpp.network.workload import Workload
 from cdmpp.operators.backward import backward_of
@@ -182,17 +182,25 @@ def test_an_encoder_without_a_mask_makes_none():
     assert transformers.masking_utils.is_torchdynamo_exporting is asked
 
 
-def test_a_decoder_masks_within_its_fused_attention_and_repeats_no_heads():
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_decoder_masks_within_its_fused_attention_and_repeats_heads_where_it_must(dtype):
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
     config = transformers.LlamaConfig(vocab_size=100, num_key_value_heads=2, use_cache=False, **sizes)
     read = read_run(
-        Workload(transformers.LlamaForCausalLM(config), {"input_ids": torch.ones(2, 16, dtype=torch.int64)})
+        Workload(
+            transformers.LlamaForCausalLM(config), {"input_ids": torch.ones(2, 16, dtype=torch.int64)}, dtype=dtype
+        )
     )
     names = [call.name for call in read.graph.calls]
     assert not any(name.startswith(("cumsum", "diff", "le", "expand", "reshape")) for name in names)
     operators = [str(read.operators[call.task_id]) for call in read.graph.calls]
-    assert "bmm 8x16x8x16 transposed=1" in operators and not any("permute" in name for name in operators)
+    if dtype == "float16":
+        assert "cudnn_attention 2x4x16x16x8 kv_heads=2 causal=1 float16" in operators
+        assert not any("permute" in name for name in operators)
+    else:  # no fused kernel has groups of heads in float32
+        assert "bmm 8x16x8x16 transposed=1" in operators
+        assert sum(name.startswith("permute 2x") or name == "copy 128x8" for name in operators) <= 2
 
 
 def test_a_device_that_no_training_had_is_told():

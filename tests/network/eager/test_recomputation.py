@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
+import weakref
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import cdmpp
 from cdmpp import cli
@@ -170,18 +173,88 @@ def test_the_peak_of_checkpointed_blocks_is_that_of_torchs_allocator(reentrant):
     assert made.peak_bytes - held == pytest.approx(own, rel=0.15)
 
 
-def test_selective_policies_are_refused():
-    model = Run(lambda parts, x: selective(parts[0], x), mlp())
-    with pytest.raises(CdmppError, match="context_fn.*call checkpoint without context_fn.*test_recomputation.py"):
+def _every_second():
+    """Torchtitan's policy of operators: attention and every second product are kept."""
+    seen = {"products": 0}
+    aten = torch.ops.aten
+    attention = aten._scaled_dot_product_flash_attention_for_cpu.default
+
+    def policy(context, func, *args, **kwargs):
+        seen["products"] += (is_product := func in (aten.mm.default, aten.addmm.default))
+        keeps = func is attention or (is_product and seen["products"] % 2)
+        return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+
+
+def _products():
+    return create_selective_checkpoint_contexts([torch.ops.aten.addmm.default])
+
+
+def _all():
+    return create_selective_checkpoint_contexts(lambda *_, **__: CheckpointPolicy.PREFER_SAVE)
+
+
+def _nothing():
+    return create_selective_checkpoint_contexts(lambda *_, **__: False)
+
+
+SELECTIVE = {"every second": _every_second, "products": _products, "all": _all, "nothing": _nothing}
+
+
+@pytest.mark.parametrize("policy", SELECTIVE)
+@pytest.mark.parametrize("kind", ["mlp", "transformer"])
+def test_a_selective_policy_keeps_what_it_says(policy, kind):
+    torch.manual_seed(0)
+
+    def run(parts, x):
+        for part in parts:
+            x = checkpoint(part, x, use_reentrant=False, context_fn=SELECTIVE[policy])
+        return x
+
+    blocks = [mlp() if kind == "mlp" else _Block() for _ in range(2)]
+    x = torch.randn(4, 8) if kind == "mlp" else torch.randn(2, 8, 32)
+    model = Run(run, *blocks).train()
+    for _ in range(2):  # a policy that counts begins anew in each region, whenever it is read
+        real, predicted = real_step(model, (x,)), predicted_step(model, (x,))
+        assert predicted.forward == real.forward
+        assert predicted.backward == real.backward
+        assert predicted.saved_bytes == kept_bytes(model, x)
+
+
+def kept_bytes(model, x):
+    """Bytes of storages that were made in a forward pass and are alive at its end, the result left out."""
+    alive = weakref.WeakSet()
+
+    class Alive(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            found = func(*args, **(kwargs or {}))
+            for one in found if isinstance(found, tuple | list) else (found,):
+                alive.add(one.untyped_storage())
+            return found
+
+    with Alive():
+        y = model(x).sum()
+    gc.collect()
+    own = {one.untyped_storage().data_ptr() for one in (*model.parameters(), x, y)}
+    return sum({one.data_ptr(): one.nbytes() for one in alive if one.data_ptr() not in own}.values())
+
+
+def test_other_contexts_of_checkpoints_are_refused():
+    def contexts():
+        return torch.autocast("cpu"), torch.autocast("cpu")
+
+    model = Run(lambda parts, x: checkpoint(parts[0], x, use_reentrant=False, context_fn=contexts), mlp())
+    with pytest.raises(CdmppError, match="context_fn that is not of.*autocast.*test_recomputation.py"):
+        read_step(Workload(model, torch.randn(4, 8), loss="mse", mode="training_step"))
+    model = Run(lambda parts, x: selective(lambda y: selective(parts[0], y), x), mlp())
+    with pytest.raises(CdmppError, match="inside a region with another one"):
         read_step(Workload(model, torch.randn(4, 8), loss="mse", mode="training_step"))
     assert cdmpp.predict_network(model, torch.randn(4, 8), device="h100", runtime="torch").latency_s > 0
 
 
 def selective(part, x):
-    policy = [torch.ops.aten.addmm.default]
-    return checkpoint(
-        part, x, use_reentrant=False, context_fn=lambda: create_selective_checkpoint_contexts(policy)
-    )  # fmt: skip
+    return checkpoint(part, x, use_reentrant=False, context_fn=_products)
 
 
 class _Block(nn.Module):

@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from cdmpp import devices
-from cdmpp.network.eager.price import KERNEL_S, STAND_IN_FACTOR
 from cdmpp.network.eager.read import read_run
 from cdmpp.network.eager.runtime import EagerRuntime
+from cdmpp.network.eager.single_price import KERNEL_S, STAND_IN_FACTOR
 from cdmpp.network.predict import predict_read
 from cdmpp.network.workload import Workload
 from cdmpp.predict.flags import STAND_IN

@@ -1,0 +1,88 @@
+"""Seconds of single calls in a network, of operators that a model has learned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cdmpp.devices import Device
+from cdmpp.network.graph import Call
+from cdmpp.operators.operator import PRODUCTS, EagerOperator
+from cdmpp.predict.flags import STAND_IN
+from cdmpp.predict.predictor import Predictor
+
+KERNEL_S = 3e-6
+"""So long after another ends a kernel that does nothing has ended; a library takes as long to launch one more."""
+STAND_IN_FACTOR = 2.0
+"""Intervals of a call that stands for an operator that nobody measured are so many times as wide, either way.
+
+No measurement says it: it is the range of what is assumed, that a library runs such an operator half to twice as fast
+as the operators that compute or move as much.
+"""
+_CACHED_BYTES, _FAR = 1 << 20, 8
+"""Calls that move more than the first, and less than so many times a second-level cache, may find their data there."""
+
+
+class Price(NamedTuple):
+    """One call of an operator costs this in a network."""
+
+    latency_s: float
+    """Seconds on the device."""
+    dispatch_s: float
+    """Seconds in which the host dispatches it."""
+    intervals: Mapping[float, tuple[float, float]]
+    """Level -> ends of the interval of ``latency_s``."""
+    flags: tuple[str, ...]
+
+
+def learned_prices(predictor: Predictor, operators: Sequence[EagerOperator], device: Device) -> list[Price]:
+    """Price each operator as a call in a network, in one batched prediction.
+
+    Of each operator the host's dispatch is taken off, since in a network the host runs ahead. A call that is repeated,
+    as those that were measured, finds its data in the caches of a GPU. In a network others ran in between: it takes no
+    less than its part of the same call on more rows than a cache holds.
+    """
+    answer = predictor.predict(operators, device=device)
+    share = predictor.device_share(operators, device)
+    busy = np.maximum(answer.latency_s * share, _from_memory_s(predictor, operators, device)) + KERNEL_S
+    if device.kind == "cpu":  # host and device are one: a call ends before the next is dispatched
+        share, busy = np.ones_like(share), answer.latency_s
+    scale, dispatch = busy / answer.latency_s, answer.latency_s * (1 - share)
+    ends = {level: (low * scale, high * scale) for level, (low, high) in answer.intervals.items()}
+    return [
+        Price(
+            float(busy[i]),
+            float(dispatch[i]),
+            {level: (float(low[i]), float(high[i])) for level, (low, high) in ends.items()},
+            (*answer.flags[i],),
+        )
+        for i in range(len(operators))
+    ]
+
+
+def dispatched_s(call: Call, price: Price) -> float:
+    """Return the seconds in which the host dispatches a call: no dispatch of its own where a library launches it."""
+    return min(price.dispatch_s, KERNEL_S) if call.is_joined else price.dispatch_s
+
+
+def as_stand_in(price: Price) -> Price:
+    """Return the price of a call that stands for an operator that nobody measured."""
+    wide = {level: (low / STAND_IN_FACTOR, high * STAND_IN_FACTOR) for level, (low, high) in price.intervals.items()}
+    return price._replace(intervals=wide, flags=(*price.flags, STAND_IN))
+
+
+def _from_memory_s(predictor: Predictor, operators: Sequence[EagerOperator], sheet: Device) -> np.ndarray:
+    """(n,) seconds of calls whose data no cache of a GPU holds; 0 for products, which hide it, and for small calls."""
+    found, cache_bytes = np.zeros(len(operators)), 1024 * (sheet.spec["l2_kb"] or 0.0)
+    places = [
+        place
+        for place, one in enumerate(operators)
+        if one.kind.family not in PRODUCTS and _CACHED_BYTES < one.io_bytes < _FAR * cache_bytes
+    ]
+    if places and sheet.kind != "cpu":
+        large, times = zip(*(operators[place].on_more_rows(_FAR * cache_bytes) for place in places), strict=True)
+        seconds = predictor.predict(large, device=sheet).latency_s * predictor.device_share(large, sheet)
+        found[places] = seconds / times
+    return found
