@@ -19,7 +19,7 @@ from benchmarks.partition import calibration
 from benchmarks.partition.engine import engine_of, spinning
 from benchmarks.partition.layer_profile import chain_of
 from benchmarks.partition.measure import METHODS, RUNS, SAME, runs
-from benchmarks.partition.tasks import HELD_OUT, ROUNDS, TIMED_STEPS, TRAININGS
+from benchmarks.partition.tasks import HELD_OUT, LONGER, ROUNDS, TIMED_STEPS, TRAININGS
 from benchmarks.publish.markdown import replace_part
 from benchmarks.publish.measured import measured
 from cdmpp.partition.outcome import replayed
@@ -40,7 +40,7 @@ Runs = Mapping[str, Run]
 
 def groups(found: Runs, kind: str) -> Iterator[tuple[str, str, list[Run]]]:
     """Network, method, its runs by seed; ``kind``: ``seconds`` or ``accuracy``."""
-    for network in TRAININGS:
+    for network in (*TRAININGS, *LONGER):
         for method in METHODS:
             name = f"{kind}/{network}/{method}/"
             own = [run for key, run in found.items() if key.startswith(name) and "failed" not in run]
@@ -185,7 +185,8 @@ def tables(found: Runs) -> list[dict[str, Any]]:
                "differ by seed. Longer runs than those above, on a busy machine: no seconds of them count. All methods "
                "have one learning rate and warm-up, chosen before any held-out example was looked at: of 0.05, 0.02 "
                "and 0.01 the largest that was tried with which one device and `delayed` both train, by the training "
-               f"loss of seed 100. {', '.join(SAME)} train as one device does, but for rounding: one seed of the CNN. "
+               f"loss of seed 100. Twice as many steps of the CNN were run after its 400 had been looked at. "
+               f"{', '.join(SAME)} train as one device does, but for rounding: one seed of the CNN. "
                "Gap: points above one device of the same seed. Staleness: most updates between the weights of a "
                "gradient and its update.", [],
                ["network", "by", "seeds", "samples", "staleness", "accuracy %", "range", "gap, mean", "gap, worst",

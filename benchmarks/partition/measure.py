@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.partition import calibration
 from benchmarks.partition.layer_profile import chain_of
 from benchmarks.partition.peers import data_parallel, profiled
-from benchmarks.partition.tasks import ROUNDS, SEEDS, TIMED_STEPS, TRAININGS, accuracy
+from benchmarks.partition.tasks import LONGER, ROUNDS, SEEDS, TIMED_STEPS, TRAININGS, accuracy
 from cdmpp.errors import CdmppError
 from cdmpp.partition import train
 from cdmpp.partition.processes.record import KINDS
@@ -118,6 +118,13 @@ def _accuracy(found: dict[str, dict[str, Any]]) -> Measured:
                 yield (
                     f"accuracy/{network}/{method}/{seed}",
                     lambda n=network, m=method, s=seed, t=training.steps: _run(found, n, m, s, t, True),
+                )
+    for name, (network, steps) in LONGER.items():
+        for seed in SEEDS:
+            for method in (one for one in METHODS if one not in SAME):
+                yield (
+                    f"accuracy/{name}/{method}/{seed}",
+                    lambda n=network, m=method, s=seed, t=steps: _run(found, n, m, s, t, True),
                 )
 
 

@@ -123,7 +123,7 @@ def _over_data_parallel(found: dict[str, Profile]) -> dict[str, Any]:
             f"{plans['resnet50']}. Largest gain first, {told}: the paper's order {is_same}. What carries the rest: how "
             "far a sum is from hidden depends on how fast the GPU is, which the files do not name, and the paper's own "
             "data parallelism and links inside servers are not in the model. On GPUs four times as fast VGG-16 gains "
-            "what the paper says, and GNMT-16 as much, where the paper has less."
+            "nearly what the paper says, and GNMT-16 as much."
         ),
         "commands": _COMMANDS,
         "columns": [

@@ -115,6 +115,8 @@ class Training:
         return partial(self.held_out, seed)
 
 
+LONGER = {"cnn, 800 steps": ("cnn", 800)}
+"""Runs beyond those of ``TRAININGS``, made once it was seen that 400 steps are too few: network and steps."""
 TIMED_STEPS = 160
 """Steps of a run whose seconds count."""
 TRAININGS = {
