@@ -33,7 +33,7 @@ _NOTES = {
 def partition_report(found: PartitionResult) -> Report:
     """Report schedules as rows, fastest first; one timeline has all of them."""
     best, parts = found.best, len(found.best.chain.parts)
-    many = f"{parts} stage{'s' * (parts > 1)} on {best.chain.devices} of {len(found.question.devices)} devices"
+    many = f"{parts} stage{'s' * (parts > 1)} on {best.chain.devices} of {_devices(len(found.question.devices))}"
     tables = [_schedules(found), _stages(best), _cuts(found)]
     shown_s = min(one.outcome.window_s[1] - one.outcome.window_s[0] for one in found.ranked)
     if found.refused:
@@ -56,7 +56,7 @@ def _totals(found: PartitionResult) -> tuple[Total, ...]:
     best, question, fresh = found.best, found.question, found.fresh
     alone, chain = question.alone, best.chain
     fits = "" if alone.fits else f", which does not fit there: {quantity(alone.missing_bytes, 'B')} are missing"
-    devices = f"{chain.devices} devices would be linear if all were as fast"
+    devices = f"{_devices(chain.devices)} would be linear if all were as fast"
     of = f"over {alone.names()[0][0]} by itself{fits}; {devices}"
     same: tuple[Total, ...] = ()
     if best.staleness and fresh is not None:
@@ -290,6 +290,10 @@ def _answer(found: PartitionResult) -> dict[str, Any]:
         "refused": dict(found.refused),
         "warnings": list(found.warnings),
     }
+
+
+def _devices(count: int) -> str:
+    return f"{count} device{'s' * (count != 1)}"
 
 
 def _finite(value: float | None) -> float | None:

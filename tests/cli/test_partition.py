@@ -79,6 +79,12 @@ def test_the_fastest_cuts_are_saved_and_read_again(folder, capsys):
             read_partition(Path("cuts.yaml"))
 
 
+def test_one_device_is_no_devices(folder, capsys):
+    assert plan("--device", "xeon-icelake", "--gpus", "1", "--batch", "8", "--micro-batches", "4") == 0
+    shown = capsys.readouterr().out
+    assert "of 1 device" in shown and "1 devices" not in shown
+
+
 def test_a_table_of_messages_whose_slope_changes_is_said_to_be_taken_as_a_line(folder, capsys):
     assert equal("--pipeline-schedule", "delayed", "--json") == 0
     assert not any("one start and one rate" in one for one in answer(capsys)["warnings"])
