@@ -52,6 +52,8 @@ def add_graph_arguments(verb: argparse.ArgumentParser, batch: str | None = "exam
     verb.add_argument("--seq", type=SIZES, help=tokens)
     past = "tokens that each example of an hf: language model has in its cache: it decodes one more; 0: reads a prompt"
     verb.add_argument("--past", type=Limits(0, 2**31), metavar="TOKENS", help=past)
+    boxes = "boxes, or other elements, that each selection by value keeps, of a detector with --runtime torch"
+    verb.add_argument("--boxes", type=Limits(0, 2**24), help=boxes)
     busy = "tokens of the busiest expert over the mean, of a mixture of experts with --runtime torch (default 1)"
     verb.add_argument("--moe-imbalance", type=Limits(1, 2**20, whole=False), default=1.0, metavar="TIMES", help=busy)
     shape = "shape of an input, for example x=1,3,224,224; once for each input"
@@ -95,7 +97,7 @@ def workload_of(options: argparse.Namespace, **others: Any) -> Workload:
         others["mode"] = "forward_backward"
     others["attention"] = options.attention
     sizes = {"batch": options.batch, "sequence": options.seq, "inputs": _shapes(options.input), "past": options.past}
-    others = {"moe_imbalance": options.moe_imbalance, **others}
+    others = {"moe_imbalance": options.moe_imbalance, "boxes": options.boxes, **others}
     return Workload(options.network, precision=precision_option(options), **sizes, **others)
 
 

@@ -74,6 +74,8 @@ class Workload:
             decodes one token, or ``sequence`` tokens, behind them. None: it is run without a cache.
         moe_imbalance: tokens of the busiest expert over the mean, of a mixture of experts that PyTorch runs: 1: as many
             for each. The other experts share the rest evenly.
+        boxes: elements that each selection by the values of tensors keeps, where PyTorch runs it: a mask,
+            ``nonzero``, or the non-maximum suppression of a detector. 0: nothing runs behind. None: they are refused.
         attention: the kernel of ``scaled_dot_product_attention`` in eager PyTorch: ``auto`` as torch chooses it for the
             device, ``flash``, ``efficient``, ``cudnn``, ``math``, or ``eager``: a network of a name is built without
             that call (``attn_implementation="eager"``).
@@ -104,6 +106,7 @@ class Workload:
     past: int | None = None
     moe_imbalance: float = 1.0
     attention: Attention = "auto"
+    boxes: int | None = None
 
     def __post_init__(self) -> None:
         if not (isinstance(self.network, str | Path) or self.is_torch or self.is_relax):
@@ -119,6 +122,7 @@ class Workload:
             raise UsageError(f"past is {self.past}: a cache of keys and values is of mode inference, not {self.mode}")
         if self.sequence is not None and (self.path is None or self.path.suffix == ".onnx"):
             raise UsageError(f"sequence is {self.sequence}: only networks of a name, or of file.py:FUNCTION, take it")
+        fitting("boxes", self.boxes, int | None, Limits(0, 2**24))
         fitting("moe_imbalance", self.moe_imbalance, float, Limits(1, 2**20, whole=False))
         fitting("inputs", self.inputs, Mapping[str, tuple[int, ...]] | None, SIZES)
         object.__setattr__(self, "precision", precision_of(self.precision))

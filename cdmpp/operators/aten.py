@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.operators.aten_attention import attention_of
 from cdmpp.operators.aten_convolution import CONVOLUTIONS, convolution_of, has_bias, image_of, stands_for
+from cdmpp.operators.aten_detection import DETECTION, detection_of
 from cdmpp.operators.aten_foreach import foreach_of, is_foreach
 from cdmpp.operators.aten_grouped import GROUPED, grouped_of
 from cdmpp.operators.aten_indexing import BAGS, LOOKUPS, STORES, bag_of, lookup_of, store_of
@@ -129,6 +130,8 @@ def _of_kind(node: Any, name: str) -> tuple[EagerOperator, str] | None:
         return reduction_of(node, name)
     if name in LOOKUPS:
         return lookup_of(node, name)
+    if name in DETECTION:
+        return detection_of(node, name), name
     if name in BAGS:
         return bag_of(node), name
     return store_of(node, name) if name in STORES else None

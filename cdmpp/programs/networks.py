@@ -171,6 +171,7 @@ def export(
     kind: str = "",
     imbalance: float = 1.0,
     dynamic: Any = None,
+    boxes: int | None = None,
 ) -> Any:
     """Export a module by ``torch.export``; ``CdmppError`` has the place that is not traced, or what no graph can tell.
 
@@ -181,12 +182,13 @@ def export(
         trains: with gradients on, as a training step has them: what ``regions`` says of its nodes is there.
         kind: of the device whose rules regions of autocast follow, ``cpu`` or ``gpu``; empty: they are refused.
         imbalance: tokens of the busiest expert over the mean, of what is eager.
+        boxes: elements that each selection by value keeps, of what is eager; None: such are refused.
         dynamic: ``dynamic_shapes`` of ``torch.export``: sizes of inputs that stay open; None: none do.
     """
     import torch
 
     check_wrappers(model, trains)
-    run: Any = as_eager(imbalance) if eager else contextlib.nullcontext({})
+    run: Any = as_eager(imbalance, boxes) if eager else contextlib.nullcontext({})
     with quiet(), run as noted:
         register_caches()  # decoders return those of keys and values
         try:
@@ -288,7 +290,23 @@ def has_static_shapes(function: Any) -> bool:
 
 
 def _build_torchvision(spec: Mapping[str, Any]) -> Any:
-    return import_torchvision().models.get_model(spec["build"], weights=None, **spec.get("arguments", {}))
+    import torch
+
+    model = import_torchvision().models.get_model(spec["build"], weights=None, **spec.get("arguments", {}))
+    if not spec.get("detects"):
+        return model
+
+    class OfImages(torch.nn.Module):
+        """Detectors read a list of images, which may differ in size."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, x: Any) -> Any:
+            return self.inner(list(x.unbind(0)))
+
+    return OfImages()
 
 
 def _build_transformers(spec: Mapping[str, Any]) -> Any:

@@ -48,7 +48,8 @@ def export_refusal(error: Exception, model: str) -> CdmppError:
     if "DataDependent" in type(error).__name__ or "data-dependent" in str(error):
         return CdmppError(
             f"{told}what runs there depends on the values of tensors. Only networks that run the same operators for "
-            f"every input can be predicted: {remedy}take that part out, or give the part of the model that is fixed"
+            f"every input can be predicted: {remedy}take that part out, give the part of the model that is fixed, or "
+            "say how many a selection by value keeps (boxes, --boxes, of PyTorch's own kernels)"
         )
     return CdmppError(
         f"{told}{first_line(error)}. torch.export.export(model, example_inputs) must work: check that the example "

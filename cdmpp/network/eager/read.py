@@ -112,8 +112,9 @@ def export_run(workload: Workload, place: str = "gpu", exporter: Callable[..., A
     model = model.train(trains)
     if precision.autocast:
         model = under_autocast(model, kind, precision.autocast)
+    assumed: dict[str, Any] = {"imbalance": workload.moe_imbalance, "boxes": workload.boxes}
     with compiled_noted() as compiled:
-        exported = exporter(model, example, eager=True, trains=trains, kind=kind, imbalance=workload.moe_imbalance)
+        exported = exporter(model, example, eager=True, trains=trains, kind=kind, **assumed)
     noted = tuple(compiled | compiled_modules(network.model))
     tokens = None if network.cached is None else network.example[0].numel()
     batch = batch_of(network.example)

@@ -104,7 +104,8 @@ def export_step(workload: Workload, kind: str = "gpu", exporter: Callable[..., A
             arguments = floats_in(arguments, precision.weights)
         if precision.autocast:
             module = under_autocast(module, kind, precision.autocast)
-        exported = exporter(module, arguments, eager=True, trains=True, kind=kind, imbalance=workload.moe_imbalance)
+        assumed: dict[str, Any] = {"imbalance": workload.moe_imbalance, "boxes": workload.boxes}
+        exported = exporter(module, arguments, eager=True, trains=True, kind=kind, **assumed)
     noted = compiled_flag(compiled | compiled_modules(network.model), EAGER)
     warnings = (*network.warnings, *noted, *flags_of(exported))
     batch = batch_of(arguments)

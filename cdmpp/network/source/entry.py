@@ -17,20 +17,25 @@ _HEADS = {"aux_logits": False, "init_weights": False}
 
 
 def torchvision_entry(name: str) -> dict[str, Any]:
-    """Return the entry of a classification or segmentation model, at the size that its published weights take.
+    """Return the entry of a model for images, at the size that its published weights take; detectors resize them.
 
     Raises:
         CdmppError: torchvision is not installed or does not load, or has no such model; it names the nearest ones.
     """
     models = import_torchvision().models
-    known = [*models.list_models(module=models), *models.list_models(module=models.segmentation)]
+    detectors = models.list_models(module=models.detection)
+    known = [*models.list_models(module=models), *models.list_models(module=models.segmentation), *detectors]
     if name not in known:
-        why = "is for video, boxes or flow" if name in models.list_models() else "is not among torchvision's models"
+        why = "is for video or flow" if name in models.list_models() else "is not among torchvision's models"
         near = ", ".join(difflib.get_close_matches(name, known, n=3)) or "resnet50, mobilenet_v2, vit_b_16"
         raise CdmppError(
-            f"torchvision:{name} {why}; models that classify or segment images can be named, nearest: {near}. For "
+            f"torchvision:{name} {why}; models that classify, segment or detect can be named, nearest: {near}. For "
             "others write a function that returns the model and example inputs, and give file.py:FUNCTION"
         )
+    if name in detectors:
+        sizes = {"image": 800, "batch": 1}
+        without = {"weights_backbone": None}
+        return {"source": "torchvision", "build": name, "arguments": without, "input": sizes, "detects": True}
     parameters = inspect.signature(models.get_model_builder(name)).parameters
     preset = next(iter(models.get_model_weights(name))).transforms
     size = preset.keywords.get("crop_size", preset.keywords.get("resize_size", 224))

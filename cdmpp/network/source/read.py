@@ -45,6 +45,10 @@ def read_network(workload: Workload, exported: Any = None) -> NetworkSource:
         CdmppError: it cannot be imported; the message says why and where.
     """
     path = workload.path
+    if workload.boxes is not None:
+        raise UsageError(
+            f"boxes is {workload.boxes}: selections by value are read as PyTorch runs them: --runtime torch"
+        )
     if workload.past is not None:
         raise UsageError(f"past is {workload.past}: generation is read as PyTorch runs it: ask for --runtime torch")
     if path is not None and path.suffix == ".onnx":

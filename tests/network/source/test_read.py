@@ -220,7 +220,7 @@ def test_mixed_precision():
         ("bert-base-uncased", {}, "nearest: hf:bert-base-uncased"),
         ("zoo:bert_tinny", {}, "not in the zoo; nearest: bert_tiny"),
         ("torchvision:resnet51", {}, "not among torchvision's models.* nearest: resnet50"),
-        ("torchvision:fasterrcnn_resnet50_fpn", {}, "is for video, boxes or flow"),
+        ("torchvision:r3d_18", {}, "is for video or flow"),
         ("hf:bert-bse-uncased", {}, r"nearest: bert-base-uncased.*config\.json and give hf:FOLDER"),
         ("weights.pt", {}, "pickles are not loaded"),
         ("none.onnx", {}, "there is no file none.onnx"),
