@@ -50,7 +50,7 @@ VERBS = {
     "plan": ["torchvision:resnet18", "--device", "a100", "--runtime", "torch", "--ranks", "4", "--link", "nvlink3"],
 }
 NO_NUMBERS = ("nan", "inf", "-inf", "1e18", "-1e18", "9" * 19, "1" * 5000, "", " ", "many", "0x10", "1,5")
-MAY_BE_ZERO = {"trials", "rows", "replays", "spread", "seed"}
+MAY_BE_ZERO = {"boxes", "past", "trials", "rows", "replays", "spread", "seed"}
 
 
 def options_of(verb: str) -> list[argparse.Action]:
