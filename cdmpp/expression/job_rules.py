@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 _NEAR = 1e-6
 _AT_MOST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("nodes", ("gpus",)), ("gpus_per_node", ("gpus",)), ("gpus", ("gpus_per_node", "nodes")), ("tp", ("gpus",)),
-    ("dp", ("gpus",)), ("pp", ("gpus",)), ("pp", ("layers",)), ("chunks", ("batch",)), ("chunks", ("local_batch",)),
+    ("dp", ("gpus",)), ("pp", ("gpus",)), ("chunks", ("batch",)), ("chunks", ("local_batch",)),
     ("micro_batch", ("batch",)), ("micro_batch", ("local_batch",)), ("local_batch", ("batch",)), ("dp", ("batch",)),
 )  # fmt: skip
 """A role that is never more than the product of others."""

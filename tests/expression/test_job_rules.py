@@ -51,6 +51,11 @@ def test_a_rule_that_runs_break_is_none():
     assert broken({"gpus": [1, 2, 4], "nodes": [2, 3, 5]}, gpus=8, nodes=10) is None
 
 
+def test_more_stages_than_layers_may_be():
+    """Embeddings and heads are stages, too, and some frameworks leave stages empty."""
+    assert broken({"pp": [1, 2, 4], "layers": [8, 8, 8], "gpus": [1, 2, 4]}, pp=16, layers=8, gpus=16) is None
+
+
 def test_gpus_of_a_node_may_be_a_mean():
     columns = {"gpus": [3, 6, 8], "nodes": [2, 2, 2], "gpus_per_node": [1.5, 3, 4], "step_s": [3, 2, 1]}
     assert RunTable.of(columns, "step_s", ["gpus", "gpus_per_node"]).factors["gpus_per_node"][0] == 1.5
