@@ -46,11 +46,11 @@ def tables(data: Path) -> list[dict[str, Any]]:
         "Apache-2.0): H100 with 8 GPUs a node, 1 to 80 B parameters, 256 samples of 4096 tokens a step. Runs that "
         "failed, contradict themselves or are marked as broken are left out. Fitted on "
         f"{int(own.known.sum())} runs of at most {LARGEST_KNOWN} nodes, asked for {int(own.asked.sum())} of "
-        f"{' and '.join(f'{one:g}' for one in np.unique(nodes[own.asked]))} nodes. No model: the mean time of the same "
+        f"{', '.join(f'{one:g}' for one in np.unique(nodes[own.asked]))} nodes. No model: the mean time of the same "
         "model, tensor and pipeline parallelism and micro-batch on the most nodes seen. The sweep is noisy: repeats of "
-        "a plan differ by 5 to 25 %, and the two ZeRO stages, which the columns do not tell, by a quarter or more in "
-        "half of the plans. Worst and median are of single rows. Extra-Deep, the other peer, is not on PyPI and was "
-        "not run."
+        "a plan differ by 5 to 25 %, and the two ZeRO stages, which the columns do not tell, by more than a fifth in a "
+        "quarter of the plans. Tokens a second span a factor of 300. Worst and median are of single rows. Extra-Deep, "
+        "the other peer, is not on PyPI and was not run."
     )
     return [{"title": "Sweep of plans: 8 nodes to more", "note": note, "commands": COMMANDS,
              "columns": list(COLUMNS), "rows": summary(by_row(found))}]  # fmt: skip
