@@ -22,6 +22,7 @@ from cdmpp.operators.aten_layout import copies_for, copy_of, dtype_of, matrix, s
 from cdmpp.operators.aten_losses import LOSSES, loss_of
 from cdmpp.operators.aten_norm import BATCH_NORMS, ROW_NORMS, batch_norm_of, row_norm_of
 from cdmpp.operators.aten_pooling import POOLS, REDUCTIONS, pool_of, reduction_of
+from cdmpp.operators.aten_quantised import QUANTISED, check_floats, quantised_of
 from cdmpp.operators.aten_recurrent import GATES, recurrent_of
 from cdmpp.operators.aten_traffic import copy_like
 from cdmpp.operators.aten_types import with_reads
@@ -143,6 +144,10 @@ def _of_several(node: Any, name: str) -> Calls | None:
         return Calls(*loss_of(node, name))
     if is_foreach(name):
         return Calls((foreach_of(node, name),))
+    if name in QUANTISED:
+        product, stood_for = quantised_of(node, name)
+        return Calls((product,), stood_for)
+    check_floats(node, name, place_of_node(node))
     if name in GROUPED:
         grouped = grouped_of(node)
         return Calls(grouped.operators, f"{name}, {grouped.note}", grouped.gradients, (), True)

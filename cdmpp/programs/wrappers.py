@@ -86,8 +86,8 @@ def _check_kind(module: Any, at: str) -> None:
         )
     if ".quantized." in f"{type(module).__module__}." and type(module).__module__.startswith("torch."):
         raise CdmppError(
-            f"{at} is quantised ({type(module).__module__}): operators of whole numbers were not measured; give the "
-            "module before it was quantised"
+            f"{at} is quantised ({type(module).__module__}): its operators run on CPUs alone, and were not measured; "
+            "give the module before it was quantised, or one of torch._int_mm or torch._weight_int4pack_mm"
         )
 
 
