@@ -1,0 +1,121 @@
+"""Nodes of an export with open sizes that run the same calls: one of each stands for all of them, at any sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from cdmpp.network.eager.divided import DividedExport
+from cdmpp.network.eager.read import EagerNetwork
+from cdmpp.network.eager.symbolic import GraphAt, Shapes, SymbolicExport, is_size
+from cdmpp.network.graph import Call
+from cdmpp.operators.operator import EagerOperator
+
+DEPTH = 3
+"""Nodes that compute what a node reads, so many back, at most play a part in which calls it runs."""
+
+
+class NodeCall(NamedTuple):
+    """A node runs this call, among others."""
+
+    operator: EagerOperator
+    call: Call
+    stands_for: str
+
+
+def node_of(call: Call) -> str:
+    """Return the name of the node that runs a call."""
+    return call.name.rpartition("#")[0]
+
+
+def by_node(read: EagerNetwork) -> dict[str, list[NodeCall]]:
+    """Name of a node -> its calls."""
+    found: dict[str, list[NodeCall]] = {}
+    for place, call in enumerate(read.graph.calls):
+        one = NodeCall(read.operators[call.task_id], call, read.stand_ins.get(place, ""))
+        found.setdefault(node_of(call), []).append(one)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class LikeNodes:
+    """Nodes are alike that are the same operator, with the same arguments, on tensors of the same open sizes."""
+
+    symbolic: SymbolicExport
+    stands_for: Mapping[str, str]
+    """Name of a node -> that of the node that stands for it."""
+    kept: tuple[tuple[Any, bool], ...]
+    """Nodes of the small graph in which those stand, and whether their value is given there."""
+
+    def at(self, shapes: Shapes) -> DividedExport:
+        """Return the small graph at these shapes."""
+        graph = GraphAt(self.symbolic.sizes(shapes))
+        for node, is_given in self.kept:
+            graph.copy(node, as_input=is_given)
+        graph.graph.output(())
+        return graph.of(self.symbolic.exported)
+
+
+def like_nodes(symbolic: SymbolicExport, depth: int) -> LikeNodes:
+    """Find them; what the operators of a node read is compared ``depth`` nodes back."""
+    keys, first, stands_for = _Keys(), dict[Any, Any](), dict[str, str]()
+    nodes = list(symbolic.exported.graph.nodes)
+    for node in nodes:
+        if node.op == "call_function" and not is_size(node):
+            stands_for[node.name] = first.setdefault(keys.of(node, depth), node).name
+    inner, given = set[Any](), set[Any]()
+    waiting = [(node, depth) for node in first.values()]
+    deepest = dict[Any, int]()
+    while waiting:
+        node, left = waiting.pop()
+        if deepest.get(node, -2) >= left:
+            continue
+        deepest[node] = left
+        (given if left < 0 else inner).add(node)
+        if left >= 0 and not is_size(node):
+            waiting += [(one, left - 1) for one in node.all_input_nodes]
+    kept = tuple((node, node not in inner) for node in nodes if node in inner or node in given)
+    return LikeNodes(symbolic, stands_for, kept)
+
+
+class _Keys:
+    def __init__(self) -> None:
+        self.known: dict[tuple[Any, int], Any] = {}
+
+    def of(self, node: Any, depth: int) -> Any:
+        """All that the calls of a node may depend on."""
+        if (node, depth) not in self.known:
+            value = _described(node.meta.get("val"))
+            if node.op != "call_function" or is_size(node) or depth < 0:
+                found: Any = (node.op if node.op != "call_function" else "", value)
+            else:
+                marks = tuple(repr(node.meta[key]) for key in sorted(node.meta, key=str) if _is_mark(key))
+                found = (node.target, value, marks, self._of(node.args, depth), self._of(node.kwargs, depth))
+            self.known[node, depth] = found
+        return self.known[node, depth]
+
+    def _of(self, given: Any, depth: int) -> Any:
+        if hasattr(given, "all_input_nodes"):
+            return self.of(given, depth - 1)
+        if isinstance(given, tuple | list):
+            return tuple(self._of(one, depth) for one in given)
+        if isinstance(given, Mapping):
+            return tuple((name, self._of(one, depth)) for name, one in given.items())
+        return type(given), repr(given)
+
+
+def _is_mark(key: Any) -> bool:
+    return key == "custom" or str(key).startswith("cdmpp")
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return tuple(map(_described, value))
+    if hasattr(value, "stride"):
+        return value.dtype, str(value.device), *map(_size, value.shape), None, *map(_size, value.stride())
+    return _size(value)
+
+
+def _size(size: Any) -> Any:
+    return getattr(getattr(size, "node", None), "expr", size)
