@@ -33,10 +33,20 @@ def prices_of(predictor: Predictor, operators: Sequence[EagerOperator], device: 
     return [found[operator] for operator in operators]
 
 
-def priced_by(predictor: Predictor, model: str, read: EagerNetwork, device: Device) -> PricedNetwork:
-    """Price the calls of a network as ``predictor``, called ``model``, says; see ``prices_of``."""
-    graph = read.graph
-    prices = dict(zip(read.operators, prices_of(predictor, list(read.operators.values()), device), strict=True))
+def priced_by(
+    predictor: Predictor,
+    model: str,
+    read: EagerNetwork,
+    device: Device,
+    known: Mapping[EagerOperator, Price] | None = None,
+) -> PricedNetwork:
+    """Price the calls of a network as ``predictor``, called ``model``, says; see ``prices_of``.
+
+    ``known``: the prices of all its operators, where they were asked for before.
+    """
+    graph, own = read.graph, list(read.operators.values())
+    found = prices_of(predictor, own, device) if known is None else [known[one] for one in own]
+    prices = dict(zip(read.operators, found, strict=True))
     counts = Counter((call.task_id, read.stand_in_for(place)) for place, call in enumerate(graph.calls))
     kernels = tuple(_kernel(read, prices, device, *one) for one in counts.items())
     return PricedNetwork(

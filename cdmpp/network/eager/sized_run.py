@@ -5,16 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from cdmpp.network.eager.like_nodes import DEPTH, LikeNodes, NodeCall, by_node, like_nodes, node_of
 from cdmpp.network.eager.read import EagerNetwork, ExportedRun
 from cdmpp.network.eager.symbolic import Shapes, SymbolicExport, batch_in
 from cdmpp.network.graph import Call
 from cdmpp.operators.operator import EagerOperator
-from cdmpp.operators.operator_task import task_id
 
-_Form = tuple[tuple[str, tuple[tuple[str, bool], ...]], ...]
-"""Node that stands for others -> what each of its calls stands for, and whether it writes anything."""
+_Form = tuple[tuple[str, tuple[tuple[str, bool, bool], ...]], ...]
+"""Node that stands for others -> of each of its calls what it stands for, whether it writes, whether it is joined."""
+
+
+def run_at(run: ExportedRun, program: Any, shapes: Shapes) -> ExportedRun:
+    """Return a run with another export of its network, at inputs of these shapes."""
+    tokens = None if run.tokens is None else math.prod(shapes[0])
+    return replace(run, exported=program, batch=batch_in(shapes), tokens=tokens)
 
 
 class SizedRun:
@@ -32,7 +38,6 @@ class SizedRun:
         self._whole_reads = dict[_Form, EagerNetwork]()
         if self.like is not None:
             self._whole_reads[self._form(self._sample(self.like, shapes))] = read
-        self._ids = dict[EagerOperator, str]()
 
     def at(self, shapes: Shapes) -> EagerNetwork:
         """Read the calls at other shapes of inputs, for which the export has to hold."""
@@ -45,14 +50,14 @@ class SizedRun:
         return self._resized(self._whole_reads[form], sample, shapes)
 
     def _whole(self, shapes: Shapes) -> EagerNetwork:
-        return replace(self.exported, exported=self.symbolic.at(shapes), batch=batch_in(shapes)).read()
+        return run_at(self.exported, self.symbolic.at(shapes), shapes).read()
 
     def _sample(self, like: LikeNodes, shapes: Shapes) -> dict[str, list[NodeCall]]:
-        return by_node(replace(self.exported, exported=like.at(shapes)).read())
+        return by_node(run_at(self.exported, like.at(shapes), shapes).read())
 
     def _checked(self, read: EagerNetwork, shapes: Shapes) -> LikeNodes | None:
         """The nodes that stand for all others, if they have the calls of these; None if they never do."""
-        if any((call.saved_bytes, call.result_bytes, call.forward) != (None, None, None) for call in read.graph.calls):
+        if read.alive_bytes is not None:  # it is of the whole graph
             return None
         for depth in range(DEPTH + 1):
             like = like_nodes(self.symbolic, depth)
@@ -66,13 +71,11 @@ class SizedRun:
 
     def _form(self, sample: Mapping[str, Sequence[NodeCall]]) -> _Form:
         return tuple(
-            (name, tuple((one.stands_for, one.call.output_bytes > 0) for one in calls))
+            (name, tuple((one.stands_for, one.call.output_bytes > 0, one.call.is_joined) for one in calls))
             for name, calls in sample.items()
         )
 
-    def _resized(
-        self, read: EagerNetwork, sample: Mapping[str, Sequence[NodeCall]], shapes: Shapes
-    ) -> EagerNetwork:
+    def _resized(self, read: EagerNetwork, sample: Mapping[str, Sequence[NodeCall]], shapes: Shapes) -> EagerNetwork:
         assert self.like is not None
         inputs, operators, calls = self._input_bytes(shapes), dict[str, EagerOperator](), list[Call]()
         seen = dict[str, int]()
@@ -80,20 +83,11 @@ class SizedRun:
             name = node_of(call)
             own = sample[self.like.stands_for[name]][seen.get(name, 0)]
             seen[name] = seen.get(name, 0) + 1
-            operator = own.operator
-            key = self._ids.get(operator)
-            if key is None:
-                key = self._ids[operator] = task_id(operator)
-            operators.setdefault(key, operator)
+            operators.setdefault(own.call.task_id, own.operator)
             resident = call.resident
             if any(number in inputs for number, _ in resident):
                 resident = tuple((number, inputs.get(number, size)) for number, size in resident)
-            calls.append(
-                Call(
-                    call.name, key, call.inputs, own.call.output_bytes, resident,
-                    workspace_bytes=own.call.workspace_bytes,
-                )
-            )  # fmt: skip
+            calls.append(replace(own.call, name=call.name, inputs=call.inputs, resident=resident))
         graph = replace(read.graph, calls=tuple(calls), tasks={}, input_bytes=sum(inputs.values()))
         return replace(read, graph=graph, operators=operators, batch=batch_in(shapes))
 
@@ -107,5 +101,5 @@ class SizedRun:
         }
 
 
-def _compared(one: NodeCall) -> tuple[EagerOperator, int, int, str]:
-    return one.operator, one.call.output_bytes, one.call.workspace_bytes, one.stands_for
+def _compared(one: NodeCall) -> tuple[EagerOperator, Call, str]:
+    return one.operator, replace(one.call, name="", inputs=(), resident=()), one.stands_for

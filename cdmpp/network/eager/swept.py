@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from cdmpp.errors import CdmppError, UsageError
 from cdmpp.network.eager.read import EagerNetwork, ExportedRun, export_run
-from cdmpp.network.eager.sized_run import SizedRun
+from cdmpp.network.eager.sized_run import SizedRun, run_at
 from cdmpp.network.eager.step import ExportedStep, export_step
 from cdmpp.network.eager.symbolic import Shapes, SymbolicExport, batch_in, shapes_of, symbolic_export
 from cdmpp.network.workload import Workload
@@ -115,7 +115,7 @@ class SweptReader:
         def exporter(model: Any, inputs: Any, **options: Any) -> Any:
             given = shapes_of(inputs)
             shaped = _Shaped(base, given, {
-                axis: _axes_of(axis, base[axis], size, given, self._shapes({**base, axis: size}))
+                axis: _lines(axis, base[axis], size, given, self._shapes({**base, axis: size}))
                 for axis, size in moved.items()
             })  # fmt: skip
             made.append((symbolic_export(model, inputs, shaped.opened, **options), shaped))
@@ -146,10 +146,7 @@ class SweptReader:
             run = SizedRun(exported, symbolic, shaped.given)
         for point in points:
             shapes = shaped.at(point)
-            if run is not None:
-                read = run.at(shapes)
-            else:
-                read = _read(replace(exported, exported=symbolic.at(shapes), batch=batch_in(shapes)), self.kind)
+            read = run.at(shapes) if run else _read(_at(exported, symbolic.at(shapes), shapes), self.kind)
             yield SweptRead(point, read, is_derived=True)
 
     def _verify(self, found: Sequence[SweptRead], base: Point) -> None:
@@ -168,10 +165,14 @@ def difference(one: EagerNetwork, other: EagerNetwork) -> str:
             told = (f"{read.operators[call.task_id]}" for read, call in ((one, mine), (other, its)))
             return f"{mine.name} is {' for '.join(told)}"
     plain = replace(one.graph, calls=(), tasks={}, views=0), replace(other.graph, calls=(), tasks={}, views=0)
-    fields = ("batch", "warnings", "stand_ins", "elements", "alive_bytes", "exchanges")
+    fields = ("batch", "warnings", "stand_ins", "elements", "alive_bytes", "exchanges", "tokens", "cache_bytes")
     if plain[0] != plain[1]:
         return "its inputs or results differ"
     return next((f"its {name} differ" for name in fields if getattr(one, name) != getattr(other, name)), "")
+
+
+_Line = tuple[int, int]
+"""Size of a dimension for each of an axis, and what is added."""
 
 
 @dataclass(frozen=True)
@@ -179,35 +180,37 @@ class _Shaped:
     base: Point
     given: Shapes
     """Shapes of the inputs at ``base``."""
-    axes: Mapping[str, frozenset[tuple[int, int]]]
-    """Axis -> inputs and their dimensions that grow with it in proportion."""
+    axes: Mapping[str, Mapping[tuple[int, int], _Line]]
+    """Axis -> inputs and their dimensions that grow with it."""
 
     @property
     def opened(self) -> list[set[int]]:
-        every = frozenset().union(*self.axes.values())
+        every = [place for lines in self.axes.values() for place in lines]
         return [{axis for place, axis in every if place == number} for number in range(len(self.given))]
 
     def at(self, point: Point) -> Shapes:
         """Shapes of the inputs at another point."""
         shapes = [list(shape) for shape in self.given]
-        for name, places in self.axes.items():
-            for place, axis in places:
-                shapes[place][axis] = shapes[place][axis] // self.base[name] * point[name]
+        for name, lines in self.axes.items():
+            for (place, axis), (each, more) in lines.items():
+                old, new = (each * sizes[name] + more for sizes in (self.base, point))
+                shapes[place][axis] = shapes[place][axis] * new // old
         return tuple(map(tuple, shapes))
 
 
-def _axes_of(name: str, size: int, other: int, given: Shapes, moved: Shapes) -> frozenset[tuple[int, int]]:
-    """Inputs and dimensions that differ between shapes at two sizes of the axis ``name``, in proportion to it."""
+def _lines(name: str, size: int, other: int, given: Shapes, moved: Shapes) -> dict[tuple[int, int], _Line]:
+    """Inputs and dimensions that differ between shapes at two sizes of the axis ``name``, on a line."""
     if [len(shape) for shape in given] != [len(shape) for shape in moved]:
         raise CdmppError(f"{name} changes the number of inputs or of their dimensions")
-    found = set()
+    found = {}
     for place, (one, two) in enumerate(zip(given, moved, strict=True)):
         for axis, (low, high) in enumerate(zip(one, two, strict=True)):
             if low != high:
-                if low % size or low // size * other != high:
+                each, rest = divmod(high - low, other - size)
+                if rest or each < 0 or low - each * size < 0:
                     raise CdmppError(f"a dimension of its inputs is {low} at {name} {size} and {high} at {other}")
-                found.add((place, axis))
-    return frozenset(found)
+                found[place, axis] = each, low - each * size
+    return found
 
 
 class _Asked(Exception):  # noqa: N818  # an answer, no error
@@ -218,6 +221,12 @@ class _Asked(Exception):  # noqa: N818  # an answer, no error
 
 def _read(exported: ExportedRun | ExportedStep, kind: str) -> EagerNetwork:
     return exported.read(kind) if isinstance(exported, ExportedStep) else exported.read()
+
+
+def _at(exported: ExportedRun | ExportedStep, program: Any, shapes: Shapes) -> ExportedRun | ExportedStep:
+    if isinstance(exported, ExportedRun):
+        return run_at(exported, program, shapes)
+    return replace(exported, exported=program, batch=batch_in(shapes))
 
 
 def _text(point: Point) -> str:

@@ -47,13 +47,14 @@ def symbolic_export(model: Any, inputs: tuple[Any, ...], opened: Sequence[Collec
     Raises:
         CdmppError: torch cannot export it with open sizes.
     """
-    from torch.export import Dim
+    from torch.export import Dim, ShapesCollection
     from torch.utils import _pytree
 
     leaves, structure = _pytree.tree_flatten(inputs)
-    marks = [dict.fromkeys(axes, Dim.AUTO) or None for _, axes in zip(leaves, opened, strict=True)]
-    signature = inspect.signature(model.forward)
-    dynamic = dict(signature.bind(*_pytree.tree_unflatten(marks, structure)).arguments)
+    signature, dynamic = inspect.signature(model.forward), ShapesCollection()
+    for one, axes in zip(leaves, opened, strict=True):
+        if axes:
+            dynamic[one] = dict.fromkeys(axes, Dim.AUTO)
     exported = export(model, inputs, dynamic=dynamic, **options)
     guards = getattr(exported, "_guards_code", None)
     if guards is None:
