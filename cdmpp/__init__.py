@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cdmpp.expression.run_table import RunTable as RunTable
     from cdmpp.network.comparison import Comparison as Comparison
     from cdmpp.network.prediction import NetworkPrediction as NetworkPrediction
+    from cdmpp.network.sweep import Sweep as Sweep
     from cdmpp.network.training_prediction import StepPrediction as StepPrediction
     from cdmpp.network.training_step import TrainingStep as TrainingStep
     from cdmpp.network.workload import Workload as Workload
@@ -45,6 +46,7 @@ _TYPES = {
     "RunTable": "cdmpp.expression.run_table",
     "StepGraph": "cdmpp.steps.step_graph",
     "StepPrediction": "cdmpp.network.training_prediction",
+    "Sweep": "cdmpp.network.sweep",
     "TrainingStep": "cdmpp.network.training_step",
     "Workload": "cdmpp.network.workload",
 }
@@ -73,6 +75,7 @@ __all__ = [
     "rank_schedules",
     "read_step",
     "replay_step",
+    "sweep_network",
     "tune_network",
 ]
 
@@ -176,6 +179,49 @@ def compare_devices(
 
     names = [devices] if isinstance(devices, str) else devices
     return compare(_workload(network, example_inputs), names, runtime_of(runtime, model, schedule), progress)
+
+
+def sweep_network(
+    network: Workload | Any,
+    *,
+    axes: Mapping[str, Sequence[int]],
+    device: str | Device,
+    runtime: str = "tvm",
+    model: str | Path | None = None,
+    schedule: str | None = None,
+    fallback: bool | None = None,
+    progress: bool = True,
+) -> Sweep:
+    """Predict one network at all combinations of sizes: batches, tokens, tokens in a cache.
+
+    With runtime ``torch`` it is read once for all sizes at which it runs the same operators; programs of TVM are made
+    for each point.
+
+    Args:
+        network: a ``Workload`` of a name or of ``file.py:FUNCTION``, whose mode decides whether points are runs or
+            training steps; or such a network.
+        axes: ``batch``, ``seq`` or ``past`` -> its sizes, each once; up to 10,000 combinations.
+        device: as of ``predict_network``, and so the arguments that are not explained here.
+        runtime: as there.
+        model: as there.
+        schedule: as there.
+        fallback: as of ``predict_step``.
+        progress: whether a bar of the points is shown on stderr with runtime ``tvm``.
+
+    Raises:
+        UsageError: arguments that cannot be.
+        CdmppError: the network cannot be read at one of the points, or there is no model.
+
+    Examples:
+        >>> import cdmpp
+        >>> found = cdmpp.sweep_network("bert_tiny", axes={"batch": [2, 8]}, device="a100", runtime="torch")
+        >>> [row["batch"] for row in found.table()]
+        [2, 8]
+    """
+    from cdmpp.network.predict import runtime_of
+    from cdmpp.network.sweep import sweep_network as sweep
+
+    return sweep(_workload(network, None), axes, device, runtime_of(runtime, model, schedule, fallback), progress)
 
 
 @takes_workload_keywords

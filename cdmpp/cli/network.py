@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli.options import add_device, add_model, add_runtime
 from cdmpp.cli.output import add_output_arguments, check_output, show
+from cdmpp.cli.sweep import add_sweep_arguments, check_sweep, run_sweep
 from cdmpp.errors import UsageError
 from cdmpp.network.precision import PRECISIONS, Precision, precision_of
 from cdmpp.platform.limits import SIZES, Limits, text
@@ -29,6 +30,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     add_device(verb)
     add_network_arguments(verb)
     verb.add_argument("--measure", action="store_true", help="also run kernels and network here, which is the device")
+    add_sweep_arguments(verb)
     add_output_arguments(verb, "csv", "html", "timeline", rows=20)
 
 
@@ -72,9 +74,13 @@ def add_graph_arguments(verb: argparse.ArgumentParser, batch: str | None = "exam
 def run(options: argparse.Namespace) -> None:
     """Predict, and show the report."""
     runtime = runtime_options(options)
-    check_output(options)
+    check_output(options, options.plot)
+    check_sweep(options, "measure")
     if options.measure and options.runtime == "torch":
         raise UsageError("--measure is of --runtime tvm: PyTorch's own kernels are not timed here yet")
+    if options.sweep:
+        run_sweep(options, workload_of(options), sys.stderr.isatty(), **runtime)
+        return
     import cdmpp
     from cdmpp.report.network import network_report
 

@@ -36,7 +36,7 @@ _ALL_WAYS = ("strategies", "price", "explain", "scaling", "calibrate", "input_sa
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of a step; what they leave open is searched."""
-    step.add_arguments(verb, left_out=("--servers", "--device"))
+    step.add_arguments(verb, left_out=("--servers", "--device", "--sweep"))
     add_search_arguments(verb)
     add_memory_argument(verb)
     ways = verb.add_argument_group("ways to train")

@@ -20,6 +20,7 @@ from cdmpp.cli.ranks import (
     replayed_from,
     replayed_on,
 )
+from cdmpp.cli.sweep import add_sweep_arguments, check_sweep, run_sweep
 from cdmpp.cli.table import batch_of, is_table, table_source
 from cdmpp.errors import UsageError
 from cdmpp.network.update import OPTIMIZERS, Update, update_of
@@ -27,6 +28,8 @@ from cdmpp.platform.limits import numbers, text
 
 LOSSES = ("cross_entropy", "mse", "model")
 """Names as in ``programs.training``, which would import torch for a help text."""
+_OF_RANKS = ("ranks", "plan", "save-plan", "global-batch")
+"""Options of a step on several devices."""
 
 
 def add_arguments(verb: argparse.ArgumentParser, left_out: Collection[str] = ()) -> None:
@@ -49,6 +52,8 @@ def add_arguments(verb: argparse.ArgumentParser, left_out: Collection[str] = ())
         "refuse a network whose backward pass cannot be made a graph; else it counts as a ratio of the forward pass"
     )
     verb.add_argument("--no-fallback", action="store_true", help=no_fallback)
+    if "--sweep" not in left_out:
+        add_sweep_arguments(verb)
     add_rank_arguments(verb, left_out)
     add_plan_arguments(verb)
     verb.set_defaults(optimize=False)
@@ -78,9 +83,16 @@ def run(options: argparse.Namespace) -> None:
     """Predict, replay and search as asked, and show the reports."""
     check_plan(options)
     check_ranks(options)
+    check_sweep(options, *_OF_RANKS)
     runtime = checked_runtime(options)
     if is_table(options):
+        if options.sweep:
+            raise UsageError(f"--sweep is of networks: {options.network} has layers at the sizes that were measured")
         _run_table(options)
+        return
+    if options.sweep:
+        of_step = {"mode": "training_step", "optimizer": options.optimizer, "loss": options.loss}
+        run_sweep(options, workload_of(options, **of_step), sys.stderr.isatty(), **runtime)
         return
     import cdmpp
     from cdmpp.plans.placement import global_batch_of
@@ -111,7 +123,7 @@ def checked_runtime(options: argparse.Namespace) -> dict[str, Any]:
     if (precision := precision_option(options)).name != "fp32" and options.runtime != "torch":
         raise UsageError(f"--precision {precision}: steps of TVM's programs are made in float32: add --runtime torch")
     update_option(options)
-    check_output(options, options.save_plan)
+    check_output(options, options.save_plan, getattr(options, "plot", None))
     if options.runtime != "torch":
         runtime["fallback"] = not options.no_fallback
     elif options.no_fallback:

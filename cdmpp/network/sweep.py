@@ -120,9 +120,10 @@ def sweep_network(
     def at(point: Point) -> Workload:
         return replace(workload, **{AXES[name]: size for name, size in point.items()})
 
-    last = at({name: max(sizes) for name, sizes in axes.items()})  # refuses what no network can be asked for
+    for point in points:
+        at(point)  # refuses what no network can be asked for, before one is read
     if isinstance(runtime, EagerRuntime):
-        found, notes = _eager(last.mode, points, at, described, runtime)
+        found, notes = _eager(points, at, described, runtime)
     else:
         found, notes = _each(points, at, described, runtime, progress), ()
     first = next(iter(found.values()))
@@ -168,10 +169,11 @@ _Found = dict[tuple[tuple[str, int], ...], NetworkPrediction | StepPrediction]
 
 
 def _eager(
-    mode: str, points: Sequence[Point], at: Callable[[Point], Workload], device: Device, runtime: EagerRuntime
+    points: Sequence[Point], at: Callable[[Point], Workload], device: Device, runtime: EagerRuntime
 ) -> tuple[_Found, tuple[str, ...]]:
     predictor, model = runtime.predictor(device)
     reader = SweptReader(device.kind, at)
+    reader.check({name: max(point[name] for point in points) for name in points[0]})
     reads = list(reader.read(points))
     operators = list(dict.fromkeys(one for swept in reads for one in swept.read.operators.values()))
     prices = dict(zip(operators, prices_of(predictor, operators, device), strict=True))

@@ -78,6 +78,10 @@ class SweptReader:
         for point in left:
             yield SweptRead(point, self.read_one(point), is_derived=False)
 
+    def check(self, point: Point) -> None:
+        """Raise ``CdmppError`` where the network has no inputs of these sizes, before it is read at any."""
+        self._shapes(point)
+
     def read_one(self, point: Point) -> EagerNetwork:
         """Read one point by itself."""
         return _read(self._export(point), self.kind)
