@@ -70,6 +70,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "predict_network": {"network": LAYER, **BY_TORCH},
     "compare_devices": {"network": LAYER, "devices": ["a100"], "runtime": "torch", "progress": False},
     "predict_step": {"network": LAYER, **BY_TORCH},
+    "sweep_network": {"network": "bert_tiny", "axes": {"batch": [2]}, **BY_TORCH},
     "replay_step": RANKS,
     "optimize_step": RANKS,
     "fit_runs": {"table": RUNS, "seed": 0, "budget_s": 0.1},

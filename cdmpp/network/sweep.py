@@ -22,7 +22,7 @@ from cdmpp.network.runtime import Runtime
 from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.network.workload import Workload
 from cdmpp.platform.files import plain
-from cdmpp.platform.limits import SIZES, Limits, check_once, checked
+from cdmpp.platform.limits import SIZES, Limits, checked
 from cdmpp.platform.progress import shown
 
 AXES: Mapping[str, str] = {"batch": "batch", "seq": "sequence", "past": "past"}
@@ -118,7 +118,8 @@ def sweep_network(
     described = devices.get(device) if isinstance(device, str) else device
 
     def at(point: Point) -> Workload:
-        return replace(workload, **{AXES[name]: size for name, size in point.items()})
+        fields: dict[str, Any] = {AXES[name]: size for name, size in point.items()}
+        return replace(workload, **fields)
 
     for point in points:
         at(point)  # refuses what no network can be asked for, before one is read
@@ -150,7 +151,6 @@ def checked_points(workload: Workload, axes: Mapping[str, Sequence[int]]) -> lis
             raise UsageError(f"the axis {name} has no sizes: give some, such as {name}=1,2,4")
         for size in sizes:
             _LIMITS[name].fitting(f"a size of {name}", size)
-        check_once(f"the axis {name}", list(sizes))
         if (given := getattr(workload, AXES[name])) is not None:
             raise UsageError(f"{name} is {given} and swept, too: leave one of them out")
     if workload.inputs:
