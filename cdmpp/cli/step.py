@@ -91,8 +91,8 @@ def run(options: argparse.Namespace) -> None:
         _run_table(options)
         return
     if options.sweep:
-        of_step = {"mode": "training_step", "optimizer": options.optimizer, "loss": options.loss}
-        run_sweep(options, workload_of(options, **of_step), sys.stderr.isatty(), **runtime)
+        swept = workload_of(options, mode="training_step", optimizer=update_option(options), loss=options.loss)
+        run_sweep(options, swept, sys.stderr.isatty(), **runtime)
         return
     import cdmpp
     from cdmpp.plans.placement import global_batch_of

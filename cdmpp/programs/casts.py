@@ -41,7 +41,7 @@ class _Recast:
     def __init__(self, exported: Any, kind: str) -> None:
         from torch._subclasses.fake_tensor import FakeTensorMode
 
-        self.graph, self.kind, self.device = exported.graph_module.graph, kind, DEVICES[kind]
+        self.graph, self.kind, self.device = exported.graph, kind, DEVICES[kind]
         named, state = exported.graph_signature.inputs_to_parameters, exported.state_dict
         self.leaves = {key for key, name in named.items() if state[name].requires_grad}
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)

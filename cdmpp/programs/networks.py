@@ -183,7 +183,8 @@ def export(
         kind: of the device whose rules regions of autocast follow, ``cpu`` or ``gpu``; empty: they are refused.
         imbalance: tokens of the busiest expert over the mean, of what is eager.
         boxes: elements that each selection by value keeps, of what is eager; None: such are refused.
-        dynamic: ``dynamic_shapes`` of ``torch.export``: sizes of inputs that stay open; None: none do.
+        dynamic: ``dynamic_shapes`` of ``torch.export``: sizes of inputs that stay open; None: none do. They leave
+            casts of autocast to ``with_casts``, where sizes are known.
     """
     import torch
 
@@ -196,7 +197,7 @@ def export(
                 exported = torch.export.export(model, inputs, dynamic_shapes=dynamic)
             inlined(exported)
             check_calls(exported)
-            if kind:
+            if kind and dynamic is None:
                 with_casts(exported, kind)
         except CdmppError:
             raise

@@ -139,6 +139,7 @@ def test_every_text_of_a_command_line_is_known_or_refused(verb, refused):
 TWICE = {
     "input": ("x=1,3,8,8", "x=2,3,8,8"),
     "straggler": ("2=1.3", "2=5"),
+    "sweep": ("batch=2", "batch=4"),
     "path": (".", "."),
     "what_if": ("bandwidth=2", "bandwidth=3"),
     "programs": ("op", "linear", "8x8x8", "bias=0", "bias=1"),

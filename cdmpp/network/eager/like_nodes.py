@@ -54,7 +54,7 @@ class LikeNodes:
         for node, is_given in self.kept:
             graph.copy(node, as_input=is_given)
         graph.graph.output(())
-        return graph.of(self.symbolic.exported)
+        return self.symbolic.program(graph)
 
 
 def like_nodes(symbolic: SymbolicExport, depth: int) -> LikeNodes:

@@ -63,7 +63,7 @@ class SizedRun:
             like = like_nodes(self.symbolic, depth)
             sample = self._sample(like, shapes)
             if all(
-                list(map(_compared, calls)) == list(map(_compared, sample.get(like.stands_for[name], ())))
+                list(map(_compared, calls)) == list(map(_compared, sample.get(like.stands_for.get(name, ""), ())))
                 for name, calls in by_node(read).items()
             ):
                 return like

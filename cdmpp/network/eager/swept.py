@@ -88,9 +88,8 @@ class SweptReader:
 
     def _export(self, point: Point, **options: Any) -> ExportedRun | ExportedStep:
         workload = self.at(point)
-        if workload.mode == "training_step":
-            return export_step(workload, **options)
-        return export_run(workload, self.kind, **options)
+        exported = export_step if workload.mode == "training_step" else export_run
+        return exported(workload, self.kind, **options)
 
     def _shapes(self, point: Point) -> Shapes:
         """The shapes of all inputs of a point, of which no export is made."""

@@ -13,6 +13,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.network.eager.divided import DividedExport
 from cdmpp.network.eager.without_values import runs
 from cdmpp.operators.aten_layout import tensors_in
+from cdmpp.programs.casts import with_casts
 from cdmpp.programs.networks import export
 from cdmpp.programs.refusal import first_line
 
@@ -63,7 +64,7 @@ def symbolic_export(model: Any, inputs: tuple[Any, ...], opened: Sequence[Collec
         codes = tuple(compile(text, "<guard>", "eval") for text in dict.fromkeys(guards))
     except SyntaxError as error:
         raise CdmppError(f"torch names a condition that cannot be read: {first_line(error)}") from error
-    found = SymbolicExport(exported, signature, leaves, structure, codes)
+    found = SymbolicExport(exported, signature, leaves, structure, codes, options.get("kind", ""))
     if len(found.places) != len(leaves):
         raise CdmppError("the export has other inputs than the model")
     return found
@@ -80,6 +81,8 @@ class SymbolicExport:
     structure: Any
     guards: tuple[CodeType, ...]
     """What torch assumed of the sizes while the model ran, such as the branch that was taken."""
+    kind: str = ""
+    """Kind of the device whose rules regions of autocast follow, as of ``networks.export``."""
 
     @cached_property
     def places(self) -> dict[Any, int]:
@@ -141,7 +144,15 @@ class SymbolicExport:
         graph = GraphAt(sizes, runs().mode)
         for node in self.exported.graph.nodes:
             graph.copy(node)
-        return graph.of(self.exported)
+        return self.program(graph)
+
+    def program(self, graph: GraphAt) -> DividedExport:
+        """Return what stands for an ``ExportedProgram`` with a graph of known sizes, its casts of autocast made."""
+        exported = self.exported
+        made = DividedExport(graph.graph, exported.graph_module, exported.graph_signature, exported.state_dict)
+        if self.kind:
+            with_casts(made, self.kind)
+        return made
 
 
 class Sizes:
@@ -214,10 +225,6 @@ class GraphAt:
         )
         new.meta = {**node.meta, "val": self.sizes.value(value, self.mode)}
         self.nodes[node] = new
-
-    def of(self, exported: Any) -> DividedExport:
-        """Return what stands for an ``ExportedProgram`` with this graph."""
-        return DividedExport(self.graph, exported.graph_module, exported.graph_signature, exported.state_dict)
 
 
 def is_size(node: Any) -> bool:

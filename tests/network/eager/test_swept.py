@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from textwrap import dedent
 
 import pytest
@@ -113,6 +114,16 @@ def test_derived_points_have_the_calls_of_points_read_alone(at, name, seqs):
     assert sum(one.is_derived for one in found) >= len(found) // 2, reader.reasons
 
 
+@pytest.mark.parametrize(
+    ("precision", "mode"),
+    [("bf16-autocast", "inference"), ("bf16-autocast", "forward_backward"), ("fp16", "inference")],
+)
+def test_points_of_autocast_and_of_halves_are_derived_too(at, mode, precision):
+    workload = at("attention", mode)
+    reader, found = read(lambda point: replace(workload(point), precision=precision), batch=(2, 3), seq=(4, 6))
+    assert all(one.is_derived for one in found), reader.reasons
+
+
 def test_a_branch_on_a_size_gets_a_graph_of_its_own(at):
     reader, found = read(at("branch"), batch=(2, 3, 4, 5), seq=(4, 8, 12, 16))
     assert len({len(one.read.graph.calls) for one in found}) == 3
@@ -129,7 +140,7 @@ def test_a_loop_over_a_size_is_read_point_by_point_and_says_so(at, monkeypatch):
 def test_inputs_that_grow_on_no_line_are_read_point_by_point_and_say_so(at):
     reader, found = read(at("square"), batch=(2,), seq=(2, 3, 5))
     assert not any(one.is_derived for one in found)
-    assert "differs from that of batch 2, seq 5: its inputs" in next(iter(reader.reasons))
+    assert "a dimension of its inputs is 4 at seq 2 and 9 at 3" in next(iter(reader.reasons))
 
 
 @pytest.mark.parametrize("mode", ["forward_backward", "training_step"])
