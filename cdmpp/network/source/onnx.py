@@ -69,9 +69,16 @@ class _Sizes:
     def fix(self, batch: int | None, inputs: dict[str, Sequence[int]]) -> None:
         """Write a number into every dimension, or refuse."""
         names = [value.name for value in self.graph.input]
-        if unknown := [name for name in inputs if name not in names]:
-            near = difflib.get_close_matches(unknown[0], names, n=1) or names[:1]
-            raise CdmppError(f"{self.file} has no input {unknown[0]}, but {', '.join(names)}; did you mean {near[0]}?")
+        open_names = self._open_names()
+        if unknown := [name for name in inputs if name not in names and name not in open_names]:
+            near = difflib.get_close_matches(unknown[0], [*names, *open_names], n=1) or names[:1]
+            told = f", and no open dimension, but {', '.join(open_names)}" if open_names else ""
+            raise CdmppError(
+                f"{self.file} has no input {unknown[0]}, but {', '.join(names)}{told}; did you mean {near[0]}?"
+            )
+        for name in open_names:
+            if name in inputs and name not in names:
+                self._name(name, inputs[name])
         for value in self.graph.input:
             if value.name in inputs:
                 self._take(value, [int(size) for size in inputs[value.name]])
@@ -86,6 +93,17 @@ class _Sizes:
                     dim.dim_value = self.known[dim.dim_param]
             if not value.type.tensor_type.HasField("shape") or not all(dim.dim_value for dim in dims):
                 raise CdmppError(self._open(value))
+
+    def _open_names(self) -> list[str]:
+        """Names of the open dimensions, each once."""
+        dims = (dim for value in self.graph.input for dim in value.type.tensor_type.shape.dim)
+        return list(dict.fromkeys(dim.dim_param for dim in dims if dim.dim_param and not dim.dim_value))
+
+    def _name(self, name: str, sizes: Sequence[int]) -> None:
+        """Set the open dimension ``name`` wherever it is."""
+        if len(sizes) != 1 or int(sizes[0]) < 1:
+            raise CdmppError(f"{self.file}: {name} is an open dimension: give one size from 1 up, such as {name}=128")
+        self.known[name] = int(sizes[0])
 
     def _take(self, value: Any, sizes: list[int]) -> None:
         shape = value.type.tensor_type.shape
@@ -127,8 +145,13 @@ class _Sizes:
         return (
             f"{self.file}: the input {value.name} has open dimensions, {_text(value.type.tensor_type.shape)}: give "
             f'inputs={{"{value.name}": {sizes}}} (command line: --input {value.name}={",".join(map(str, sizes))})'
+            + self._by_name(value)
             + (", or batch" if alone else "")
         )
+
+    def _by_name(self, value: Any) -> str:
+        own = [dim.dim_param for dim in value.type.tensor_type.shape.dim if dim.dim_param and not dim.dim_value]
+        return f", or each by its name (--input {own[0]}=16)" if own else ""
 
 
 def _text(shape: Any) -> str:
