@@ -85,7 +85,9 @@ def calls_of(node: Any) -> Calls:
     ``UnsupportedProgramError`` names an operator that nothing here can answer for, with the place in the model.
     """
     found = _calls_of(node)
-    return found._replace(operators=(with_reads(found.operators[0], node), *found.operators[1:])) if found[0] else found
+    if not found.operators or (found.stands_for and found.operators[0].elements):  # it moves as many bytes as it is
+        return found
+    return found._replace(operators=(with_reads(found.operators[0], node), *found.operators[1:]))
 
 
 def _calls_of(node: Any) -> Calls:
