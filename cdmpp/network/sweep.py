@@ -24,6 +24,7 @@ from cdmpp.network.workload import Workload
 from cdmpp.platform.files import plain
 from cdmpp.platform.limits import SIZES, Limits, checked
 from cdmpp.platform.progress import shown
+from cdmpp.programs.networks import without_collector
 
 AXES: Mapping[str, str] = {"batch": "batch", "seq": "sequence", "past": "past"}
 """Name of an axis -> the field of a ``Workload`` that it sets."""
@@ -168,11 +169,12 @@ def checked_points(workload: Workload, axes: Mapping[str, Sequence[int]]) -> lis
 _Found = dict[tuple[tuple[str, int], ...], NetworkPrediction | StepPrediction]
 
 
+@without_collector()
 def _eager(
     points: Sequence[Point], at: Callable[[Point], Workload], device: Device, runtime: EagerRuntime
 ) -> tuple[_Found, tuple[str, ...]]:
     predictor, model = runtime.predictor(device)
-    reader = SweptReader(device.kind, at)
+    reader = SweptReader(device.architecture, at)
     reader.check({name: max(point[name] for point in points) for name in points[0]})
     reads = list(reader.read(points))
     operators = list(dict.fromkeys(one for swept in reads for one in swept.read.operators.values()))

@@ -1,8 +1,9 @@
 """Loop programs without TVM: nodes named and shaped as TVM's, so that the compiled extractor reads both alike.
 
 The nodes are objects of ``tvm_ffi``, TVM's object system, which is a small package of its own and needs no TVM: C++
-looks their fields up by name. ``loop_script`` prints a program as TVMScript: what TVM makes of that text has the same
-compact AST, which tests hold.
+looks their fields up by name. Fields that hold nodes are declared as Any: narrower ones are checked object by object,
+which takes longer than to make them. ``loop_script`` prints a program as TVMScript: what TVM makes of that text has the
+same compact AST, which tests hold.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from tvm_ffi import Array, dtype
+from tvm_ffi import dtype
 from tvm_ffi.dataclasses import field, py_class
 from tvm_ffi.dataclasses.field import init_property
 
@@ -44,8 +45,8 @@ class PrimType(Object):
 class BufferType(Object):
     """The type of a tensor is its extents, the type of its elements and the memory that it lies in."""
 
-    shape: Array[int]
-    dtype: PrimType
+    shape: Any
+    dtype: Any
     storage_scope: str = "global"
 
 
@@ -60,7 +61,7 @@ class Buffer(Object):
     """A buffer is a tensor in global memory."""
 
     name: str
-    ty: BufferType
+    ty: Any
 
     @property
     def element(self) -> str:
@@ -107,7 +108,7 @@ class Var(Expression):
     """This is the variable of a loop."""
 
     name: str
-    ty: PrimType = field(default_factory=lambda: prim_type("int64"))
+    ty: Any = field(default_factory=lambda: prim_type("int64"))
 
 
 @_node
@@ -115,7 +116,7 @@ class IntImm(Expression):
     """This is a whole number."""
 
     value: Any
-    ty: PrimType = field(default_factory=lambda: prim_type("int64"))
+    ty: Any = field(default_factory=lambda: prim_type("int64"))
 
 
 @_node
@@ -130,8 +131,8 @@ class FloatImm(Expression):
 class TensorLoad(Expression):
     """This is an element of a buffer."""
 
-    source: Buffer
-    indices: Array[Expression]
+    source: Any
+    indices: Any
 
     @init_property
     def ty(self) -> PrimType:
@@ -143,8 +144,8 @@ class TensorLoad(Expression):
 class Binary(Expression):
     """This is an operation on two operands."""
 
-    a: Expression
-    b: Expression
+    a: Any
+    b: Any
     sign: ClassVar[str]
 
 
@@ -162,7 +163,7 @@ class Calculation(Binary):
 class Condition(Binary):
     """The operation holds or does not."""
 
-    ty: PrimType = field(default_factory=lambda: prim_type("bool"), init=False)
+    ty: Any = field(default_factory=lambda: prim_type("bool"), init=False)
 
 
 @_node
@@ -246,8 +247,8 @@ class Op(Object):
 class Call(Expression):
     """A call runs ``exp`` or the like."""
 
-    op: Op
-    args: Array[Expression]
+    op: Any
+    args: Any
 
     @init_property
     def ty(self) -> PrimType:
@@ -264,42 +265,47 @@ def call(name: str, *args: Expression) -> Call:
 class BufferStore(Object):
     """The statement is ``buffer[indices] = value``."""
 
-    buffer: Buffer
-    value: Expression
-    indices: Array[Expression]
+    buffer: Any
+    value: Any
+    indices: Any
+
+
+@cache
+def _zero() -> IntImm:
+    return IntImm(0)
 
 
 @_node
 class For(Object):
     """This is a serial loop from zero."""
 
-    loop_var: Var
-    extent: IntImm
-    body: Object
+    loop_var: Any
+    extent: Any
+    body: Any
     kind: int = 0
-    min: IntImm = field(default_factory=lambda: IntImm(0))
+    min: Any = field(default_factory=lambda: _zero())
 
 
 @_node
 class AllocBuffer(Object):
     """The program has this scratch memory."""
 
-    buffer: Buffer
+    buffer: Any
 
 
 @_node
 class SeqStmt(Object):
     """Statements run one after the other."""
 
-    seq: Array[Object]
+    seq: Any
 
 
 @_node
 class LoopProgram(Object):
     """A function has tensors and statements."""
 
-    params: Array[Buffer]
-    body: SeqStmt
+    params: Any
+    body: Any
 
 
 def _expression(value: Any, element: str = "int64") -> Expression:

@@ -130,8 +130,8 @@ def _example(given: Mapping[str, Any]) -> Any:
 
 
 @contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
-    """Exporters make a million objects and hardly a cycle: looking for cycles takes as long as all the rest."""
+def without_collector() -> Iterator[None]:
+    """Look for no cycles: exporters make a million objects and hardly one, and looking takes as long as all the rest."""
     if enabled := gc.isenabled():
         gc.disable()
     try:
@@ -162,7 +162,7 @@ def to_relax(
     return lower(relax_of_exported(exported), dtype)
 
 
-@_without_collector()
+@without_collector()
 def export(
     model: Any,
     inputs: tuple[Any, ...],
@@ -210,7 +210,7 @@ def export(
     return exported
 
 
-@_without_collector()
+@without_collector()
 def relax_of_exported(exported: Any) -> Any:
     """Import an ``ExportedProgram`` as a Relax module, not legalised; weights are inputs, after the others."""
     from tvm import relax
@@ -230,7 +230,7 @@ def relax_of_exported(exported: Any) -> Any:
     raise refusal  # here: what its trace would hold alive complains when it dies
 
 
-@_without_collector()
+@without_collector()
 def lower(module: Any, dtype: str = "float32") -> Any:
     """Legalise and fuse the operators of a Relax module into PrimFuncs; one that was legalised stays so."""
     if dtype not in DTYPES:
