@@ -179,6 +179,14 @@ SECTIONS = {
         lambda folder: _run("network.py", folder / "result.json"),
         tables.network,
     ),
+    "sweep": Section(
+        "Sweeps of sizes",
+        "Networks of PyTorch on an A100, inference: 100 batches in one `cdmpp.sweep_network`, against single questions "
+        "at ten of them in the same process, models loaded, one thread; seconds are those of one core. The sweep's first answer takes an export with "
+        "open sizes and a check against one that has none; the rest is what each further point takes.",
+        lambda folder: _run("sweep.py", folder / "result.json"),
+        tables.sweep,
+    ),
     "simulate": Section(
         "Replay",
         "Tasks a second of the event engine, one core: a chain, and layers of tasks on eight queues whose inputs are "

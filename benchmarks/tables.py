@@ -96,6 +96,18 @@ def network(rows: list[dict[str, Any]]) -> list[str]:
     return ["| step | seconds |", "|---|---:|", *(f"| {row['step']} | {row['seconds']:.2f} |" for row in rows)]
 
 
+def sweep(rows: list[dict[str, Any]]) -> list[str]:
+    head = [
+        "| network | calls | first answer, s | points a second after it | single questions a second | ratio |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    return head + [
+        f"| {row['network']} | {row['calls']:,} | {row['first_s']:.1f} | {row['swept_per_s']:,.0f} "
+        f"| {row['single_per_s']:.2f} | {row['swept_per_s'] / row['single_per_s']:,.0f} |"
+        for row in rows
+    ]
+
+
 def simulate(rows: list[dict[str, Any]]) -> list[str]:
     head = ["| graph | tasks | tasks/s | networkx, longest path | ratio |", "|---|---:|---:|---:|---:|"]
     return head + [

@@ -131,7 +131,7 @@ def _example(given: Mapping[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def without_collector() -> Iterator[None]:
-    """Look for no cycles: exporters make a million objects and hardly one, and looking takes as long as all the rest."""
+    """Look for no cycles: exporters make a million objects and hardly one, and looking takes as long as the rest."""
     if enabled := gc.isenabled():
         gc.disable()
     try:
