@@ -182,8 +182,9 @@ SECTIONS = {
     "sweep": Section(
         "Sweeps of sizes",
         "Networks of PyTorch on an A100, inference: 100 batches in one `cdmpp.sweep_network`, against single questions "
-        "at ten of them in the same process, models loaded, one thread; seconds are those of one core. The sweep's first answer takes an export with "
-        "open sizes and a check against one that has none; the rest is what each further point takes.",
+        "at ten of them in the same process, models loaded, one thread; seconds are those of one core. The sweep's "
+        "first answer takes an export with open sizes and a check against one that has none; the rest is what each "
+        "further point takes.",
         lambda folder: _run("sweep.py", folder / "result.json"),
         tables.sweep,
     ),
