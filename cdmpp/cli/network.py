@@ -52,6 +52,10 @@ def add_graph_arguments(verb: argparse.ArgumentParser, batch: str | None = "exam
         verb.add_argument("--batch", type=SIZES, help=f"{batch}, where the network leaves it open")
     tokens = "tokens of each example, of a network that reads tokens, such as hf:gpt2"
     verb.add_argument("--seq", type=SIZES, help=tokens)
+    decoder = (
+        "tokens of each example that the decoder reads, of an hf: name that has an encoder too, such as hf:t5-small"
+    )
+    verb.add_argument("--decoder-seq", type=SIZES, metavar="TOKENS", help=decoder)
     past = "tokens that each example of an hf: language model has in its cache: it decodes one more; 0: reads a prompt"
     verb.add_argument("--past", type=Limits(0, 2**31), metavar="TOKENS", help=past)
     boxes = "boxes, or other elements, that each selection by value keeps, of a detector with --runtime torch"
@@ -103,6 +107,7 @@ def workload_of(options: argparse.Namespace, **others: Any) -> Workload:
         others["mode"] = "forward_backward"
     others["attention"] = options.attention
     sizes = {"batch": options.batch, "sequence": options.seq, "inputs": _shapes(options.input), "past": options.past}
+    others = {"decoder_sequence": options.decoder_seq, **others}
     others = {"moe_imbalance": options.moe_imbalance, "boxes": options.boxes, **others}
     return Workload(options.network, precision=precision_option(options), **sizes, **others)
 

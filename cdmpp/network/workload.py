@@ -69,6 +69,8 @@ class Workload:
             ``(output[, target])`` that returns a tensor of one number.
         target: what the first output should be, a tensor; None: random where the loss needs one. A function is called
             with the output only where this is None.
+        decoder_sequence: tokens of each example that the decoder of an ``hf:`` name reads, such as that of T5, whose
+            encoder reads ``sequence`` tokens, or of Whisper, whose encoder reads a spectrum; None: the encoder alone.
         past: tokens of each example that a language model of an ``hf:`` name has in its cache of keys and values. It
             then generates: of 0 it reads a prompt of ``sequence`` tokens and fills the cache (prefill); of more it
             decodes one token, or ``sequence`` tokens, behind them. None: it is run without a cache.
@@ -103,6 +105,7 @@ class Workload:
     target: Any = None
     optimizer: Update | str | None = "adamw"
     sequence: int | None = None
+    decoder_sequence: int | None = None
     past: int | None = None
     moe_imbalance: float = 1.0
     attention: Attention = "auto"
@@ -115,6 +118,9 @@ class Workload:
             fitting("network", self.network, str)
         fitting("batch", self.batch, int | None, SIZES)
         fitting("sequence", self.sequence, int | None, SIZES)
+        fitting("decoder_sequence", self.decoder_sequence, int | None, SIZES)
+        if self.decoder_sequence is not None and not str(self.network).startswith("hf:"):
+            raise UsageError(f"decoder_sequence is {self.decoder_sequence}: only networks of an hf: name take it")
         fitting("past", self.past, int | None, Limits(0, 2**31))
         if self.past is not None and not (isinstance(self.network, str) and self.network.startswith("hf:")):
             raise UsageError(f"past is {self.past}: only networks of an hf: name, such as hf:gpt2, have such a cache")

@@ -111,6 +111,8 @@ def build_model(spec: Mapping[str, Any], most_bytes: float = math.inf) -> tuple[
     example = _example(spec["input"])
     if past := spec.get("past"):
         return model.eval(), (example, cache_of(model, len(example), past))
+    if tokens := spec.get("decoder_tokens"):
+        return model.eval(), (example, torch.randint(0, 100, (len(example), tokens)))
     return model.eval(), (example,)
 
 
@@ -340,6 +342,16 @@ def _build_transformers(spec: Mapping[str, Any]) -> Any:
         def forward(self, x: Any) -> Any:
             return {"loss": self.inner(x, labels=x, **options)[0]}
 
+    class BothParts(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Any, tokens: Any) -> Any:
+            return self.inner(x, decoder_input_ids=tokens, **options)[0]
+
+    if spec.get("decoder_tokens"):
+        return BothParts()
     return OwnLoss() if spec.get("labels") else FirstOutput()
 
 

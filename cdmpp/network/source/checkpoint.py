@@ -154,6 +154,26 @@ def as_decoder(name: str, entry: Mapping[str, Any], past: int) -> dict[str, Any]
     return {**entry, "build": found.__name__, "module": found.__module__, "past": past, "input": sizes}
 
 
+def as_encoder_decoder(name: str, entry: Mapping[str, Any], tokens: int) -> dict[str, Any]:
+    """Give the entry of an encoder its decoder and head too, which read ``tokens`` tokens of each example.
+
+    Raises:
+        CdmppError: transformers has no model for its config that has both.
+    """
+    transformers = import_transformers()
+    tables = (transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, transformers.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING)
+    config = getattr(transformers, entry.get("config", ""), None)
+    found = next((one[config] for one in tables if config in one), None)
+    if found is None:
+        raise CdmppError(
+            f"hf:{name}: decoder_sequence={tokens}, but transformers has no encoder with a decoder for "
+            f"{entry['build']}: leave it out, or give one such as hf:t5-small or hf:openai/whisper-tiny"
+        )
+    found = found[0] if isinstance(found, tuple) else found
+    whole = {key: value for key, value in entry.items() if key != "part"}
+    return {**whole, "build": found.__name__, "module": found.__module__, "decoder_tokens": tokens}
+
+
 def without_head(name: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
     """Warn that a language model is trained without its head."""
     if entry["source"] != "transformers" or "tokens" not in entry["input"]:

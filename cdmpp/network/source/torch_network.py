@@ -14,6 +14,7 @@ from cdmpp.errors import UsageError
 from cdmpp.network.precision import Precision, of_entry, precision_of
 from cdmpp.network.source.checkpoint import (
     as_decoder,
+    as_encoder_decoder,
     checkpoint_entry,
     read_checkpoints,
     with_head,
@@ -105,6 +106,9 @@ def _of_name(workload: Workload, most_bytes: float) -> TorchNetwork:
             entry = with_head(short, entry)
         else:
             warnings = without_head(short, entry)
+    if workload.decoder_sequence is not None:
+        name = text.removeprefix("hf:")
+        entry = as_encoder_decoder(name, entry, workload.decoder_sequence)
     if workload.past is not None:
         entry = as_decoder(text.removeprefix("hf:"), entry, workload.past)
     if workload.inputs:
@@ -130,11 +134,12 @@ def _check_positions(text: str, model: Any, spec: Mapping[str, Any]) -> None:
 
     tokens, first = spec["input"].get("tokens", 0) + (spec.get("past") or 0), spec.get("first_position", 0)
     for name, one in model.named_modules():
+        read = spec["decoder_tokens"] if "decoder_tokens" in spec and "decoder." in name else tokens
         is_table = isinstance(one, torch.nn.Embedding) and re.search(r"position_embed|embed_positions|\bwpe$", name)
-        if is_table and tokens + first > one.num_embeddings:
+        if is_table and read + first > one.num_embeddings:
             raise UsageError(
-                f"{text}: {tokens:,} tokens an example, but it has {one.num_embeddings - first:,} positions: take at "
-                "most so many (sequence and past, or inputs)"
+                f"{text}: {read:,} tokens an example, but it has {one.num_embeddings - first:,} positions: take at "
+                "most so many (sequence, decoder_sequence, past, or inputs)"
             )
 
 
