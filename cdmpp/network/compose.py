@@ -32,6 +32,7 @@ def compose(priced: PricedNetwork, launched: LaunchedNetwork) -> NetworkPredicti
         kernels=priced.kernels,
         timeline=timeline,
         batch=read.batch,
+        precision=read.precision,
         intervals=intervals,
         intervals_from=source,
         overhead_s=overhead_s,

@@ -83,6 +83,8 @@ class NetworkPrediction:
     """Warnings to read before trusting the number, a sentence each."""
     measured_s: float | None = None
     """The same programs run as a network on the device; None unless that was requested."""
+    precision: str = ""
+    """Name of the precision of PyTorch's own kernels; empty where programs say their types."""
     by_datasheet: bool = False
     """True if the model knows the device only by its datasheet."""
     tokens: int | None = None

@@ -29,6 +29,8 @@ class ReadNetwork:
     """Differences from the requested run, a sentence each."""
     step: TrainingStep | None = None
     """The calls as those of a training step; None in the other modes."""
+    precision: str = ""
+    """Name of the precision of PyTorch's own kernels; empty where programs say their types."""
     alive_bytes: int | None = None
     """Most bytes of results alive at a time; None: each lives until its last reader has run."""
     tokens: int | None = None

@@ -54,6 +54,7 @@ class StepPrediction:
             "device": self.prediction.device,
             "model": self.prediction.model,
             "schedule": self.prediction.schedule,
+            "precision": self.prediction.precision,
             "optimizer": step.optimizer,
             "batch": step.batch,
             "latency_s": self.latency_s,

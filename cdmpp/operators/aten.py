@@ -28,7 +28,7 @@ from cdmpp.operators.aten_traffic import copy_like
 from cdmpp.operators.aten_types import with_reads
 from cdmpp.operators.aten_views import runs_nothing
 from cdmpp.operators.backward import Gradient
-from cdmpp.operators.operator import EagerOperator
+from cdmpp.operators.operator import PRODUCTS, EagerOperator
 
 _UNARY = {
     **{name: name for name in "relu gelu tanh exp sqrt rsqrt sigmoid silu neg".split()},
@@ -78,6 +78,12 @@ class Calls(NamedTuple):
     silent: frozenset[int] = frozenset()
     """Places among ``operators`` of those whose gradient runs nothing: it is passed on as it is, or there is none."""
 
+    @property
+    def product(self) -> int:
+        """Place of the first product among the operators; their number where there is none."""
+        places = (place for place, one in enumerate(self.operators) if one.kind.family in PRODUCTS)
+        return next(places, len(self.operators))
+
 
 def calls_of(node: Any) -> Calls:
     """Return the calls of one ``call_function`` node of an exported graph.
@@ -104,7 +110,8 @@ def _calls_of(node: Any) -> Calls:
         return calls
     made = _RULES.get(name) or _GRADIENT_RULES.get(name)
     if made is not None:
-        return _by_rule(node, name, tuple(made(node)))
+        answered = made(node)
+        return _by_rule(node, name, answered if isinstance(answered, Calls) else Calls(tuple(answered)))
     if name in _BINARY:
         return Calls((_binary(node, _BINARY[name]),))
     if name.removesuffix("_") in _UNARY:
@@ -162,10 +169,10 @@ def _of_several(node: Any, name: str) -> Calls | None:
     return None
 
 
-def _by_rule(node: Any, name: str, operators: tuple[EagerOperator, ...]) -> Calls:
-    if name in _DROPOUTS and operators:
-        return Calls(operators, DROPOUT)
-    return Calls(operators, stands_for(node, name) if name in CONVOLUTIONS else "")
+def _by_rule(node: Any, name: str, found: Calls) -> Calls:
+    if name in _DROPOUTS and found.operators:
+        return found._replace(stands_for=DROPOUT)
+    return found._replace(stands_for=stands_for(node, name)) if name in CONVOLUTIONS else found
 
 
 def name_of(node: Any) -> str:
@@ -212,36 +219,61 @@ def _binary(node: Any, name: str) -> EagerOperator:
     return matrix(f"{_SCALAR.get(name, name)}_scalar", out)
 
 
-def _linear(node: Any) -> Sequence[EagerOperator]:
+def _linear(node: Any) -> Calls:
+    """Answer for a product with a bias in it, or added to it where the first factor does not lie in one piece."""
     x, weight, bias = (*node.args, None)[:3]
-    return _product(_value(x), _value(weight).shape[0], bias is not None)
+    value = _value(x)
+    is_apart = bias is not None and value.dim() > 2 and not value.is_contiguous()
+    if not is_apart:
+        return _product(x, _value(weight).shape[0], *(one for one in (weight, bias) if one is not None))
+    found = _product(x, _value(weight).shape[0], weight)
+    return _with_bias(found, _value(node), bias)
 
 
-def _product(x: Any, cols: int, bias: bool) -> list[EagerOperator]:
-    *leading, inner = shape_of(x)
+def _with_bias(found: Calls, out: Any, bias: Any) -> Calls:
+    """Add a bias along an axis, whose gradient is a sum; it hands the gradient of the result on as it is."""
+    channels = _value(bias).numel()
+    summed = EagerOperator("mean", {"rows": channels, "cols": out.numel() // channels}, dtype_of(out))
+    gradients = (*[None] * len(found.operators), (Gradient(summed, "weight"),))
+    operators = (*found.operators, matrix("add_broadcast", out))
+    return found._replace(operators=operators, gradients=gradients, reads=(*found.reads, (bias,)))
+
+
+def _product(x: Any, cols: int, *others: Any) -> Calls:
+    """Return the product of node ``x`` with what it is multiplied by, and a bias: ``others``."""
+    *leading, inner = shape_of(_value(x))
     rows = math.prod(leading)
-    sizes = {"rows": rows, "inner": inner, "cols": int(cols), "bias": int(bias)}
-    return [*copies_for(x, (rows, inner)), EagerOperator("linear", sizes, dtype_of(x))]
+    sizes = {"rows": rows, "inner": inner, "cols": int(cols), "bias": int(len(others) > 1)}
+    operator = EagerOperator("linear", sizes, dtype_of(_value(x)))
+    copies = copies_for(_value(x), (rows, inner))
+    return Calls((*copies, operator), reads=((x,), others) if copies else ((x, *others),))
 
 
-def _matmul(node: Any) -> Sequence[EagerOperator]:
-    x, y = (_value(arg) for arg in node.args[-2:])
-    if y.dim() <= 2:
-        return _product(x, shape_of(y)[-1] if y.dim() == 2 else 1, name_of(node) == "addmm")
-    return _batched(x, y)
+def _matmul(node: Any) -> Calls:
+    x, y = node.args[-2:]
+    value = _value(y)
+    if value.dim() <= 2:
+        added = node.args[:1] if name_of(node) == "addmm" else ()
+        return _product(x, shape_of(value)[-1] if value.dim() == 2 else 1, y, *added)
+    return _batched(node, x, y)
 
 
-def _batched(x: Any, y: Any) -> list[EagerOperator]:
+def _batched(node: Any, first: Any, second: Any) -> Calls:
     """Behind copies of factors whose batch is no single axis: PyTorch makes one of it before it multiplies."""
     import torch
 
+    x, y = _value(first), _value(second)
     rows, inner = shape_of(x)[-2:] if x.dim() > 1 else (1, shape_of(x)[-1])
     many = math.prod(torch.broadcast_shapes(*(tuple(shape_of(one)[:-2]) for one in (x, y))))
     cols = shape_of(y)[-1]
-    copies = [copies_for(one, (math.prod(shape_of(one)[:-2]), *shape_of(one)[-2:])) for one in (x, y) if one.dim() > 3]
-    across = int(not (y.dim() > 3 and copies[-1]) and y.stride()[-1] != 1 and y.stride()[-2] == 1)
+    copies = {one: copies_for(_value(one), (math.prod(shape_of(_value(one))[:-2]), *shape_of(_value(one))[-2:]))
+              for one in (first, second) if _value(one).dim() > 3}  # fmt: skip
+    across = int(not (y.dim() > 3 and copies[second]) and y.stride()[-1] != 1 and y.stride()[-2] == 1)
     sizes = {"batch": many, "rows": rows, "inner": inner, "cols": cols, "transposed": across}
-    return [*itertools.chain(*copies), EagerOperator("bmm", sizes, dtype_of(x))]
+    copied = [one for one, made in copies.items() if made]
+    rest = tuple(one for one in node.all_input_nodes if one not in copied)
+    operators = (*itertools.chain(*copies.values()), EagerOperator("bmm", sizes, dtype_of(x)))
+    return Calls(operators, reads=(*((one,) for one in copied), rest))
 
 
 def _einsum(node: Any) -> Sequence[EagerOperator]:
@@ -273,10 +305,13 @@ def _einsum(node: Any) -> Sequence[EagerOperator]:
     return [EagerOperator("bmm", sizes, dtype)]
 
 
-def _convolution(node: Any) -> Sequence[EagerOperator]:
+def _convolution(node: Any) -> Calls:
     out = _value(node)
-    operators = [convolution_of(node, name_of(node), image_of(node), shape_of(out), dtype_of(out))]
-    return [*operators, matrix("add_broadcast", out)] if has_bias(node) else operators
+    operator = convolution_of(node, name_of(node), image_of(node), shape_of(out), dtype_of(out))
+    if not has_bias(node):
+        return Calls((operator,))
+    found = Calls((operator,), reads=(tuple(one for one in node.all_input_nodes if one is not node.args[2]),))
+    return _with_bias(found, out, node.args[2])
 
 
 def _cross_entropy(node: Any) -> Sequence[EagerOperator]:
@@ -303,7 +338,7 @@ def _softmax(node: Any) -> list[EagerOperator]:
     return [*(cast if given.dtype != out.dtype else []), matrix("softmax", out, int(node.args[1]))]
 
 
-_RULES: dict[str, Callable[[Any], Sequence[EagerOperator]]] = {
+_RULES: dict[str, Callable[[Any], Calls | Sequence[EagerOperator]]] = {
     "linear": _linear,
     **dict.fromkeys(("matmul", "mm", "addmm", "bmm", "baddbmm"), _matmul),
     "einsum": _einsum,

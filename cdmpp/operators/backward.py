@@ -32,7 +32,7 @@ def backward_of(operator: EagerOperator) -> tuple[Gradient, ...]:
         rows, inner, cols = (operator[name] for name in ("rows", "inner", "cols"))
         of_input = EagerOperator("linear", {"rows": rows, "inner": cols, "cols": inner, "bias": 0}, dtype)
         of_weight = EagerOperator("linear", {"rows": cols, "inner": rows, "cols": inner, "bias": 0}, dtype)
-        of_bias = EagerOperator("mean", {"rows": cols, "cols": rows}, dtype)
+        of_bias = EagerOperator("mean", {"rows": cols, "cols": rows}, operator.result_dtype)
         both = (Gradient(of_input, "inputs"), Gradient(of_weight, "weight"))
         return (*both, Gradient(of_bias, "weight")) if operator["bias"] else both
     if operator.name == "bmm":

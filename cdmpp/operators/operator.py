@@ -150,9 +150,8 @@ class EagerOperator:
     def _check_types(self) -> None:
         kind = self.kind
         types = {**ELEMENT_BYTES, **(_PRODUCT_BYTES if kind.family in PRODUCTS else {})}
-        if not isinstance(self.reads, tuple | list):
-            raise UnsupportedProgramError(f"{self.name} reads {self.reads!r}: expected types in a list")
-        object.__setattr__(self, "reads", tuple(self.reads))
+        if not isinstance(self.reads, tuple):
+            raise UnsupportedProgramError(f"{self.name} reads {self.reads!r}: expected a tuple of types")
         for dtype in (self.dtype, *self.reads):
             if dtype not in types:
                 raise UnsupportedProgramError(f"{self.name}: type {dtype!r}; one of {', '.join(types)}")
@@ -261,6 +260,16 @@ class EagerOperator:
         return ELEMENT_BYTES.get(self.dtype) or _PRODUCT_BYTES[self.dtype]
 
     @property
+    def result_dtype(self) -> str:
+        """Type of its result."""
+        return {"tf32": "float32", "float8": "bfloat16"}.get(self.dtype, self.dtype)
+
+    @property
+    def result_element_bytes(self) -> int:
+        """One element of its result has so many bytes."""
+        return ELEMENT_BYTES[self.result_dtype]
+
+    @property
     def read_bytes(self) -> float:
         """Its inputs have so many bytes, each counted once."""
         each = self["rows"] * self["cols"] if self.reads else 0
@@ -270,7 +279,7 @@ class EagerOperator:
     @property
     def written_bytes(self) -> float:
         """Its output has so many bytes."""
-        return (2 if self.dtype == "float8" else self.element_bytes) * self.written_elements
+        return self.result_element_bytes * self.written_elements
 
     @property
     def io_bytes(self) -> float:

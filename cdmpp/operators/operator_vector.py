@@ -15,6 +15,7 @@ from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.errors import CdmppError, UnsupportedProgramError
 from cdmpp.features import Feature, names, prefixed, read_features, stored
 from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
+from cdmpp.operators.measured_form import measured_form
 from cdmpp.operators.operator import ATTENTION, FAMILIES, LEARNED, PRODUCTS, EagerOperator
 from cdmpp.operators.template import operator_ast
 
@@ -41,6 +42,7 @@ def operator_program(operator: EagerOperator, target_kind: str) -> CompactAST:
             f"{operator}: nobody measured fused attention, so no model has learned it. In a network it is answered "
             "from published speeds (cdmpp network --runtime torch); its parts are bmm and softmax"
         )
+    operator = measured_form(operator)
     try:
         return replace(operator_ast(operator), code=operator_vector(operator), target_kind=target_kind)
     except OverflowError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.native import summarize
@@ -35,6 +36,8 @@ _SCALAR = 0.5
 
 def loop_program(operator: EagerOperator) -> LoopProgram:
     """Return the definition of an operator, loops and stores; all its tensors have the type of its result."""
+    if operator.dtype != operator.result_dtype:
+        operator = replace(operator, dtype=operator.result_dtype)
     return _TEMPLATES.get(operator.name, _elementwise)(operator)
 
 

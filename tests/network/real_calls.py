@@ -65,9 +65,13 @@ class Log(TorchDispatchMode):
             or func.is_view
             or func.namespace != "aten"
             or not first.numel()
-            or name in ("_unsafe_view", "empty_like", "detach")
+            or name in ("_unsafe_view", "empty_like", "detach", "ones_like")
         ):
             return out
+        self._note(name, args, out, first)
+        return out
+
+    def _note(self, name: str, args: Any, out: Any, first: torch.Tensor) -> None:
         if name.endswith("_backward") and (kinds := AS.get(name)):
             for kind in kinds:
                 self._add(kind, first if kind in ("copy", "elementwise", "softmax") else args[0])
@@ -83,15 +87,19 @@ class Log(TorchDispatchMode):
         elif name in ("_softmax_backward_data", "_log_softmax_backward_data"):  # a product, then as the forward pass
             self._add("elementwise", first)
             self._add("softmax", first)
-        elif name == "native_batch_norm_backward":  # sums by channel, then a product
-            self._add("reduce", out[1])
+        elif name == "native_batch_norm_backward":  # sums by channel of an image, then a product
+            self._add("reduce", first, first.shape[0] * first.shape[1])
             self._add("elementwise", first)
+        elif name == "mse_loss":  # differences, then their mean
+            self._add("elementwise", args[0])
+            self._add("reduce", first)
+        elif name.startswith("upsample"):  # as a copy that moves as much
+            self._add("copy", first, (first.numel() + args[0].numel()) // 2)
         else:
             self._add(KINDS.get(name, "elementwise"), first)
-        return out
 
-    def _add(self, kind: str, result: torch.Tensor) -> None:
-        self.seen[kind, result.numel(), dtype_of(result)] += 1
+    def _add(self, kind: str, result: torch.Tensor, elements: int | None = None) -> None:
+        self.seen[kind, result.numel() if elements is None else elements, dtype_of(result)] += 1
 
 
 def real_step(model: nn.Module, inputs: tuple[torch.Tensor, ...], loss: str, precision: str) -> dict[str, Calls]:

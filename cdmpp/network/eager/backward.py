@@ -14,6 +14,7 @@ from cdmpp.network.graph import Call, NetworkGraph
 from cdmpp.network.liveness import Lifetimes, bytes_of
 from cdmpp.operators import attention
 from cdmpp.operators.backward import Gradient, accumulation_of, backward_of, table_gradient
+from cdmpp.operators.float8 import casts_before
 from cdmpp.operators.operator import EagerOperator
 
 
@@ -50,7 +51,7 @@ def with_backward(made: EagerGraph, accumulates: bool = True) -> ForwardBackward
 class _Backward:
     def __init__(self, made: EagerGraph, accumulates: bool) -> None:
         self.graph, self.operators, self.learning = made.graph, made.operators, made.learning
-        self.accumulates = accumulates
+        self.accumulates, self.scaling = accumulates, made.scaling
         self.grown = GrownTasks(self.graph.name, self.operators.values())
         self.elements, self.returns, self.places = dict(made.elements), made.returns, made.places
         self.silent = made.silent
@@ -104,7 +105,7 @@ class _Backward:
         for other in self.again.before(place):
             self._again(other)
         for _ in given[1:]:
-            summed = accumulation_of(int((part.whole if part else operator).written_elements), operator.dtype)
+            summed = accumulation_of(int((part.whole if part else operator).written_elements), operator.result_dtype)
             given = [self._add(place, summed, given, self._result_bytes(place))]
         begin = len(self.calls)
         if part:
@@ -167,7 +168,7 @@ class _Backward:
         if (formula := self.learning[place].formula) is not None:
             return self._by_formula(place, formula, given, tuple(owner for owner, _ in buffers), passed)
         parts = self.returns.get(place) or backward_of(operator)
-        held = _held(parts, weights, operator.element_bytes, self.learning[place].factors)
+        held = _held(parts, weights, operator.result_element_bytes, self.learning[place].factors)
         for index, one in enumerate(parts):
             own = [number for number in weights if held[number] == index]
             sources = self._sources(place, index, one, bool(weights))
@@ -176,15 +177,20 @@ class _Backward:
                 continue
             written = sum(self._result_bytes(key) if key in passed else part_bytes for key in sources)
             written += sum(weights[key] for key in own)
-            last = self._add(place, one.operator, (*given, *(owner for owner, _ in buffers)), written)
+            read = (*given, *(owner for owner, _ in buffers))
+            for cast in casts_before(one.operator, self.scaling) if one.operator.dtype == "float8" else ():
+                self._add(place, cast, read, 0)
+            last = self._add(place, one.operator, read, written)
             self._join(place, last)
             if not one.of:
                 given = [last]
             self._pass(passed.intersection(sources), last)
             if operator.name != "embedding":
                 self._give(place, {number: weights[number] for number in own}, last)
+        if given and operator.name != "embedding" and all(one.of == "weight" for one in parts):  # of a bias
+            self._pass(passed.intersection(self.graph.calls[place].inputs[:1]), given[-1])
         if operator.name == "embedding" and weights:
-            whole = table_gradient(sum(weights.values()) // operator.element_bytes, operator.dtype)
+            whole = table_gradient(sum(weights.values()) // operator.result_element_bytes, operator.result_dtype)
             self._give(place, weights, self._add(place, whole, (last,), sum(weights.values())))
         self._accumulate(place, weights)
         return last
@@ -228,7 +234,7 @@ class _Backward:
     def _accumulate(self, place: int, weights: Mapping[int, int]) -> None:
         operator = self.operators[self.graph.calls[place].task_id]
         for number, size in weights.items() if self.accumulates else ():
-            summed = accumulation_of(size // operator.element_bytes, operator.dtype)
+            summed = accumulation_of(size // operator.result_element_bytes, operator.result_dtype)
             self.ready[number] = self._add(place, summed, (self.ready[number],), size)
 
     def _pass(self, sources: Iterable[int], made: int) -> None:
@@ -260,7 +266,7 @@ class _Backward:
         operator = self.operators[self.graph.calls[place].task_id]
         for number, size in weights.items():
             if number in self.ready and not self.accumulates:
-                summed = accumulation_of(size // operator.element_bytes, operator.dtype)
+                summed = accumulation_of(size // operator.result_element_bytes, operator.result_dtype)
                 self.ready[number] = self._add(place, summed, (self.ready[number], made), size)
             else:  # what is added to the step before is added for each reader
                 self.ready[number] = made

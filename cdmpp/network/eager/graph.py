@@ -11,8 +11,10 @@ from cdmpp.errors import UnsupportedProgramError
 from cdmpp.network.eager.divided import RETURNS
 from cdmpp.network.eager.formula import has_formula
 from cdmpp.network.eager.learning import Buffer, Factor, Learning, Part, together
+from cdmpp.network.eager.products import in_products
 from cdmpp.network.eager.saved import AFTER, BEFORE, Autograd, Saved, overwritten_by
 from cdmpp.network.graph import Call, NetworkGraph
+from cdmpp.network.precision import Precision
 from cdmpp.operators.aten import ATTENTION_CALL, Calls, calls_of, name_of, place_of_node
 from cdmpp.operators.aten_attention import choose, mask_of
 from cdmpp.operators.aten_layout import matrix, tensors_in
@@ -20,7 +22,7 @@ from cdmpp.operators.aten_losses import IN_PLACE
 from cdmpp.operators.aten_operands import operands_of
 from cdmpp.operators.attention_rules import NEWEST
 from cdmpp.operators.backward import Gradient
-from cdmpp.operators.operator import PRODUCTS, EagerOperator
+from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_task import OperatorTasks, task_id
 from cdmpp.programs.regions import gradients_on, has_gradient, recomputed_in
 
@@ -53,6 +55,8 @@ class EagerGraph(NamedTuple):
     """Place of a call -> the calls of its gradient, where they are not those of ``backward_of``."""
     silent: frozenset[int] = frozenset()
     """Places of calls whose gradient runs nothing: it is passed on as it is, or there is none."""
+    scaling: str = ""
+    """How factors of products in float8 are scaled; empty where there are none."""
     untold: tuple[str, ...] = ()
     """Operators that are trained, and whose gradients need temporaries that nobody knows."""
 
@@ -66,7 +70,12 @@ class EagerGraph(NamedTuple):
 
 
 def eager_graph_of(
-    exported: Any, name: str, place: str = "gpu", trains: bool = False, attention: str = "auto"
+    exported: Any,
+    name: str,
+    place: str = "gpu",
+    trains: bool = False,
+    attention: str = "auto",
+    products: Precision | None = None,
 ) -> EagerGraph:
     """Make the graph of a ``torch.export.ExportedProgram``.
 
@@ -76,6 +85,7 @@ def eager_graph_of(
         place: what runs it: ``cpu``, ``gpu``, or the architecture of a GPU, such as ``sm_80``.
         trains: it was exported to be trained; autograd says what it keeps of each call.
         attention: one of ``attention_rules.ASKED``.
+        products: the precision that says whether products are of another type than their factors; None: they are not.
 
     Raises:
         UnsupportedProgramError: nothing can answer for an operator, which it names; or attention cannot run as asked.
@@ -89,7 +99,7 @@ def eager_graph_of(
     kind = "cpu" if place == "cpu" else "gpu"
     named = signature.inputs_to_parameters
     trained = {key: name for key, name in named.items() if exported.state_dict[name].requires_grad}
-    made = _Made(name, place, attention, Autograd(exported, kind) if trains else None)
+    made = _Made(name, place, attention, Autograd(exported, kind) if trains else None, products)
     for node in exported.graph.nodes:
         made.add(node, node.name in weights, node.name in trained)
     made.bytes[True] -= _tied_bytes(exported)
@@ -99,7 +109,8 @@ def eager_graph_of(
     held = frozenset(number for node, (number, _) in made.resident.items() if node.name in weights)
     return EagerGraph(
         made.graph(), made.grown.operators, made.stand_ins, parameters, frozen, held, kind, tuple(made.learning),
-        made.elements, made.places, made.returns, frozenset(made.silent), tuple(made.untold),
+        made.elements, made.places, made.returns, frozenset(made.silent),
+        (products.float8 or "") if products else "", tuple(made.untold),
     )  # fmt: skip
 
 
@@ -126,8 +137,10 @@ class GrownTasks:
 
 
 class _Made:
-    def __init__(self, network: str, place: str, attention: str, autograd: Autograd | None) -> None:
-        self.network, self.attention, self.autograd = network, attention, autograd
+    def __init__(
+        self, network: str, place: str, attention: str, autograd: Autograd | None, products: Precision | None
+    ) -> None:
+        self.network, self.attention, self.autograd, self.products = network, attention, autograd, products
         self.place = NEWEST if place == "gpu" else place
         self.owners: dict[int, int] = {}
         """Buffer -> place of the call that wrote it."""
@@ -177,7 +190,7 @@ class _Made:
     def _call(self, node: Any) -> None:
         learning = self._learning(node)
         self._choose(node, learning)
-        found = calls_of(node)
+        found = in_products(calls_of(node), self.products)
         before = tuple(dict.fromkeys(place for one in node.all_input_nodes for place in self._sources(one)))
         part = self._part(node)
         saved = self.autograd.run(node) if self.autograd else Saved()
@@ -195,7 +208,7 @@ class _Made:
         reads = tuple(dict.fromkeys(self.resident[one] for one in node.all_input_nodes if one in self.resident))
         again = recomputed_in(node)
         results, kept, extra_bytes = self._buffers(saved, len(self.calls) + len(found.operators) - 1)
-        factors = tuple(self._factor(one) for one in operands_of(node))
+        copied, product = dict[Any, int](), found.product
         self.places[node.name] = len(self.calls), len(self.calls) + len(found.operators) - 1
         if RETURNS in node.meta:
             self.returns[len(self.calls)] = (Gradient(node.meta[RETURNS], "inputs"),)
@@ -214,8 +227,9 @@ class _Made:
             place, joined = len(self.calls), found.is_joined and not is_first
             task = self.grown.task(operator)
             self.calls.append(Call(f"{node.name}#{place}", task, before, written, reads, is_joined=joined))
-            is_product = operator.kind.family in PRODUCTS and is_first
-            own = factors if is_product and (learning.sources or learning.weights) else ()
+            is_product = index == product and bool(learning.sources or learning.weights)
+            own = tuple(self._factor(one, copied) for one in operands_of(node)) if is_product else ()
+            copied |= dict.fromkeys(_copied(found, index), place)
             last, made = _last(saved.last, is_first, is_last), results if is_last else ()
             backward = (saved.backward_bytes or 0) if is_last else 0
             if found.silent.issuperset(range(index + 1)):  # such as the calls that make a mask: nothing is learned yet
@@ -313,7 +327,9 @@ class _Made:
             if gradients_on(node):
                 self.relearned.update((id(whole), self.learned[node]) for whole in self.autograd.wholes_of(one))
 
-    def _factor(self, node: Any) -> Factor:
+    def _factor(self, node: Any, copied: Mapping[Any, int] = MappingProxyType({})) -> Factor:
+        if node in copied:
+            return Factor(frozenset((copied[node],)), frozenset())
         learned = self._learned(node)
         return Factor(learned.sources, learned.weights)
 
@@ -336,6 +352,12 @@ class _Made:
     def graph(self) -> NetworkGraph:
         tasks, weights, inputs = self.grown.tasks, self.bytes[True], self.bytes[False]
         return NetworkGraph(self.network, tuple(self.calls), tasks, 0, weights, inputs, self.results, self.views)
+
+
+def _copied(found: Calls, index: int) -> tuple[Any, ...]:
+    """Return the node that an operator of another one copies before its product, if it does."""
+    is_copy = bool(found.reads) and index < found.product and len(found.reads[index]) == 1
+    return found.reads[index] if is_copy else ()
 
 
 def _last(last: str, is_first: bool, is_last: bool) -> str:

@@ -9,10 +9,12 @@ from textwrap import shorten
 from cdmpp.devices import Device
 from cdmpp.network.compose import bound_of
 from cdmpp.network.eager.attention_price import attention_prices
+from cdmpp.network.eager.device_precision import has_units
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.eager.single_price import Price, as_stand_in, dispatched_s, learned_prices
 from cdmpp.network.prediction import KernelPrediction
 from cdmpp.network.runtime import PricedNetwork
+from cdmpp.operators.measured_form import measured_form
 from cdmpp.operators.operator import ATTENTION, EagerOperator
 from cdmpp.predict.predictor import Predictor
 
@@ -24,7 +26,10 @@ def prices_of(predictor: Predictor, operators: Sequence[EagerOperator], device: 
     """
 
     def learned(some: Sequence[EagerOperator], at: Device) -> list[Price]:
-        return learned_prices(predictor, some, at) if some else []
+        forms = [measured_form(one, has_units(at, "bfloat16") is not False) for one in some]
+        prices = learned_prices(predictor, forms, at) if some else []
+        alike = zip(some, forms, prices, strict=True)
+        return [price if one == form else as_stand_in(price) for one, form, price in alike]
 
     fused = [operator for operator in operators if operator.kind.family == ATTENTION]
     others = [operator for operator in operators if operator.kind.family != ATTENTION]
@@ -49,11 +54,12 @@ def priced_by(
     prices = dict(zip(read.operators, found, strict=True))
     counts = Counter((call.task_id, read.stand_in_for(place)) for place, call in enumerate(graph.calls))
     kernels = tuple(_kernel(read, prices, device, *one) for one in counts.items())
+    named = "" if read.precision == "fp32" else f"{read.precision}, "
     return PricedNetwork(
         read=read,
         device=device,
         model=model,
-        schedule=f"of PyTorch's libraries, {'training' if read.trains else 'inference'}",
+        schedule=f"of PyTorch's libraries, {named}{'training' if read.trains else 'inference'}",
         kernels=kernels,
         call_s=[prices[call.task_id].latency_s for call in graph.calls],
         dispatch_s=[dispatched_s(call, prices[call.task_id]) for call in graph.calls],

@@ -64,7 +64,9 @@ class ExportedRun:
 
     def read(self) -> EagerNetwork:
         """Read the calls; ``CdmppError`` as of ``read_run``."""
-        forward = eager_graph_of(self.exported, self.network.name, self.place, self.trains, self.attention)
+        forward = eager_graph_of(
+            self.exported, self.network.name, self.place, self.trains, self.attention, self.network.precision
+        )
         check_runs(forward.graph)
         whole: EagerGraph | ForwardBackward = forward
         alive = None
@@ -77,6 +79,7 @@ class ExportedRun:
         return EagerNetwork(
             graph=whole.graph,
             batch=self.batch,
+            precision=self.network.precision.name,
             warnings=(*compiled_flag(self.compiled, EAGER), *flags_of(self.exported), *forward.warnings),
             operators=whole.operators,
             stand_ins=forward.stand_ins,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cdmpp.ast.layout import EAGER_FEATURES
 from cdmpp.devices import Device
 from cdmpp.errors import ModelFormatError
+from cdmpp.network.eager.device_precision import workload_on
 from cdmpp.network.eager.launch import launched
 from cdmpp.network.eager.price import priced_by
 from cdmpp.network.eager.read import EagerNetwork, read_run
@@ -39,11 +40,13 @@ class EagerRuntime:
 
         Raises:
             CdmppError: there is no model for the device, which is said before anything is read; what was given is no
-                torch model, or has an operator that nothing can answer for.
+                torch model, or has an operator that nothing can answer for; the device cannot run its precision.
         """
         self.predictor(device)
+        workload, warnings = workload_on(workload, device)
         read = read_step if workload.mode == "training_step" else read_run
-        return read(workload, device.architecture)
+        found = read(workload, device.architecture)
+        return replace(found, warnings=(*found.warnings, *warnings))
 
     def price(self, read: EagerNetwork, device: Device, progress: bool = True) -> PricedNetwork:  # noqa: ARG002
         """Price each call; no bar is shown, since nothing is sampled or compiled."""

@@ -114,7 +114,7 @@ def export_step(workload: Workload, kind: str = "gpu", exporter: Callable[..., A
 
 def _read(given: ExportedStep, place: str, divided: DividedExport | None) -> EagerNetwork:
     network, module, update, together = given.network, given.module, given.update, place != "cpu"
-    made = eager_graph_of(divided or given.exported, network.name, place, trains=True, attention=given.attention)
+    made = eager_graph_of(divided or given.exported, network.name, place, True, given.attention, network.precision)
     whole = with_backward(made, accumulates=False)
     if made.parameters and not whole.ready:
         raise CdmppError(
@@ -156,6 +156,7 @@ def _read(given: ExportedStep, place: str, divided: DividedExport | None) -> Eag
     return EagerNetwork(
         graph=graph,
         batch=size,
+        precision=network.precision.name,
         warnings=warnings,
         step=TrainingStep(
             graph,

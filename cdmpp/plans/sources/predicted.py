@@ -12,6 +12,7 @@ from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, UsageError
 from cdmpp.network.compose import flag_warnings
 from cdmpp.network.eager.batches import SizedStep, TwoReadings, sized
+from cdmpp.network.eager.device_precision import workload_on
 from cdmpp.network.eager.launch import host_warnings, started_s
 from cdmpp.network.eager.price import priced_by, prices_of
 from cdmpp.network.eager.read import EagerNetwork
@@ -57,6 +58,7 @@ class PredictedSource(StepSource):
             CdmppError: no model for the device; a function of a file that takes no batch.
         """
         _check_batches(workload)
+        workload, self._said = workload_on(workload, device)
         self.workload, self.device = replace(workload, mode="training_step"), device
         self.predictor, self.model = (runtime or EagerRuntime()).predictor(device)
         self._exported = dict[int, ExportedStep]()
@@ -189,7 +191,7 @@ class PredictedSource(StepSource):
         if self._warnings is None:
             read = self._at(self._low, _WHOLE)
             priced = priced_by(self.predictor, self.model, read, self.device)
-            self._warnings = (*priced.warnings, *flag_warnings(priced.kernels))
+            self._warnings = (*self._said, *priced.warnings, *flag_warnings(priced.kernels))
         return self._warnings
 
 

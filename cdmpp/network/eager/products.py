@@ -1,0 +1,44 @@
+"""Products of another type than their factors: of float32 on matrix units (TF32), and of linear layers in float8."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cdmpp.network.precision import Precision
+from cdmpp.operators.aten import Calls
+from cdmpp.operators.backward import Gradient
+from cdmpp.operators.float8 import can_be_float8, casts_before
+from cdmpp.operators.operator import PRODUCTS, EagerOperator
+
+
+def in_products(found: Calls, precision: Precision | None) -> Calls:
+    """Return the calls of a node as they are in a precision; None: as their factors are."""
+    if precision is None or not (precision.tf32 or precision.float8):
+        return found
+    if precision.float8:
+        return _in_float8(found, precision.float8)
+    operators = tuple(
+        replace(one, dtype="tf32") if one.kind.family in PRODUCTS and one.dtype == "float32" else one
+        for one in found.operators
+    )
+    return found._replace(operators=operators)
+
+
+def _in_float8(found: Calls, scaling: str) -> Calls:
+    """Cast both factors before a linear layer, and add its bias after it."""
+    *before, last = found.operators or (None,)
+    if last is None or last.dtype != "bfloat16" or not can_be_float8(last):
+        return found
+    product = replace(last, dtype="float8", sizes={**last.sizes, "bias": 0})
+    casts, rows, cols = casts_before(product, scaling), last["rows"], last["cols"]
+    operators = (*before, *casts, product)
+    reads = (*found.reads[:-1], *[()] * len(casts), found.reads[-1])
+    if not last["bias"]:
+        return found._replace(operators=operators, reads=reads)
+    added = EagerOperator("add_broadcast", {"rows": rows, "cols": cols}, last.dtype)
+    summed = Gradient(EagerOperator("mean", {"rows": cols, "cols": rows}, last.dtype), "weight")
+    return found._replace(
+        operators=(*operators, added),
+        reads=(*reads[:-1], reads[-1][:-1], reads[-1][-1:]),
+        gradients=(*[None] * len(operators), (summed,)),
+    )
