@@ -1,8 +1,8 @@
 """Memory of training steps beside that of eager PyTorch: ``python -m benchmarks.library_step_memory``.
 
-Networks of the zoo, or those that are named, batch 2, AdamW, on a CPU. Of saved activations each storage that autograd
-keeps counts once, parameters, buffers and inputs not at all. The peak is what PyTorch's allocator holds at most within
-a second step, when the optimizer has its states.
+Networks of the zoo, or those that are named, batch 2, AdamW, on a CPU, in three precisions. Of saved activations each
+storage that autograd keeps counts once, parameters, buffers and inputs not at all; casts of weights count. The peak is
+what PyTorch's allocator holds at most within a second step, when the optimizer has its states.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from cdmpp.network.workload import Workload
 from cdmpp.programs.training.loss import with_loss
 
 NETWORKS = ("resnet18", "vgg16", "mobilenet_v2", "bert_base", "gpt2", "llama_small", "vit_small")
+
+
+PRECISIONS = ("fp32", "bf16", "bf16-autocast")
 
 
 class Kept:
@@ -45,12 +48,14 @@ def kept_bytes(module: Any, arguments: tuple[Any, ...]) -> int:
     return sum(size for key, size in storages.items() if key not in own)
 
 
-def peak_bytes(module: Any, arguments: tuple[Any, ...]) -> int:
+def peak_bytes(module: Any, arguments: tuple[Any, ...], precision: str = "fp32") -> int:
     """What the allocator holds at most in a step: what was there before it, and its own."""
     optimizer = torch.optim.AdamW(module.parameters())
 
     def step() -> None:
-        module(*arguments)[0].backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-autocast"):
+            loss = module(*arguments)[0]
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
@@ -66,16 +71,20 @@ def peak_bytes(module: Any, arguments: tuple[Any, ...]) -> int:
 
 def main() -> None:
     for name in sys.argv[1:] or NETWORKS:
-        step = read_step(Workload(name, optimizer="adamw", batch=2, mode="training_step"), "cpu").step
-        network, model = trained_model(Workload(name, None, 2, None))
-        module, arguments = with_loss(model, network.example, "cross_entropy")
-        pairs = {
-            "saved": (step.saved_activation_bytes, kept_bytes(module, arguments)),
-            "peak": (step.peak_bytes, peak_bytes(module, arguments)),
-        }
-        told = (f"{kind} {told / 1e6:7.1f} MB, PyTorch {held / 1e6:7.1f}, ratio {told / held:.2f}"
-                for kind, (told, held) in pairs.items())  # fmt: skip
-        print(f"{name:14}", *told, sep="  ", flush=True)
+        for precision in PRECISIONS:
+            workload = Workload(name, optimizer="adamw", batch=2, precision=precision, mode="training_step")
+            step = read_step(workload, "cpu").step
+            network, model = trained_model(workload)
+            module, arguments = with_loss(model, network.example, "cross_entropy")
+            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-autocast"):
+                kept = kept_bytes(module, arguments)
+            pairs = {
+                "saved": (step.saved_activation_bytes, kept),
+                "peak": (step.peak_bytes, peak_bytes(module, arguments, precision)),
+            }
+            told = (f"{kind} {told / 1e6:7.1f} MB, PyTorch {held / 1e6:7.1f}, ratio {told / held:.3f}"
+                    for kind, (told, held) in pairs.items())  # fmt: skip
+            print(f"{name:14} {precision:14}", *told, sep="  ", flush=True)
 
 
 if __name__ == "__main__":

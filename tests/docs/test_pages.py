@@ -30,7 +30,7 @@ DOCS = REPOSITORY / "docs"
 GUIDES = [
     f"docs/{name}.md"
     for name in (
-        "predicting", "networks", "framework-operators", "training-steps", "layers", "plans", "synchrony",
+        "predicting", "networks", "framework-operators", "precision", "training-steps", "layers", "plans", "synchrony",
         "parameter-servers", "partition", "traces", "collectives", "fitting", "tuning", "training", "data", "measuring",
         "new-device", "security",
     )
