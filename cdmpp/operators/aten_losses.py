@@ -39,7 +39,7 @@ _KERNELS = {
     "binary_cross_entropy": _scores,
     "binary_cross_entropy_with_logits": _logits,
 }
-IN_PLACE = ("mse_loss",)
+IN_PLACE = ("mse_loss", "smooth_l1_loss", "binary_cross_entropy")
 """Losses whose sum goes into the storage of the differences, which so lives as long as the loss."""
 LOSSES = tuple(_KERNELS)
 """Names of losses; ``mse_loss`` alone is made of kernels that were measured.
