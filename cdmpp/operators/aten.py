@@ -355,7 +355,10 @@ _RULES: dict[str, Callable[[Any], Calls | Sequence[EagerOperator]]] = {
 }
 """Name -> the function that gives its operators; what is not here is a view, elementwise, or not known."""
 _GRADIENT_RULES: dict[str, Callable[[Any], Sequence[EagerOperator]]] = {
-    "mse_loss_backward": lambda n: [matrix("sub", _value(n))],
+    **dict.fromkeys(
+        ("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "binary_cross_entropy_backward"),
+        lambda n: [matrix("sub", _value(n))],
+    ),
     **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), lambda n: [matrix("copy", _value(n))]),
     **dict.fromkeys(
         ("_softmax_backward_data", "_log_softmax_backward_data"),
