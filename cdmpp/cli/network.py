@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli.options import add_device, add_model, add_runtime
-from cdmpp.cli.output import add_output_arguments, check_output, show
+from cdmpp.cli.output import add_output_arguments, check_output, say, show
 from cdmpp.cli.sweep import add_sweep_arguments, check_sweep, run_sweep
 from cdmpp.errors import UsageError
 from cdmpp.network.precision import PRECISIONS, Precision, precision_of
@@ -117,8 +117,10 @@ def precision_option(options: argparse.Namespace) -> Precision:
     if options.dtype is not None:
         if options.precision is not None:
             raise UsageError("--dtype is the old name of --precision: give one of them")
-        print(f"--dtype {options.dtype}: give --precision {options.dtype}", file=sys.stderr)
-    return precision_of(options.precision or options.dtype or "fp32")
+        found = precision_of(options.dtype)
+        say(f"--dtype {options.dtype}: give --precision {found}")
+        return found
+    return precision_of(options.precision or "fp32")
 
 
 def runtime_options(options: argparse.Namespace) -> dict[str, Any]:
