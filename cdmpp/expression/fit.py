@@ -21,6 +21,7 @@ from cdmpp.expression.kriging import Kriging
 from cdmpp.expression.run_table import RunTable
 from cdmpp.expression.searched import Searched, expression_of, resampled
 from cdmpp.expression.spread import Spread
+from cdmpp.expression.stepwise import free_numbers, stepwise
 from cdmpp.platform.limits import SEED, Limits, check_fields, checked, numbers
 
 Progress = Callable[[float, str], None]
@@ -37,6 +38,8 @@ _BETTER, _FAR_BETTER, _MISSED = 0.75, 0.4, 0.8
 are recognised, with the second, and where it has the third on rows that are held out at random."""
 _OFF = 0.15
 """Error of an expression on its own runs from which on it is doubted."""
+_WORST = 2.0
+"""A larger relative error counts as this."""
 _OTHERS, _NEAR = 6, 0.15
 """Other forms that join the ensemble at most, and the score that they may have above the best."""
 _EVALUATIONS_A_SECOND = 600
@@ -97,7 +100,10 @@ def fit_runs(
     tell(0.0, "terms")
     found, others = _best(design, folds or random, settings, tell)
     tell(0.7, "intervals")
-    source = _preferred(design, Searched(design, found.fit, found.strength), folds or random, random)
+    searched = Searched(design, found.fit, found.strength)
+    if not _is_recognised(design):
+        searched = _sparser(design, searched, random)
+    source = _preferred(design, searched, folds or random, random)
     expression = source.refit(design.every)
     exponents, ensemble = resampled(source, design.table, settings.resamples, settings.seed)
     if isinstance(source, Searched):
@@ -110,7 +116,7 @@ def fit_runs(
         float(np.abs(expression.times_s(table.factors, table.codes) / table.times_s - 1).mean()),
         _mean(beyond) if beyond else None, _mean(within),
         float(np.concatenate([one.constant_errors(design) for one in within]).mean()),
-        found.strength, table.warnings,
+        searched.strength, table.warnings,
     )  # fmt: skip
     tell(1.0, "done")
     return replace(fitted, warnings=(*fitted.warnings, *_doubts(fitted)))
@@ -145,7 +151,7 @@ def _strength(design: Design) -> float:
     runs: what near runs do not tell of the logarithms of times, before any form is known.
     """
     table = design.table
-    if all(one.role.name for one in design.factors):
+    if _is_recognised(design):
         return _SEARCHED[1]
     logs = np.log(table.times_s)
     for group in range(len(table.groups)):
@@ -155,18 +161,39 @@ def _strength(design: Design) -> float:
     return float(np.clip(noise / (len(table) * _WIDTH**2), *_SEARCHED))
 
 
+def _is_recognised(design: Design) -> bool:
+    return all(one.role.name for one in design.factors)
+
+
+def _sparser(design: Design, searched: Searched, random: Sequence[Fold]) -> Searched:
+    """The searched form after steps that all runs ask for, where it needs no more numbers and misses no more runs.
+
+    One standard error decides. Runs are held out at random, because the search has seen what its own folds hold out.
+    Exponents are not regularised: nothing is known of them.
+    """
+    steps = Searched(design, stepwise(design, searched.fit.form), 0.0)
+    if free_numbers(steps.fit) > free_numbers(searched.fit):
+        return searched
+    before, after = (
+        np.concatenate([np.minimum(np.abs(np.expm1(-one.plain)), _WORST) for one in held_out(design, source, random)])
+        for source in (searched, steps)
+    )
+    worse = after - before
+    return steps if worse.mean() <= worse.std() / np.sqrt(len(worse)) else searched
+
+
 def _preferred(design: Design, searched: Searched, folds: Sequence[Fold], random: Sequence[Fold]) -> Refittable:
     """The searched form, or all known terms at once: what extrapolates better, without the help of near runs.
 
     A search has seen what its folds hold out. So where all columns are recognised it must extrapolate far better, and
     known terms must miss runs within the range, too; where neither can be told, known terms are preferred.
     """
-    blend, roles = Blend.of(design), [one.role for one in design.factors]
+    blend = Blend.of(design)
 
     def is_within(part: float, kind: Sequence[Fold]) -> bool:
         return plain_error(design, searched, kind) <= part * plain_error(design, blend, kind)
 
-    if all(role.name for role in roles) and any(role.is_count for role in roles):
+    if _is_recognised(design) and any(one.role.is_count for one in design.factors):
         is_better = is_within(_FAR_BETTER, folds) and is_within(_MISSED, random)
     else:
         is_better = is_within(_BETTER, folds)
