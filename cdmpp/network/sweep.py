@@ -12,6 +12,7 @@ from cdmpp import devices
 from cdmpp.devices import Device
 from cdmpp.errors import UsageError
 from cdmpp.network.compose import compose
+from cdmpp.network.eager.device_precision import workload_on
 from cdmpp.network.eager.launch import launched_briefly
 from cdmpp.network.eager.price import priced_by, prices_of
 from cdmpp.network.eager.runtime import EagerRuntime
@@ -174,7 +175,8 @@ def _eager(
     points: Sequence[Point], at: Callable[[Point], Workload], device: Device, runtime: EagerRuntime
 ) -> tuple[_Found, tuple[str, ...]]:
     predictor, model = runtime.predictor(device)
-    reader = SweptReader(device.architecture, at)
+    _, said = workload_on(at(points[0]), device)
+    reader = SweptReader(device.architecture, lambda point: workload_on(at(point), device)[0])
     reader.check({name: max(point[name] for point in points) for name in points[0]})
     reads = list(reader.read(points))
     operators = list(dict.fromkeys(one for swept in reads for one in swept.read.operators.values()))
@@ -182,6 +184,7 @@ def _eager(
     found: _Found = {}
     for swept in reads:
         priced = priced_by(predictor, model, swept.read, device, prices)
+        priced = replace(priced, warnings=(*said, *priced.warnings))
         is_step = swept.read.step is not None
         launched = runtime.launch(priced) if is_step else launched_briefly(priced)
         prediction = compose(priced, launched)

@@ -94,6 +94,11 @@ def test_the_command_line_says_what_a_device_lacks(tmp_path, capsys):
     assert "bf16-autocast, inference" in told.out and "no matrix units for bfloat16" in told.err
     assert cli.main([*words, "fp8", "--device", "a100"]) == 2
     assert "it has no matrix units for float8" in capsys.readouterr().err
+    swept = tmp_path / "swept.py"
+    swept.write_text(file.read_text().replace("make()", "make(batch)").replace("(64, 64),)", "(batch, 64),)"))
+    given = ["network", f"{swept}:make", "--runtime", "torch", "--device", "a100", "--sweep", "batch=2,4"]
+    assert cli.main([*given, "--precision", "fp8"]) == 2
+    assert "no matrix units for float8" in capsys.readouterr().err
     assert cli.main([*words, "int4", "--device", "a100"]) == 2
     assert "Expected one of fp32, tf32, bf16" in capsys.readouterr().err
     assert cli.main([*words[:2], "--device", "a100", "--precision", "bf16"]) == 2
