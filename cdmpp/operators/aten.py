@@ -159,7 +159,7 @@ def _of_several(node: Any, name: str) -> Calls | None:
     check_floats(node, name, place_of_node(node))
     if name in GROUPED:
         grouped = grouped_of(node)
-        return Calls(grouped.operators, f"{name}, {grouped.note}", grouped.gradients, (), True)
+        return Calls(grouped.operators, f"{name.removesuffix('_fallback')}, {grouped.note}", grouped.gradients, (), True)
     if name in GATES:
         found = recurrent_of(node, name)
         return Calls(found.operators, found.stands_for, found.gradients, found.reads, True)

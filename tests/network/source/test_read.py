@@ -229,7 +229,7 @@ def test_mixed_precision():
         ("mlp", {"inputs": {"y": [1, 256]}}, "mlp: input y=1,256: it takes one input, for example x=1,256"),
         ("mlp", {"inputs": {"x": [2, 256]}, "batch": 3}, "batch=3, but inputs give 2"),
         ("mlp", {"example_inputs": torch.ones(1)}, "mlp has inputs of its own"),
-        ("mlp", {"dtype": "float8"}, "one of float32, float16"),
+        ("mlp", {"dtype": "float8"}, "TVM.s programs have fp32 or fp16"),
         (Small(), {}, r"Small: a module says nothing about its inputs: give example_inputs"),
         (Small(), {"example_inputs": torch.ones(4, 16), "batch": 2}, "batch=2, but its example inputs have batch 4"),
         (Small(), {"example_inputs": torch.ones(4, 16), "inputs": {"x": [1]}}, "not both"),
