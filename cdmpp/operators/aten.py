@@ -159,7 +159,8 @@ def _of_several(node: Any, name: str) -> Calls | None:
     check_floats(node, name, place_of_node(node))
     if name in GROUPED:
         grouped = grouped_of(node)
-        return Calls(grouped.operators, f"{name.removesuffix('_fallback')}, {grouped.note}", grouped.gradients, (), True)
+        stood_for = f"{name.removesuffix('_fallback')}, {grouped.note}"
+        return Calls(grouped.operators, stood_for, grouped.gradients, (), True)
     if name in GATES:
         found = recurrent_of(node, name)
         return Calls(found.operators, found.stands_for, found.gradients, found.reads, True)
