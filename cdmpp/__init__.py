@@ -109,6 +109,7 @@ def predict_network(
     model: str | Path | None = None,
     schedule: str | None = None,
     measure: bool = False,
+    cuda_graphs: bool = False,
     progress: bool = True,
 ) -> NetworkPrediction:
     """Predict the time of one run of a whole network on a device.
@@ -117,11 +118,13 @@ def predict_network(
         network: a ``Workload``; or a network whose workload has no other settings than ``example_inputs``.
         example_inputs: those of a torch module; left out where a ``Workload`` is given.
         device: the name of a device, or one described in Python.
-        runtime: ``tvm``: compiled programs, which needs TVM; ``torch``: PyTorch's own kernels, run eagerly.
+        runtime: ``tvm``: compiled programs, which needs TVM; ``torch``: PyTorch's own kernels, run eagerly;
+            ``torch-compile``: kernels that Inductor fuses, and those of the libraries.
         model: the folder of a model or the name of a shipped one; None: the first that knows the device.
         schedule: of runtime ``tvm``, which program of each kernel runs: ``best_of:K`` (None: ``best_of:16``),
             ``untuned`` or ``database:DIR``.
         measure: of runtime ``tvm``, whether the network also runs on this machine, which must be the device.
+        cuda_graphs: of runtime ``torch-compile``, whether the kernels are replayed as a CUDA graph.
         progress: whether bars are shown on stderr while schedules are sampled and compiled.
 
     Raises:
@@ -139,7 +142,8 @@ def predict_network(
     from cdmpp.network.predict import runtime_of
 
     workload = _workload(network, example_inputs)
-    return predict(workload, device, runtime_of(runtime, model, schedule), measure, progress)
+    made = runtime_of(runtime, model, schedule, cuda_graphs=cuda_graphs)
+    return predict(workload, device, made, measure, progress)
 
 
 @takes_workload_keywords
@@ -151,6 +155,7 @@ def compare_devices(
     runtime: str = "tvm",
     model: str | Path | None = None,
     schedule: str | None = None,
+    cuda_graphs: bool = False,
     progress: bool = True,
 ) -> Comparison:
     """Predict one network on several devices; one without an answer keeps its place, with the reason.
@@ -162,6 +167,7 @@ def compare_devices(
         runtime: as there.
         model: as there.
         schedule: as there.
+        cuda_graphs: as there.
         progress: as there.
 
     Raises:
@@ -178,7 +184,8 @@ def compare_devices(
     from cdmpp.network.predict import runtime_of
 
     names = [devices] if isinstance(devices, str) else devices
-    return compare(_workload(network, example_inputs), names, runtime_of(runtime, model, schedule), progress)
+    made = runtime_of(runtime, model, schedule, cuda_graphs=cuda_graphs)
+    return compare(_workload(network, example_inputs), names, made, progress)
 
 
 def sweep_network(
@@ -190,6 +197,7 @@ def sweep_network(
     model: str | Path | None = None,
     schedule: str | None = None,
     fallback: bool | None = None,
+    cuda_graphs: bool = False,
     progress: bool = True,
 ) -> Sweep:
     """Predict one network at all combinations of sizes: batches, tokens, tokens in a cache.
@@ -206,6 +214,7 @@ def sweep_network(
         model: as there.
         schedule: as there.
         fallback: as of ``predict_step``.
+        cuda_graphs: as of ``predict_network``.
         progress: whether a bar of the points is shown on stderr with runtime ``tvm``.
 
     Raises:
@@ -221,7 +230,8 @@ def sweep_network(
     from cdmpp.network.predict import runtime_of
     from cdmpp.network.sweep import sweep_network as sweep
 
-    return sweep(_workload(network, None), axes, device, runtime_of(runtime, model, schedule, fallback), progress)
+    made = runtime_of(runtime, model, schedule, fallback, cuda_graphs)
+    return sweep(_workload(network, None), axes, device, made, progress)
 
 
 @takes_workload_keywords

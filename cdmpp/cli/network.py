@@ -13,11 +13,14 @@ from cdmpp.cli.output import add_output_arguments, check_output, say, show
 from cdmpp.cli.sweep import add_sweep_arguments, check_sweep, run_sweep
 from cdmpp.errors import UsageError
 from cdmpp.network.precision import PRECISIONS, Precision, precision_of
+from cdmpp.network.runtime import INDUCTOR, NETWORK_RUNTIMES
 from cdmpp.platform.limits import SIZES, Limits, text
 
 if TYPE_CHECKING:
     from cdmpp import Workload
 
+BY_TORCH = ("torch", INDUCTOR)
+"""Runtimes whose kernels are not TVM's."""
 ATTENTION = ("auto", "flash", "efficient", "cudnn", "math", "eager")
 _NETWORK = """torchvision:resnet50, hf:bert-base-uncased (its architecture; weights are random), model.onnx, the name of
 a network of the zoo (gpt2 and bert_base have two layers there, hf:gpt2 has all), or my_file.py:make_model.
@@ -37,8 +40,9 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 def add_network_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare which network, and how it runs."""
     add_graph_arguments(verb)
-    add_runtime(verb)
-    verb.add_argument("--train", action="store_true", help="with --runtime torch: forward and backward pass")
+    add_runtime(verb, NETWORK_RUNTIMES)
+    train = "with --runtime torch or torch-compile: forward and backward pass"
+    verb.add_argument("--train", action="store_true", help=train)
 
 
 def add_graph_arguments(verb: argparse.ArgumentParser, batch: str | None = "examples in one run") -> None:
@@ -80,7 +84,7 @@ def run(options: argparse.Namespace) -> None:
     runtime = runtime_options(options)
     check_output(options, options.plot)
     check_sweep(options, "measure")
-    if options.measure and options.runtime == "torch":
+    if options.measure and options.runtime in BY_TORCH:
         raise UsageError("--measure is of --runtime tvm: PyTorch's own kernels are not timed here yet")
     if options.sweep:
         run_sweep(options, workload_of(options), sys.stderr.isatty(), **runtime)
@@ -125,9 +129,11 @@ def precision_option(options: argparse.Namespace) -> Precision:
 
 def runtime_options(options: argparse.Namespace) -> dict[str, Any]:
     """Return the runtime's options of ``add_network_arguments``; ``UsageError`` for what does not go together."""
-    names = ("runtime", "model", "schedule")
+    names = ("runtime", "model", "schedule", "cuda_graphs")
     given = {name: value for name in names if (value := getattr(options, name, None)) is not None}
-    by_torch = options.runtime == "torch"
+    by_torch = options.runtime in BY_TORCH
+    if "cuda_graphs" in given and options.runtime != INDUCTOR:
+        raise UsageError(f"--cuda-graphs is of --runtime {INDUCTOR}: the others launch kernel by kernel")
     if not by_torch and getattr(options, "attention", "auto") not in ("auto", "eager"):
         raise UsageError(f"--attention {options.attention} is of --runtime torch: TVM's programs fuse no attention")
     if by_torch and "schedule" in given:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
-from cdmpp.network.runtime import RUNTIMES
+from cdmpp.network.runtime import INDUCTOR, RUNTIMES
 from cdmpp.platform.limits import text
 
 
@@ -20,14 +21,18 @@ def add_model(verb: argparse.ArgumentParser, meaning: str = "(default: one train
     verb.add_argument("--model", type=text, help=f"model folder or name of a shipped one {meaning}")
 
 
-def add_runtime(verb: argparse.ArgumentParser) -> None:
-    """Declare which runtime runs a network, and with which schedules."""
+def add_runtime(verb: argparse.ArgumentParser, runtimes: Sequence[str] = RUNTIMES) -> None:
+    """Declare which of ``runtimes`` runs a network, and with which schedules."""
     rule = "best_of:K (the best of K sampled schedules by prediction), untuned, or database:DIR (default best_of:16)"
     verb.add_argument("--schedule", type=text, help=rule)
     runtime = (
         "tvm, whose programs are scheduled, or torch, whose libraries serve it eagerly (default tvm; cdmpp plan: torch)"
     )
-    verb.add_argument("--runtime", choices=RUNTIMES, help=runtime)
+    if INDUCTOR in runtimes:
+        runtime = f"{runtime}; {INDUCTOR}: kernels that Inductor fuses on a GPU, and those of the libraries"
+        graphs = f"with --runtime {INDUCTOR}: the kernels are replayed as a CUDA graph, no host dispatches them"
+        verb.add_argument("--cuda-graphs", action="store_true", default=None, help=graphs)
+    verb.add_argument("--runtime", choices=runtimes, help=runtime)
 
 
 def add_place(verb: argparse._ActionsContainer, required: bool = False) -> None:

@@ -14,8 +14,9 @@ from cdmpp.network.compiled.rule import DEFAULT
 from cdmpp.network.compiled.runtime import CompiledRuntime, compiled_step
 from cdmpp.network.compose import compose
 from cdmpp.network.eager.runtime import EagerRuntime
+from cdmpp.network.inductor.runtime import InductorRuntime
 from cdmpp.network.prediction import NetworkPrediction
-from cdmpp.network.runtime import RUNTIMES, ReadNetwork, Runtime
+from cdmpp.network.runtime import INDUCTOR, NETWORK_RUNTIMES, ReadNetwork, Runtime
 from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.network.training_step import TrainingStep
 from cdmpp.network.workload import Workload
@@ -25,22 +26,28 @@ from cdmpp.predict.predictor import Predictor
 
 @checked()
 def runtime_of(
-    runtime: str, model: str | Path | Predictor | None = None, schedule: str | None = None, fallback: bool | None = None
-) -> CompiledRuntime | EagerRuntime:
+    runtime: str,
+    model: str | Path | Predictor | None = None,
+    schedule: str | None = None,
+    fallback: bool | None = None,
+    cuda_graphs: bool = False,
+) -> CompiledRuntime | EagerRuntime | InductorRuntime:
     """Return the runtime that is called ``runtime``, with its settings; None: its default.
 
     Raises:
         UsageError: no such runtime, or one that does not have this setting.
     """
+    if cuda_graphs and runtime != INDUCTOR:
+        raise UsageError(f"cuda_graphs is of runtime {INDUCTOR}: runtime {runtime} launches kernel by kernel")
     if runtime == "tvm":
         return CompiledRuntime(model, schedule or DEFAULT, fallback is not False)  # type: ignore[arg-type]  # it refuses
-    if runtime != "torch":
-        raise UsageError(f"runtime {runtime!r}: one of {', '.join(RUNTIMES)}")
+    if runtime not in NETWORK_RUNTIMES:
+        raise UsageError(f"runtime {runtime!r}: one of {', '.join(NETWORK_RUNTIMES)}")
     if schedule is not None:
         raise UsageError(f"schedule {schedule} is of runtime tvm: PyTorch's libraries choose their kernels themselves")
     if fallback is not None:
         raise UsageError("fallback is of runtime tvm: backward passes of PyTorch's own kernels are never a ratio")
-    return EagerRuntime(model)
+    return InductorRuntime(model, cuda_graphs) if runtime == INDUCTOR else EagerRuntime(model)
 
 
 @checked()

@@ -16,6 +16,10 @@ from cdmpp.simulate.timeline import Timeline
 
 RUNTIMES = ("tvm", "torch")
 """Names of the compiled and of the eager runtime, as users give them."""
+INDUCTOR = "torch-compile"
+"""Name of the runtime of networks whose kernels Inductor fuses."""
+NETWORK_RUNTIMES = (*RUNTIMES, INDUCTOR)
+"""Names of all runtimes of networks; calls of operators and training steps have the first two."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +83,7 @@ R = TypeVar("R", bound=ReadNetwork)
 
 
 class Runtime(Protocol[R]):
-    """Both runtimes of networks answer a workload in these three steps; ``predict`` goes through them."""
+    """Every runtime of networks answers a workload in these three steps; ``predict`` goes through them."""
 
     def read(self, workload: Workload, device: Device) -> R:
         """Read the calls of one run; ``CdmppError`` where the network cannot be read, or not in this mode."""
