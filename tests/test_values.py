@@ -154,7 +154,7 @@ ANY_TEXT = ("no such thing", "", "a\nb")
 SECONDS = (0, 1.5, 10**18)
 TRUE = {"bool": (True,)}
 MADE: list[tuple[Any, Mapping[str, tuple[Any, ...]]]] = [
-    (LAYER, {"network": TEXTS, "example_inputs": ODD, "inputs": ({},), "moe_imbalance": (1.5,)}),
+    (LAYER, {"network": TEXTS, "example_inputs": ODD, "inputs": ({},), "moe_imbalance": (1.5,), "boxes": (0,)}),
     (cdmpp.Plan(), {"recompute": ([],)}),
     (ParallelDegrees(), {}),
     (DDP(), {}),
