@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,15 +73,25 @@ def _kernel(graph: Any, node: Any, place: str, asked: str) -> Kernel:
         return Kernel(name, reads, writes, *moved, operators=found.operators, stands_for=found.stands_for)
     points = [_points(graph, part) for part in node.get_nodes()]
     elements, reduction = max(points, key=lambda one: (one[0] * one[1], one[1]))
-    most = _looked_up(graph, node, elements * reduction) + moved[1]
+    most = _touched_bytes(graph, node, elements * reduction) + moved[1]
     return Kernel(name, reads, writes, *moved, most, elements, reduction, _dtype([one.node for one in kept or outputs]))
 
 
-def _looked_up(graph: Any, node: Any, points: int) -> int:
-    """Bytes that a kernel reads, of each buffer no more than one element for each of its points."""
+def _touched_bytes(graph: Any, node: Any, points: int) -> int:
+    """Bytes that a kernel reads: of each buffer as many elements as its accesses, of a look-up as its points."""
+    from torch._inductor.dependencies import MemoryDep
+
+    hint = graph.sizevars.optimization_hint
+    most: dict[str, float] = {}
+    for dep in node.read_writes.reads:
+        if not isinstance(dep, MemoryDep):
+            touched = math.inf
+        else:
+            touched = points if dep.is_indirect() else hint(dep.get_numel(), fallback=points)
+        most[dep.name] = most.get(dep.name, 0) + touched
     found = 0
     for name, size in node.get_read_write_buffer_accesses(include_reads=True, include_writes=False).items():
-        found += min(size, points * graph.get_dtype(name).itemsize)
+        found += int(min(size, most[name] * graph.get_dtype(name).itemsize))
     return found
 
 
