@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -48,9 +49,14 @@ def kept_bytes(module: Any, arguments: tuple[Any, ...]) -> int:
     return sum(size for key, size in storages.items() if key not in own)
 
 
-def peak_bytes(module: Any, arguments: tuple[Any, ...], precision: str = "fp32") -> int:
+def peak_bytes(
+    module: Any,
+    arguments: tuple[Any, ...],
+    precision: str = "fp32",
+    make: Callable[[Any], Any] = torch.optim.AdamW,
+) -> int:
     """What the allocator holds at most in a step: what was there before it, and its own."""
-    optimizer = torch.optim.AdamW(module.parameters())
+    optimizer = make(module.parameters())
 
     def step() -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-autocast"):

@@ -95,6 +95,7 @@ def put_page(docs: Path, dataset: str, lines: Iterable[str], results: Sequence[R
 OTHER_PAGES = {
     "accuracy": "errors of the models in one table, ablations, unseen cores and GPUs",
     "benchmarks": "speed and memory, as ratios within one run",
+    "checkpoints": "peak memory and calls of checkpointed steps beside PyTorch's own",
     "collectives": "errors of predicted collectives on hidden sizes, rank counts and links",
     "counts": "executed instructions of CPU programs beside those counted in their machine code",
     "eager": "framework operators: unseen sizes, unseen devices, whole networks",

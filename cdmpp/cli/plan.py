@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdmpp.cli import step
-from cdmpp.cli.network import workload_of
 from cdmpp.cli.output import show
 from cdmpp.cli.partition import add_partition_arguments, is_partition, partition
 from cdmpp.cli.plan_options import add_memory_argument, add_search_arguments, write_plan
@@ -182,7 +181,7 @@ def _source(options: argparse.Namespace, device: Device) -> StepSource:
     from cdmpp.network.eager.runtime import EagerRuntime
     from cdmpp.plans.sources.predicted import PredictedSource
 
-    workload = workload_of(options, mode="training_step", optimizer=step.update_option(options), loss=options.loss)
+    workload = step.step_workload(options)
     return PredictedSource(workload, device, EagerRuntime(options.model))
 
 

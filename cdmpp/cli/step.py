@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli.network import add_graph_arguments, precision_option, runtime_options, workload_of
 from cdmpp.cli.options import add_device, add_runtime
@@ -26,6 +26,10 @@ from cdmpp.errors import UsageError
 from cdmpp.network.update import OPTIMIZERS, Update, update_of
 from cdmpp.platform.limits import numbers, text
 
+if TYPE_CHECKING:
+    from cdmpp import Workload
+
+RECOMPUTE = ("none", "full", "op")
 LOSSES = ("cross_entropy", "mse", "model")
 """Names as in ``programs.training``, which would import torch for a help text."""
 _OF_RANKS = ("ranks", "plan", "save-plan", "global-batch")
@@ -47,6 +51,11 @@ def add_arguments(verb: argparse.ArgumentParser, left_out: Collection[str] = ())
         "of the first output, or model: what the model returns for labels among its inputs; hf: language models "
         "then have head and labels (default cross_entropy)"
     )
+    recompute = (
+        "with --runtime torch: full: each block runs again in the backward pass (torch.utils.checkpoint); op: but for "
+        "attention and every second product (default none: as the model says)"
+    )
+    verb.add_argument("--recompute", default="none", choices=RECOMPUTE, help=recompute)
     verb.add_argument("--loss", default="cross_entropy", choices=LOSSES, help=loss)
     no_fallback = (
         "refuse a network whose backward pass cannot be made a graph; else it counts as a ratio of the forward pass"
@@ -100,7 +109,7 @@ def run(options: argparse.Namespace) -> None:
     from cdmpp.report.replay import replay_report
     from cdmpp.report.step import step_report
 
-    workload = workload_of(options, mode="training_step", optimizer=update_option(options), loss=options.loss)
+    workload = step_workload(options)
     workload = on_replica(workload, options)
     source = divided_source(workload, options)
     found = cdmpp.predict_step(workload, device=options.device, progress=sys.stderr.isatty(), **runtime)
@@ -117,11 +126,19 @@ def run(options: argparse.Namespace) -> None:
         write_plan(options.plan, options)
 
 
+def step_workload(options: argparse.Namespace) -> Workload:
+    """Return the training step that ``add_arguments`` read."""
+    others = {"optimizer": update_option(options), "loss": options.loss, "recompute": options.recompute}
+    return workload_of(options, mode="training_step", **others)
+
+
 def checked_runtime(options: argparse.Namespace) -> dict[str, Any]:
     """Return the runtime's options of a training step; ``CdmppError`` for what cannot be, before anything is read."""
     runtime = runtime_options(options)
     if (precision := precision_option(options)).name != "fp32" and options.runtime != "torch":
         raise UsageError(f"--precision {precision}: steps of TVM's programs are made in float32: add --runtime torch")
+    if options.recompute != "none" and options.runtime != "torch":
+        raise UsageError(f"--recompute {options.recompute}: TVM's programs run no block again: add --runtime torch")
     update_option(options)
     check_output(options, options.save_plan, getattr(options, "plot", None))
     if options.runtime != "torch":

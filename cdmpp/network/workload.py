@@ -17,6 +17,7 @@ from cdmpp.platform.limits import SIZES, Limits, fitting, shown
 from cdmpp.programs.training.loss import Loss, check_loss
 
 Attention = Literal["auto", "flash", "efficient", "cudnn", "math", "eager"]
+Recompute = Literal["none", "full", "op"]
 Mode = Literal["inference", "forward_backward", "training_step"]
 KINDS = (
     "a zoo network (bert_tiny, resnet50@b4; gpt2 and bert_base have two layers there, hf:gpt2 has all), "
@@ -81,6 +82,9 @@ class Workload:
         attention: the kernel of ``scaled_dot_product_attention`` in eager PyTorch: ``auto`` as torch chooses it for the
             device, ``flash``, ``efficient``, ``cudnn``, ``math``, or ``eager``: a network of a name is built without
             that call (``attn_implementation="eager"``).
+        recompute: of a training step in eager PyTorch: ``full``: each block runs again in the backward pass
+            (``torch.utils.checkpoint``); ``op``: but for attention and every second product; ``none``: as the model
+            says.
         optimizer: of a training step: an ``Update``, a word for one, such as ``sgd`` (momentum 0.9), ``adamw`` or
             ``adamw-fused``, or None for no update.
 
@@ -110,6 +114,7 @@ class Workload:
     moe_imbalance: float = 1.0
     attention: Attention = "auto"
     boxes: int | None = None
+    recompute: Recompute = "none"
 
     def __post_init__(self) -> None:
         if not (isinstance(self.network, str | Path) or self.is_torch or self.is_relax):
@@ -134,6 +139,9 @@ class Workload:
         object.__setattr__(self, "precision", precision_of(self.precision))
         fitting("mode", self.mode, Mode)
         fitting("attention", self.attention, Attention)
+        fitting("recompute", self.recompute, Recompute)
+        if self.recompute != "none" and self.mode != "training_step":
+            raise UsageError(f"recompute is {self.recompute}: blocks run again in a training step, not in {self.mode}")
         if not (self.target is None or is_instance(self.target, "torch", "Tensor")):
             raise UsageError(f"target is {shown(self.target)}: expected a tensor, or None")
         check_loss(self.loss)

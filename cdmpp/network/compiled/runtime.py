@@ -56,6 +56,8 @@ class CompiledRuntime:
                 "forward and backward pass without a loss are of runtime torch: predict a training step with "
                 "optimizer=None for those of compiled programs"
             )
+        if workload.recompute != "none":
+            raise UsageError(f"recompute {workload.recompute} is of runtime torch: TVM's programs run no block again")
         if workload.mode == "training_step":
             self._get_ready(device, True)
             return compiled_step(read_step(workload, self.fallback))

@@ -6,6 +6,7 @@ import gc
 import itertools
 import json
 import weakref
+from functools import partial
 
 import pytest
 import torch
@@ -315,3 +316,51 @@ def test_a_plan_recomputes_what_checkpoint_does(block, share):
 
     whole = [op.name for one in modules for op in rank.ops[one.forward[0] : one.forward[1] + 1]]
     assert flops(op.name for op in again) / flops(whole) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("how", ["full", "op"])
+def test_blocks_run_again_as_a_training_script_lets_them(how):
+    """As where the model itself calls ``torch.utils.checkpoint``; parameters keep their names."""
+
+    class Blocks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.blocks = nn.Linear(32, 32), nn.ModuleList(_Block() for _ in range(2))
+
+        def forward(self, x):
+            x = self.first(x)
+            for one in self.blocks:
+                x = one(x)
+            return x
+
+    torch.manual_seed(0)
+    model, x = Blocks(), torch.randn(2, 8, 32)
+    asked = {"loss": lambda y: y.sum(), "optimizer": None, "mode": "training_step"}
+    step = read_step(Workload(model, x, recompute=how, **asked), "cpu").step
+    assert step.ready_order == read_step(Workload(model, x, **asked), "cpu").step.ready_order
+    assert "forward" not in vars(model.blocks[0])
+    contexts = {"context_fn": _every_second} if how == "op" else {}
+    for one in model.blocks:
+        one.forward = partial(checkpoint, one.forward, use_reentrant=False, **contexts)
+    own = read_step(Workload(model, x, **asked), "cpu").step
+    real = real_step(model, (x,))
+    assert [one.call.task_id for one in step.calls] == [one.call.task_id for one in own.calls]
+    assert step.memory == own.memory
+    assert predicted_step(model, (x,)).backward == real.backward
+
+
+def test_blocks_are_asked_for_on_the_command_line(capsys):
+    words = ["step", "hf:gpt2", "--device", "h100", "--runtime", "torch", "--batch", "2", "--seq", "64", "--json"]
+    found = {}
+    for how in ("none", "full", "op"):
+        assert cli.main([*words, "--precision", "bf16", "--recompute", how]) == 0
+        found[how] = json.loads(capsys.readouterr().out)
+    calls, saved = ([found[how][key] for how in found] for key in ("recomputed_calls", "saved_activation_bytes"))
+    assert calls[1] > calls[2] > calls[0] == 0
+    assert saved[1] < saved[2] < saved[0]
+    assert cli.main(["step", "hf:gpt2", "--device", "epyc-genoa", "--recompute", "full"]) == 2
+    assert "TVM's programs run no block again: add --runtime torch" in capsys.readouterr().err
+    assert cli.main(["step", "torchvision:vgg16", "--device", "h100", "--runtime", "torch", "--recompute", "full"]) == 2
+    assert "recompute full is of models with blocks" in capsys.readouterr().err
+    with pytest.raises(CdmppError, match="recompute is full: blocks run again in a training step"):
+        Workload("gpt2", recompute="full")
