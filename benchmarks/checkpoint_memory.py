@@ -1,6 +1,6 @@
 """Memory and calls of checkpointed training steps beside eager PyTorch's: ``python -m benchmarks.checkpoint_memory``.
 
-Eight networks of the zoo with their blocks wrapped in ``torch.utils.checkpoint``, batch 8, SGD, on this CPU: not at
+Eight networks of the zoo with their blocks wrapped in ``torch.utils.checkpoint``, SGD, on this CPU: not at
 all, non-reentrant, reentrant, and with a selective policy as torchtitan's "op" has it (attention and every second
 product of matrices are kept). The peak is what PyTorch's allocator holds at most within a second step; calls are
 products and attention of the backward pass, by a dispatch mode. Writes ``docs/results/checkpoints.md``.
@@ -31,19 +31,19 @@ from tests.network.dispatched import Log
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "checkpoints.md"
 HEAD = """# Checkpointed steps
 
-The peak memory of a training step with SGD, batch 8, as `cdmpp step --runtime torch` answers it for a CPU, over what
+The peak memory of a training step with SGD, of 8 examples (2 images), as `cdmpp step --runtime torch` answers it for a CPU, over what
 PyTorch's allocator holds at most there, and the products of matrices and attentions of its backward pass, those that
 run again among them, beside those that a dispatch mode saw. Blocks are wrapped in `torch.utils.checkpoint`; the policy
 keeps attention and every second product, as torchtitan's `op` does. Written by
 `python -m benchmarks.checkpoint_memory`."""
 BLOCKS: dict[str, Callable[[Any], list[nn.ModuleList | nn.Sequential]]] = {
     "resnet18": lambda model: [model.layer1, model.layer2, model.layer3, model.layer4],
-    "vgg16": lambda model: [model.features],
     "mobilenet_v2": lambda model: [model.features],
     "bert_base": lambda model: [model.inner.encoder.layer],
     "gpt2": lambda model: [model.inner.h],
     "llama_small": lambda model: [model.inner.layers],
     "vit_small": lambda model: [next(one for one in model.modules() if isinstance(one, nn.ModuleList))],
+    "opt_small": lambda model: [model.inner.decoder.layers],
     "qwen2_small": lambda model: [model.inner.layers],
 }
 """Network of the zoo -> lists of its blocks."""
@@ -64,7 +64,8 @@ def contexts() -> Any:
     return create_selective_checkpoint_contexts(policy)
 
 
-BATCH = 8
+BATCHES = {"resnet18": 2, "mobilenet_v2": 2}
+"""Examples of networks that convolve; 8 of others."""
 MODES: dict[str, dict[str, Any] | None] = {
     "none": None,
     "non-reentrant": {"use_reentrant": False},
@@ -88,7 +89,7 @@ class Again(nn.Module):
 def made(name: str, how: dict[str, Any] | None) -> tuple[nn.Module, Any]:
     """A network of the zoo with its blocks wrapped, and its inputs."""
     spec = network_of(read_zoo(), name)
-    model, example = build_model({**spec, "input": {**spec["input"], "batch": BATCH}})
+    model, example = build_model({**spec, "input": {**spec["input"], "batch": BATCHES.get(name, 8)}})
     for blocks in BLOCKS[name](model) if how else []:
         for place in range(len(blocks)):
             blocks[place] = Again(blocks[place], how)

@@ -137,8 +137,9 @@ def checked_runtime(options: argparse.Namespace) -> dict[str, Any]:
     runtime = runtime_options(options)
     if (precision := precision_option(options)).name != "fp32" and options.runtime != "torch":
         raise UsageError(f"--precision {precision}: steps of TVM's programs are made in float32: add --runtime torch")
-    if options.recompute != "none" and options.runtime != "torch":
-        raise UsageError(f"--recompute {options.recompute}: TVM's programs run no block again: add --runtime torch")
+    recompute = getattr(options, "recompute", "none")  # which not all verbs have
+    if recompute != "none" and options.runtime != "torch":
+        raise UsageError(f"--recompute {recompute}: TVM's programs run no block again: add --runtime torch")
     update_option(options)
     check_output(options, options.save_plan, getattr(options, "plot", None))
     if options.runtime != "torch":
