@@ -31,10 +31,10 @@ from tests.network.dispatched import Log
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "checkpoints.md"
 HEAD = """# Checkpointed steps
 
-The peak memory of a training step with SGD, of 8 examples (2 images), as `cdmpp step --runtime torch` answers it for a CPU, over what
-PyTorch's allocator holds at most there, and the products of matrices and attentions of its backward pass, those that
-run again among them, beside those that a dispatch mode saw. Blocks are wrapped in `torch.utils.checkpoint`; the policy
-keeps attention and every second product, as torchtitan's `op` does. Written by
+The peak memory of a training step with SGD, of 8 examples (2 images), as `cdmpp step --runtime torch` answers it for a
+CPU, over what PyTorch's allocator holds at most there, and the products of matrices and attentions of its backward
+pass, those that run again among them, beside those that a dispatch mode saw. Blocks are wrapped in
+`torch.utils.checkpoint`; the policy keeps attention and every second product, as torchtitan's `op` does. Written by
 `python -m benchmarks.checkpoint_memory`."""
 BLOCKS: dict[str, Callable[[Any], list[nn.ModuleList | nn.Sequential]]] = {
     "resnet18": lambda model: [model.layer1, model.layer2, model.layer3, model.layer4],
