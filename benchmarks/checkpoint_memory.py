@@ -113,7 +113,10 @@ def row(name: str, mode: str) -> tuple[str, ...]:
     told = [read.operators[one.call.task_id].kind.family for one in read.step.calls if one.phase == "backward"]
     counts = [sum(family in ("linear", "bmm", "attention") for family in told)]
     counts.append(sum(n for key, n in log.seen.items() if key[0] in ("product", "attention", "attention_backward")))
-    peak, held = read.step.peak_bytes, peak_bytes(module, arguments, make=partial(torch.optim.SGD, lr=1e-3, momentum=0.9))
+    peak, held = (
+        read.step.peak_bytes,
+        peak_bytes(module, arguments, make=partial(torch.optim.SGD, lr=1e-3, momentum=0.9)),
+    )
     print(name, mode, peak / held, *counts, flush=True)
     cells = f"{held / 1e6:.1f}", f"{peak / 1e6:.1f}", f"{peak / held:.3f}"
     return (name, mode, *cells, str(counts[1]), "same" if counts[0] == counts[1] else str(counts[0]))

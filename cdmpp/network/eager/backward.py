@@ -67,6 +67,8 @@ class _Backward:
         for place in reversed(range(len(tracked))):
             for source in self.learning[place].sources if self.trained[place] else ():
                 self.trained[source] = True
+        self.held, self.ends = dict[int, tuple[int, ...]](), dict[int, int]()
+        """Reentrant region -> calls whose results it holds; the first call of one that is trained -> the region."""
         self.gradients = dict[int, list[int]]()
         """Call of the forward pass -> calls that make the gradient of its result, in parts."""
         self.ready = dict[int, int]()
@@ -104,6 +106,7 @@ class _Backward:
         given = self.gradients.get(place, [])
         for other in self.again.before(place):
             self._again(other)
+        self._hold(place, given)
         for _ in given[1:]:
             summed = accumulation_of(int((part.whole if part else operator).written_elements), operator.result_dtype)
             given = [self._add(place, summed, given, self._result_bytes(place))]
@@ -113,6 +116,23 @@ class _Backward:
         else:
             self._gradients(place, given, self.learning[place].sources)
         self.made[place] = tuple(range(begin, len(self.calls)))
+        self._let_go(place)
+
+    def _hold(self, place: int, given: Sequence[int]) -> None:
+        """Let a reentrant region hold its result, which ran again, and the gradient of it, until it is done."""
+        for region in self.learning[place].again:
+            if not region.waits and region.number not in self.held:
+                own = self.again.own[region.number]
+                self.held[region.number] = (*given, self.again.latest(own[-1]))
+                self.ends[min(one for one in own if self.trained[one])] = region.number
+
+    def _let_go(self, place: int) -> None:
+        """Let the last call of a reentrant region's backward pass read what the region held."""
+        number = self.ends.get(place)
+        if number is not None and len(self.calls) > len(self.learning):
+            last = self.calls[-1]
+            held = (one for one in self.held[number] if one < len(self.calls) - 1)
+            self.calls[-1] = replace(last, inputs=tuple(dict.fromkeys((*last.inputs, *held))))
 
     def _temporaries(self, first: int, last: int) -> None:
         """Calls of the forward pass from ``first`` to ``last`` are one node: its gradients need temporaries, too.
@@ -176,7 +196,8 @@ class _Backward:
             if not needed and (operator.name != "bmm" or self.learning[place].factors):
                 continue
             written = sum(self._result_bytes(key) if key in passed else part_bytes for key in sources)
-            written += sum(weights[key] for key in own)
+            if operator.name != "embedding":  # whose rows are added to the table that is written below
+                written += sum(weights[key] for key in own)
             read = (*given, *(owner for owner, _ in buffers))
             for cast in casts_before(one.operator, self.scaling) if one.operator.dtype == "float8" else ():
                 self._add(place, cast, read, 0)

@@ -260,3 +260,11 @@ def test_calls_of_the_backward_pass_name_theirs_of_the_forward_pass_and_results_
             assert call.call.name.startswith(step.calls[call.call.forward].call.name)
         else:
             assert call.call.forward is None
+
+
+def test_the_gradient_of_a_table_is_held_once():
+    model = nn.Sequential(nn.Embedding(5000, 16), nn.Linear(16, 4))
+    asked = {"loss": lambda y: y.sum(), "optimizer": None, "mode": "training_step"}
+    step = read_step(Workload(model, torch.randint(0, 5000, (2, 8)), **asked), "cpu").step
+    table = 5000 * 16 * 4
+    assert table < step.memory.live_bytes < 1.1 * table
