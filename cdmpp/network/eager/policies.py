@@ -19,13 +19,14 @@ class Asked:
 
     def ask(self, func: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> None:
         """Ask about a kernel, as torch does it once the kernel ran."""
+        import torch
         from torch.utils import checkpoint
 
         if func in checkpoint.SAC_IGNORED_OPS:
             return
         context = checkpoint.SelectiveCheckpointContext(is_recompute=False, op_output=result)
         answer = self.policy(context, func, *args, **kwargs)
-        if not func.is_view:
+        if not func.is_view and func is not torch.ops.aten._unsafe_view.default:  # which makes no tensor either
             kept = (checkpoint.CheckpointPolicy.MUST_SAVE, checkpoint.CheckpointPolicy.PREFER_SAVE)
             self.keeps = answer is True or answer in kept
 

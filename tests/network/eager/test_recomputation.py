@@ -204,7 +204,7 @@ SELECTIVE = {"every second": _every_second, "products": _products, "all": _all, 
 
 
 @pytest.mark.parametrize("policy", SELECTIVE)
-@pytest.mark.parametrize("kind", ["mlp", "transformer"])
+@pytest.mark.parametrize("kind", ["mlp", "transformer", "without bias"])
 def test_a_selective_policy_keeps_what_it_says(policy, kind):
     torch.manual_seed(0)
 
@@ -214,6 +214,9 @@ def test_a_selective_policy_keeps_what_it_says(policy, kind):
         return x
 
     blocks = [mlp() if kind == "mlp" else _Block() for _ in range(2)]
+    for one in nn.ModuleList(blocks).modules() if kind == "without bias" else ():
+        if isinstance(one, nn.Linear):
+            one.bias = None
     x = torch.randn(4, 8) if kind == "mlp" else torch.randn(2, 8, 32)
     model = Run(run, *blocks).train()
     for _ in range(2):  # a policy that counts begins anew in each region, whenever it is read
