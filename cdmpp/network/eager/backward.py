@@ -196,8 +196,7 @@ class _Backward:
             if not needed and (operator.name != "bmm" or self.learning[place].factors):
                 continue
             written = sum(self._result_bytes(key) if key in passed else part_bytes for key in sources)
-            if operator.name != "embedding":  # whose rows are added to the table that is written below
-                written += sum(weights[key] for key in own)
+            written += 0 if operator.name == "embedding" else sum(weights[key] for key in own)
             read = (*given, *(owner for owner, _ in buffers))
             for cast in casts_before(one.operator, self.scaling) if one.operator.dtype == "float8" else ():
                 self._add(place, cast, read, 0)
