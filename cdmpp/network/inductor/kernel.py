@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,25 +72,24 @@ def _kernel(graph: Any, node: Any, place: str, asked: str) -> Kernel:
         return Kernel(name, reads, writes, *moved, operators=found.operators, stands_for=found.stands_for)
     points = [_points(graph, part) for part in node.get_nodes()]
     elements, reduction = max(points, key=lambda one: (one[0] * one[1], one[1]))
-    most = _touched_bytes(graph, node, elements * reduction) + moved[1]
+    most = sum(_touched_bytes(graph, node, elements * reduction, written) for written in (False, True))
     return Kernel(name, reads, writes, *moved, most, elements, reduction, _dtype([one.node for one in kept or outputs]))
 
 
-def _touched_bytes(graph: Any, node: Any, points: int) -> int:
-    """Bytes that a kernel reads: of each buffer as many elements as its accesses, of a look-up as its points."""
+def _touched_bytes(graph: Any, node: Any, points: int, written: bool) -> int:
+    """Bytes that a kernel reads, or writes: of each buffer as many elements as it accesses."""
     from torch._inductor.dependencies import MemoryDep
 
     hint = graph.sizevars.optimization_hint
-    most: dict[str, float] = {}
-    for dep in node.read_writes.reads:
-        if not isinstance(dep, MemoryDep):
-            touched = math.inf
-        else:
-            touched = points if dep.is_indirect() else hint(dep.get_numel(), fallback=points)
+    most: dict[str, int] = {}
+    for dep in node.read_writes.writes if written else node.read_writes.reads:
+        direct = isinstance(dep, MemoryDep) and not dep.is_indirect()
+        touched = hint(dep.get_numel(), fallback=points) if direct else points
         most[dep.name] = most.get(dep.name, 0) + touched
     found = 0
-    for name, size in node.get_read_write_buffer_accesses(include_reads=True, include_writes=False).items():
-        found += int(min(size, most[name] * graph.get_dtype(name).itemsize))
+    sizes = node.get_read_write_buffer_accesses(include_reads=not written, include_writes=written)
+    for name, size in sizes.items():
+        found += min(size, most[name] * graph.get_dtype(name).itemsize)
     return found
 
 
