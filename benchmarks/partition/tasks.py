@@ -115,7 +115,7 @@ class Training:
         return partial(self.held_out, seed)
 
 
-LONGER = {"cnn, 800 steps": ("cnn", 800)}
+LONGER = {"cnn, 800 steps": ("cnn", 800), "transformer, 1,200 steps": ("transformer", 1200)}
 """Runs beyond those of ``TRAININGS``, made once it was seen that 400 steps are too few: network and steps."""
 TIMED_STEPS = 160
 """Steps of a run whose seconds count."""
