@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from cdmpp.programs.eager_masks import eager_masks
 from cdmpp.programs.experts import experts_as_eager
@@ -11,19 +12,29 @@ from cdmpp.programs.packed import packed_as_padded
 from cdmpp.programs.selections import regions_pooled, selections_kept
 
 
+class Noted(NamedTuple):
+    """This was seen during an export."""
+
+    told: dict[str, None]
+    """What is taken for something else, a sentence each."""
+    decided: set[str]
+    """Which of ``imbalance`` and ``boxes`` decided what runs."""
+
+
 @contextmanager
-def as_eager(imbalance: float = 1.0, boxes: int | None = None) -> Iterator[dict[str, None]]:
-    """Export masks, experts and packed sequences as they run; yields what is taken for something else, a sentence each.
+def as_eager(imbalance: float = 1.0, boxes: int | None = None) -> Iterator[Noted]:
+    """Export masks, experts and packed sequences as they run; yields what is noted meanwhile.
 
     Args:
         imbalance: tokens of the busiest expert over the mean.
         boxes: elements that each selection by value keeps; None: none is read.
     """
+    decided: set[str] = set()
     with (
         eager_masks(),
-        experts_as_eager(imbalance),
-        selections_kept(boxes),
+        experts_as_eager(imbalance, decided),
+        selections_kept(boxes, decided),
         regions_pooled(),
         packed_as_padded() as told,
     ):
-        yield told
+        yield Noted(told, decided)

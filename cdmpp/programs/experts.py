@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from cdmpp.errors import UsageError
 from cdmpp.programs.patch import patched
 
 IMBALANCE = "cdmpp_imbalance"
@@ -18,31 +19,43 @@ IMBALANCE = "cdmpp_imbalance"
 
 
 def expert_rows(rows: int, experts: int, imbalance: float) -> list[int]:
-    """Share ``rows`` out among ``experts``, the busiest first; those of an expert without any are 0."""
+    """Share ``rows`` out among ``experts``, the busiest first; those of an expert without any are 0.
+
+    ``UsageError``: the busiest would have more than all.
+    """
+    if imbalance > experts:
+        raise UsageError(
+            f"moe_imbalance is {imbalance:g}: the busiest of {experts} experts has at most {experts} times the mean"
+        )
     busiest = min(rows, max(-(-rows // experts), round(rows / experts * imbalance)))
     rest, others = rows - busiest, max(experts - 1, 1)
     return [busiest, *(rest // others + (place < rest % others) for place in range(experts - 1))]
 
 
 @contextmanager
-def experts_as_eager(imbalance: float) -> Iterator[None]:
-    """Go through experts one by one where a model of transformers does; how many there are to visit is a value."""
+def experts_as_eager(imbalance: float, decided: set[str]) -> Iterator[None]:
+    """Go through experts one by one where a model of transformers does; how many there are to visit is a value.
+
+    Where it did, ``imbalance`` is among ``decided``.
+    """
     moe = sys.modules.get("transformers.integrations.moe")
     with ExitStack() as stack:
         if (interface := getattr(moe, "ExpertsInterface", None)) is not None:
-            stack.enter_context(patched(interface, "get_interface", _finding(interface.get_interface, imbalance)))
+            stack.enter_context(
+                patched(interface, "get_interface", _finding(interface.get_interface, imbalance, decided))
+            )
         yield
 
 
-def _finding(original: Callable[..., Any], imbalance: float) -> Callable[..., Any]:
+def _finding(original: Callable[..., Any], imbalance: float, decided: set[str]) -> Callable[..., Any]:
     def get_interface(this: Any, implementation: str, default: Callable[..., Any]) -> Any:
         found = original(this, implementation, default)
-        return _one_by_one(imbalance) if found is default and implementation == "eager" else found
+        return _one_by_one(imbalance, decided) if found is default and implementation == "eager" else found
 
     return get_interface
 
 
-def _one_by_one(imbalance: float) -> Callable[..., Any]:
+def _one_by_one(imbalance: float, decided: set[str]) -> Callable[..., Any]:
     """Make the forward pass of experts that run one after the other, each on the tokens that it is given.
 
     The tokens of an expert are found by a scan over a mask of all; ``nonzero`` is one, of a size that values decide.
@@ -51,6 +64,7 @@ def _one_by_one(imbalance: float) -> Callable[..., Any]:
     def forward(this: Any, hidden: Any, experts: Any, weights: Any) -> Any:
         import torch
 
+        decided.add("imbalance")
         final, places, scores = torch.zeros_like(hidden), experts.reshape(-1), weights.reshape(-1)
         mask = torch.nn.functional.one_hot(experts, num_classes=this.num_experts + 1).permute(2, 1, 0)
         for expert, rows in enumerate(expert_rows(places.numel(), this.num_experts, imbalance)):

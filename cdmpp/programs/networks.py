@@ -15,11 +15,11 @@ from typing import Any
 
 import yaml
 
-from cdmpp.errors import CdmppError
+from cdmpp.errors import CdmppError, UsageError
 from cdmpp.platform.paths import conf_folder
 from cdmpp.platform.torch_pair import import_torchvision, torchvision_fault
 from cdmpp.programs import batch_norm
-from cdmpp.programs.as_eager import as_eager
+from cdmpp.programs.as_eager import Noted, as_eager
 from cdmpp.programs.caches import register_caches
 from cdmpp.programs.casts import with_casts
 from cdmpp.programs.decoder import cache_bytes, cache_of, decoder_of
@@ -191,7 +191,7 @@ def export(
     import torch
 
     check_wrappers(model, trains)
-    run: Any = as_eager(imbalance, boxes) if eager else contextlib.nullcontext({})
+    run: Any = as_eager(imbalance, boxes) if eager else contextlib.nullcontext(Noted({}, set()))
     with quiet(), run as noted:
         register_caches()  # decoders return those of keys and values
         try:
@@ -205,10 +205,17 @@ def export(
             raise
         except Exception as error:
             raise export_refusal(error, type(getattr(model, "inner", model)).__name__) from error
-    exported.graph_module.meta[FLAGS] = (*told, *noted)
+    exported.graph_module.meta[FLAGS] = (*told, *noted.told)
     for node in exported.graph.nodes:
         if "grouped_mm" in str(node.target):
             node.meta[IMBALANCE] = imbalance
+            noted.decided.add("imbalance")
+    if imbalance > 1 and "imbalance" not in noted.decided:
+        raise UsageError(
+            f"moe_imbalance is {imbalance:g}: the network has no mixture of experts that it tells: leave it out"
+        )
+    if boxes is not None and "boxes" not in noted.decided:
+        raise UsageError(f"boxes is {boxes}: the network selects nothing by the values of tensors: leave it out")
     return exported
 
 

@@ -17,16 +17,16 @@ from cdmpp.programs.patch import patched
 
 
 @contextmanager
-def selections_kept(boxes: int | None) -> Iterator[None]:
+def selections_kept(boxes: int | None, decided: set[str]) -> Iterator[None]:
     """Let each mask, ``nonzero`` and non-maximum suppression keep ``boxes`` elements, or all if there are fewer.
 
     Regions of interest are spread evenly over the levels of a feature pyramid. None: nothing is changed, so an export
-    refuses a network that selects by value.
+    refuses a network that selects by value. Where one did, ``boxes`` is among ``decided``.
     """
     if boxes is None:
         yield
         return
-    selection = _Selection(boxes)
+    selection = _Selection(boxes, decided)
     with ExitStack() as stack:
         ops, poolers = (sys.modules.get(f"torchvision.ops.{name}") for name in ("boxes", "poolers"))
         if ops is not None:
@@ -40,10 +40,11 @@ def selections_kept(boxes: int | None) -> Iterator[None]:
 
 
 class _Selection:
-    def __init__(self, boxes: int) -> None:
-        self.boxes, self.levels = boxes, 1
+    def __init__(self, boxes: int, decided: set[str]) -> None:
+        self.boxes, self.levels, self.decided = boxes, 1, decided
 
     def kept(self, elements: int) -> int:
+        self.decided.add("boxes")
         return min(elements, -(-self.boxes // self.levels))
 
     def nms(self, boxes: Any, scores: Any, iou_threshold: float) -> Any:

@@ -160,3 +160,8 @@ def test_the_command_line_names_detectors(capsys):
     assert "linear 50x12544x1024" in capsys.readouterr().out
     assert cli.main(command) == 2
     assert "--boxes" in capsys.readouterr().err
+
+
+def test_boxes_of_a_network_that_selects_nothing_are_refused():
+    with pytest.raises(UsageError, match="boxes is 4: the network selects nothing by the values of tensors"):
+        read_run(Workload(nn.Linear(8, 8), torch.zeros(4, 8), boxes=4))

@@ -141,13 +141,27 @@ def products_of(read, phase: str) -> float:
     )
 
 
-@pytest.mark.parametrize(("rows", "experts"), [(96, 4), (7, 4), (3, 8), (5, 1)])
-@pytest.mark.parametrize("imbalance", [1.0, 1.3, 2.0, 50.0])
+@pytest.mark.parametrize(
+    ("rows", "experts", "imbalance"),
+    [
+        (5, 1, 1.0),
+        *((rows, experts, many) for rows, experts in [(96, 4), (7, 4), (3, 8)] for many in (1.0, 1.3, 2.0, 4.0)),
+    ],
+)
 def test_rows_are_shared_out(rows, experts, imbalance):
     found = expert_rows(rows, experts, imbalance)
     assert sum(found) == rows and len(found) == experts and max(found) == found[0] and min(found) >= 0
     assert found[0] == min(rows, max(-(-rows // experts), round(rows / experts * imbalance)))
     assert max(found[1:], default=0) - min(found[1:], default=0) <= 1
+
+
+def test_an_imbalance_that_cannot_be_or_changes_nothing_is_refused():
+    with pytest.raises(UsageError, match="the busiest of 4 experts has at most 4 times the mean"):
+        expert_rows(96, 4, 4.5)
+    with pytest.raises(UsageError, match="moe_imbalance is 2: the network has no mixture of experts"):
+        read_run(Workload(nn.Linear(8, 8), torch.zeros(4, 8), moe_imbalance=2.0))
+    with pytest.raises(UsageError, match="moe_imbalance is 2: the network has no mixture of experts"):
+        read_step(Workload(nn.Linear(8, 8), torch.zeros(4, 8), moe_imbalance=2.0, loss="mse", mode="training_step"))
 
 
 class Capacity(nn.Module):
