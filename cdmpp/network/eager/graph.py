@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from cdmpp.errors import UnsupportedProgramError
+from cdmpp.errors import UnsupportedProgramError, UsageError
 from cdmpp.network.eager.divided import RETURNS
 from cdmpp.network.eager.formula import has_formula
 from cdmpp.network.eager.learning import Buffer, Factor, Learning, Part, together
@@ -22,6 +22,7 @@ from cdmpp.operators.aten_losses import IN_PLACE
 from cdmpp.operators.aten_operands import operands_of
 from cdmpp.operators.attention_rules import NEWEST
 from cdmpp.operators.backward import Gradient
+from cdmpp.operators.float8 import MULTIPLE
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_task import OperatorTasks, task_id
 from cdmpp.programs.regions import gradients_on, has_gradient, recomputed_in
@@ -89,6 +90,7 @@ def eager_graph_of(
 
     Raises:
         UnsupportedProgramError: nothing can answer for an operator, which it names; or attention cannot run as asked.
+        UsageError: float8 is asked for, and there is no layer to convert.
     """
     signature = exported.graph_signature
     weights = {
@@ -102,6 +104,11 @@ def eager_graph_of(
     made = _Made(name, place, attention, Autograd(exported, kind) if trains else None, products)
     for node in exported.graph.nodes:
         made.add(node, node.name in weights, node.name in trained)
+    if products and products.float8 and all(one.dtype != "float8" for one in made.grown.operators.values()):
+        raise UsageError(
+            f"precision {products}: {name} has no torch.nn.Linear whose sizes are multiples of {MULTIPLE}, and torchao "
+            "converts no other layer: take bf16"
+        )
     made.bytes[True] -= _tied_bytes(exported)
     every = {number: node.name for node, (number, _) in made.resident.items() if node.name in named}
     parameters = {number: trained[name] for number, name in every.items() if name in trained}
@@ -190,7 +197,7 @@ class _Made:
     def _call(self, node: Any) -> None:
         learning = self._learning(node)
         self._choose(node, learning)
-        found = in_products(calls_of(node), self.products)
+        found = in_products(calls_of(node), node, self.products)
         before = tuple(dict.fromkeys(place for one in node.all_input_nodes for place in self._sources(one)))
         part = self._part(node)
         saved = self.autograd.run(node) if self.autograd else Saved()

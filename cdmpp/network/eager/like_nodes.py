@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from cdmpp.network.eager.divided import DividedExport
+from cdmpp.network.eager.products import layer_of
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.eager.symbolic import GraphAt, Shapes, SymbolicExport, is_size
 from cdmpp.network.graph import Call
@@ -91,7 +92,14 @@ class _Keys:
                 found: Any = (node.op if node.op != "call_function" else "", value)
             else:
                 marks = tuple(repr(node.meta[key]) for key in sorted(node.meta, key=str) if _is_mark(key))
-                found = (node.target, value, marks, self._of(node.args, depth), self._of(node.kwargs, depth))
+                found = (
+                    node.target,
+                    value,
+                    marks,
+                    layer_of(node),
+                    self._of(node.args, depth),
+                    self._of(node.kwargs, depth),
+                )
             self.known[node, depth] = found
         return self.known[node, depth]
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from functools import reduce
+from typing import Any
 
 from cdmpp.network.precision import Precision
 from cdmpp.operators.aten import Calls
@@ -11,17 +14,40 @@ from cdmpp.operators.float8 import can_be_float8, casts_before
 from cdmpp.operators.operator import PRODUCTS, EagerOperator
 
 
-def in_products(found: Calls, precision: Precision | None) -> Calls:
+def in_products(found: Calls, node: Any, precision: Precision | None) -> Calls:
     """Return the calls of a node as they are in a precision; None: as their factors are."""
     if precision is None or not (precision.tf32 or precision.float8):
         return found
     if precision.float8:
-        return _in_float8(found, precision.float8)
+        return _in_float8(found, precision.float8) if _is_linear_layer(node) else found
     operators = tuple(
         replace(one, dtype="tf32") if one.kind.family in PRODUCTS and one.dtype == "float32" else one
         for one in found.operators
     )
     return found._replace(operators=operators)
+
+
+def layer_of(node: Any) -> str:
+    """Return the whole name of the class of the innermost module that a node is of; nothing where that is not known."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    return str(stack[-1][1]) if stack else ""
+
+
+def _is_linear_layer(node: Any) -> bool:
+    """Return True for the product of a ``torch.nn.Linear``, which is what torchao converts.
+
+    A graph has the classes of modules by name, so one that was defined within a function is not found.
+    """
+    from torch.nn import Linear
+
+    path = layer_of(node).split(".")
+    places = ((sys.modules.get(".".join(path[:end])), path[end:]) for end in range(len(path) - 1, 0, -1))
+    found: Any = next((reduce(_inside, names, module) for module, names in places if module is not None), None)
+    return isinstance(found, type) and issubclass(found, Linear)
+
+
+def _inside(outer: Any, name: str) -> Any:
+    return getattr(outer, name, None)
 
 
 def _in_float8(found: Calls, scaling: str) -> Calls:

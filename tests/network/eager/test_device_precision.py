@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -10,6 +12,7 @@ import cdmpp
 from cdmpp import cli, devices
 from cdmpp.errors import UsageError
 from cdmpp.network.eager.device_precision import has_units, precision_on
+from cdmpp.network.eager.read import read_run
 from cdmpp.network.eager.step import read_step
 from cdmpp.network.precision import PRECISIONS, precision_of
 from cdmpp.network.workload import Workload
@@ -103,3 +106,40 @@ def test_the_command_line_says_what_a_device_lacks(tmp_path, capsys):
     assert "Expected one of fp32, tf32, bf16" in capsys.readouterr().err
     assert cli.main([*words[:2], "--device", "a100", "--precision", "bf16"]) == 2
     assert "is of --runtime torch" in capsys.readouterr().err
+
+
+class Own(nn.Linear):
+    """It multiplies by itself, too, which is no product of its own layer's class."""
+
+
+class Mixed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.attention, self.last = Own(64, 64), nn.MultiheadAttention(64, 4), nn.Linear(64, 64)
+
+    def forward(self, x):
+        x = self.attention(*[self.own(x)] * 3, need_weights=False)[0]
+        return nn.functional.linear(self.last(x), self.last.weight)
+
+
+def test_float8_converts_linear_layers_alone():
+    read = read_run(Workload(Mixed(), torch.zeros(8, 2, 64), precision="float8"))
+    found = [read.operators[call.task_id] for call in read.graph.calls]
+    assert [one.dtype for one in found if one.name == "linear"] == ["float8", *["bfloat16"] * 2, "float8", "bfloat16"]
+    with pytest.raises(UsageError, match=r"no torch\.nn\.Linear whose sizes are multiples of 16"):
+        read_run(Workload(nn.Sequential(nn.Linear(64, 10)), torch.zeros(8, 64), precision="float8"))
+
+
+def test_points_of_a_sweep_convert_the_same_layers(tmp_path):
+    file = tmp_path / "net.py"
+    file.write_text(
+        "import torch\nfrom tests.network.eager.test_device_precision import Mixed\n"
+        "def make(batch):\n    return Mixed(), (torch.zeros(batch, 8, 64),)\n"
+    )
+    given = Workload(f"{file}:make", precision="float8")
+    swept = cdmpp.sweep_network(given, axes={"batch": [2, 3, 4]}, device="h100", runtime="torch", progress=False)
+    alone = [
+        cdmpp.predict_network(replace(given, batch=batch), device="h100", runtime="torch").latency_s
+        for batch in (2, 3, 4)
+    ]
+    assert [one.latency_s for one in swept.points] == pytest.approx(alone, rel=1e-5)
