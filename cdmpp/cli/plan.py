@@ -62,7 +62,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     ways.add_argument("--input-samples-per-s", type=numbers(0, 10**12, above=True), metavar="N", help=inputs)
     add_provision_arguments(verb)
     add_partition_arguments(verb)
-    verb.set_defaults(optimize=True, runtime="torch")
+    verb.set_defaults(optimize=True, runtime="torch", sweep=[], plot=None)
 
 
 def run(options: argparse.Namespace) -> None:

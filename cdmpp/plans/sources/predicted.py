@@ -14,6 +14,7 @@ from cdmpp.network.compose import flag_warnings
 from cdmpp.network.eager.batches import SizedStep, TwoReadings, sized
 from cdmpp.network.eager.device_precision import workload_on
 from cdmpp.network.eager.launch import host_warnings, started_s
+from cdmpp.network.eager.like_nodes import node_of
 from cdmpp.network.eager.price import priced_by, prices_of
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.eager.rebatched import BATCH
@@ -91,11 +92,12 @@ class PredictedSource(StepSource):
         return self._works[batch, split]
 
     def limits(self) -> Mapping[str, int]:
-        """Return the most stages (forward calls that read parameters), and the most ranks that divide operators."""
+        """Return the most stages (forward operators that read parameters), and the most ranks that divide operators."""
         step = self._at(self._low, _WHOLE).step
         assert step is not None
         numbers = {one.number for one in (*step.parameters, *step.frozen)}
-        layers = [c for c in step.calls if c.phase == "forward" and numbers & {number for number, _ in c.call.resident}]
+        calls = [one.call for one in step.calls if one.phase == "forward"]
+        layers = {node_of(one) for one in calls if numbers & {number for number, _ in one.resident}}
         return {"pp": max(1, len(layers)), **{name: self.limit_of(name)[0] for name in SPLITS}}
 
     def limit_of(self, degree: str) -> tuple[int, str]:

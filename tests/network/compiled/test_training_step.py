@@ -154,7 +154,7 @@ def test_another_torch_is_refused(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"optimizer": "lion"}, "optimizer 'lion' is unknown: use sgd, adam, adamw, or none"),
+        ({"optimizer": "lion"}, "optimizer 'lion' is unknown: use sgd, adam, adamw, adafactor"),
         ({"loss": "hinge"}, "loss 'hinge' is unknown: use cross_entropy, mse, model"),
         ({"loss": lambda output: output}, "one number"),
         ({"loss": "model"}, "labels"),

@@ -94,9 +94,13 @@ def test_weights_among_the_inputs_and_functions_in_the_file(tmp_path):
     [
         (
             {},
-            r"input x has open dimensions, \[batch, 16\]: give inputs=\{\"x\": \[1, 16\]\}.*--input x=1,16\), or batch",
+            r"input x has open dimensions, \[batch, 16\]: give inputs=\{\"x\": \[1, 16\]\} "
+            r".*--input x=1,16\), or each by its name \(--input batch=16\), or batch",
         ),
-        ({"inputs": {"xx": [1, 16]}}, "product.onnx has no input xx, but x; did you mean x"),
+        (
+            {"inputs": {"xx": [1, 16]}},
+            "product.onnx has no input xx, but x, and no open dimension, but batch; did",
+        ),
         ({"inputs": {"x": [1, 17]}}, r"shape \[batch, 16\], which \[1, 17\] does not fit"),
         ({"inputs": {"x": [1]}}, r"which \[1\] does not fit"),
         ({"inputs": {"x": [1, 16]}, "batch": 2}, "batch=2, but its input x has the fixed batch 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 
 import torch
@@ -222,6 +223,7 @@ def saying(seed: int, worker: int, workers: int) -> Toy:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
     from cdmpp.synchrony import run
     from cdmpp.synchrony.policies import synchrony_of
     from cdmpp.synchrony.processes.place import ServerPlace, WorkerPlace
