@@ -90,7 +90,7 @@ def eager_graph_of(
 
     Raises:
         UnsupportedProgramError: nothing can answer for an operator, which it names; or attention cannot run as asked.
-        UsageError: float8 is asked for, and there is no layer to convert.
+        UsageError: float8 or a kernel of attention is asked for, and there is no layer to convert, or no attention.
     """
     signature = exported.graph_signature
     weights = {
@@ -104,6 +104,9 @@ def eager_graph_of(
     made = _Made(name, place, attention, Autograd(exported, kind) if trains else None, products)
     for node in exported.graph.nodes:
         made.add(node, node.name in weights, node.name in trained)
+    calls = (node for node in exported.graph.nodes if node.op == "call_function")
+    if attention not in ("auto", "eager") and not any(name_of(node) == ATTENTION_CALL for node in calls):
+        raise UsageError(f"attention {attention}: {name} does not call scaled_dot_product_attention: leave it out")
     if products and products.float8 and all(one.dtype != "float8" for one in made.grown.operators.values()):
         raise UsageError(
             f"precision {products}: {name} has no torch.nn.Linear whose sizes are multiples of {MULTIPLE}, and torchao "

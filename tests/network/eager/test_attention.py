@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import cdmpp
 from cdmpp import cli, devices
-from cdmpp.errors import DataError, UnsupportedProgramError
+from cdmpp.errors import DataError, UnsupportedProgramError, UsageError
 from cdmpp.network.eager.attention_price import attention_prices
 from cdmpp.network.eager.read import read_run
 from cdmpp.network.eager.single_price import KERNEL_S, Price
@@ -287,3 +287,8 @@ def test_an_operator_of_attention_is_no_single_question():
         cdmpp.load_model("torch-gpus").predict([known()], device="h100")
     with pytest.raises(UnsupportedProgramError, match="3 kv_heads do not divide its heads"):
         known(kv_heads=3)
+
+
+def test_a_kernel_of_attention_is_refused_where_there_is_no_attention():
+    with pytest.raises(UsageError, match="attention math: Linear does not call scaled_dot_product_attention"):
+        read_run(Workload(nn.Linear(8, 8), torch.zeros(4, 8), attention="math"))
