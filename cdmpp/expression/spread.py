@@ -19,7 +19,7 @@ SIGMAS = 1.2815515655446004
 _NEAR = (0.5, 3.0)
 """Bounds of ``near``."""
 _UNTOLD = 0.2
-"""What a factor of two adds where no runs could be held out."""
+"""A factor of two adds this where no runs could be held out."""
 _LEAST_STEP = 0.25
 """A run that is beyond the range by less, in factors of two, counts as this far."""
 

@@ -123,7 +123,7 @@ def corners(fitted: FittedExpression) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class _Reach:
-    """What runs could be made with the machines and the design of the runs of a table."""
+    """These runs could be made with the machines and the design of the runs of a table."""
 
     table: RunTable
     fixed: Floats

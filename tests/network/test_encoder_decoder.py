@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import pytest
@@ -14,6 +13,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.network.eager.read import read_run
 from cdmpp.network.source.torch_network import read_torch
 from cdmpp.network.workload import Workload
+from tests.network.configs import write_configs
 from tests.network.dispatched import Log
 
 CONFIGS = {
@@ -29,13 +29,8 @@ CONFIGS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Configs of small models, each in a folder of its name."""
     pytest.importorskip("transformers")
-    root = tmp_path_factory.mktemp("configs")
-    for name, config in CONFIGS.items():
-        (root / name).mkdir()
-        (root / name / "config.json").write_text(json.dumps(config))
-    return root
+    return write_configs(tmp_path_factory.mktemp("configs"), CONFIGS)
 
 
 def products(read) -> Counter:

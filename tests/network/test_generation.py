@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import pytest
@@ -16,6 +15,7 @@ from cdmpp.network.source.torch_network import read_torch
 from cdmpp.network.workload import Workload
 from cdmpp.programs.decoder import cache_of, decoder_of
 from cdmpp.programs.networks import import_transformers
+from tests.network.configs import write_configs
 from tests.network.dispatched import Log
 
 CONFIGS = {
@@ -34,13 +34,8 @@ BATCH, LAYERS, KEY_SIZES = 3, 2, {"gpt2": 32, "llama": 16, "mistral": 16}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Configs of small models, each in a folder of its name."""
     pytest.importorskip("transformers")
-    root = tmp_path_factory.mktemp("configs")
-    for name, config in CONFIGS.items():
-        (root / name).mkdir()
-        (root / name / "config.json").write_text(json.dumps(config))
-    return root
+    return write_configs(tmp_path_factory.mktemp("configs"), CONFIGS)
 
 
 def generated(folder, name: str, past: int, **options):

@@ -77,7 +77,7 @@ def _tflops(speed: Speed, operator: EagerOperator, device: Device) -> float | No
 
 
 def _peak_tflops(device: Device, backend: str, element_bytes: int) -> float | None:
-    """What the instructions of a kernel reach in halves, or would if float32 were made of three products of them."""
+    """Return the peak of a kernel's instructions in halves, or as if float32 were made of three products of them."""
     capability, peak = capability_of(str(device.target.get("arch", ""))), device.spec["fp16_matrix_tflops"]
     if peak is None or capability < (7, 0) or (element_bytes > 2 and capability < (8, 0)):
         return None

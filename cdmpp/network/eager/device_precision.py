@@ -1,4 +1,4 @@
-"""What a device makes of a precision: it has matrix units of a type, computes without them, or cannot run it."""
+"""A device has matrix units for the types of a precision, computes without them, or cannot run it."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ GIVEN = -1
 
 
 class FormulaStep(NamedTuple):
-    """One kernel of a formula."""
+    """A step is one kernel of a formula."""
 
     operators: tuple[EagerOperator, ...]
-    """What it is answered as."""
+    """It is answered as these operators."""
     written_bytes: int
     """0: it writes into what another one made."""
     reads: tuple[int, ...]
