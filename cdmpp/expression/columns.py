@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from cdmpp.errors import UsageError
+from cdmpp.platform.limits import shown
 
 Kind = Literal["intrinsic", "extrinsic"]
 """Intrinsic factors belong to the algorithm, such as layers; extrinsic ones to what it is run on and split over."""
@@ -102,6 +105,20 @@ def name_in_seconds(column: str) -> str:
     if place is None or _SECONDS[words[place]] == 1:
         return column
     return "_".join([*words[:place], "s", *words[place + 1 :]]) if len(words) > 1 else "time_s"
+
+
+def unit_of(time: str, others: Sequence[str]) -> tuple[float | None, str]:
+    """Return the seconds of 1 in a column of times, None where its name has no unit, and its name in seconds.
+
+    Raises:
+        UsageError: the column is a rate, or its name in seconds is one of ``others``.
+    """
+    if is_rate(time):
+        raise UsageError(f"column {shown(time)} is a rate by its name, no time: name a column of times")
+    name = name_in_seconds(time)
+    if name != time and name in others:
+        raise UsageError(f"column {shown(time)} in seconds is {shown(name)}, as another one: rename one")
+    return seconds_of(time), name
 
 
 def is_rate(column: str) -> bool:

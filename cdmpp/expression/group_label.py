@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+from cdmpp.errors import DataError
 
 _BETWEEN = "/"
 
@@ -31,3 +33,24 @@ def values_of(label: str, names: Sequence[str]) -> dict[str, str]:
         return dict.fromkeys(names, label)
     (texts,) = csv.reader(io.StringIO(label, newline=""), delimiter=_BETWEEN)
     return dict(zip(names, texts, strict=True))
+
+
+def labels_of(columns: Mapping[str, Any], groups: Sequence[str], lines: Sequence[int] | None) -> tuple[str, ...]:
+    """Return the label of the group of each row.
+
+    Args:
+        columns: name -> values, one a row.
+        groups: names of the categorical columns.
+        lines: the line of a file that each row is from, for messages; None: rows are counted.
+
+    Raises:
+        DataError: names the first row that has a value missing.
+    """
+    labels = list[str]()
+    for row, values in enumerate(zip(*(columns[name] for name in groups), strict=True)):
+        for name, value in zip(groups, values, strict=True):
+            if value is None or value != value or not str(value).strip():
+                where = f"row {row + 1}" if lines is None else f"line {lines[row]}"
+                raise DataError(f"group {name}, {where} has no value: leave out rows without a value")
+        labels.append(label_of(values))
+    return tuple(labels)

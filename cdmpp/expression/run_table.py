@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cdmpp.errors import DataError, UsageError, some
-from cdmpp.expression.cells import has_numbers, numbers_of
-from cdmpp.expression.columns import LAYERED, is_rate, is_time, name_in_seconds, role_of, seconds_of
-from cdmpp.expression.group_label import label_of
+from cdmpp.expression.cells import numbers_of
+from cdmpp.expression.columns import unit_of
+from cdmpp.expression.factor_choice import FactorChoice, has_known_effect
+from cdmpp.expression.group_label import labels_of
 from cdmpp.expression.job_rules import JobRules
+from cdmpp.expression.run_file import RunFile
 from cdmpp.platform.limits import shown
 
 Floats = npt.NDArray[np.float64]
@@ -118,43 +119,23 @@ class RunTable:
             UsageError: a column that is not there or is named twice; a factor that never varies; a rate as the time.
             DataError: values that cannot be: text, NaN, times or factors that are not positive.
         """
-        named = [time, *(factors or ()), *groups]
-        if missing := [name for name in named if name not in columns]:
-            raise UsageError(f"there is no column {shown(missing[0])}: expected {some(list(columns), ', ', 30)}")
-        if twice := [name for place, name in enumerate(named) if name in named[:place]]:
-            raise UsageError(f"column {shown(twice[0])} is named twice: a column is a time, a factor or a group")
-        if odd := [name for name in named if len(columns[name]) != len(columns[time])]:
-            counts = f"{len(columns[odd[0]])} values and {time} {len(columns[time])}"
-            raise DataError(f"column {odd[0]} has {counts}: give each column a value for each run")
-        warnings, fixed = list[str](), dict[str, float]()
+        _check_names(columns, [time, *(factors or ()), *groups], time)
+        fixed, warnings = dict[str, float](), list[str]()
         if factors is None:
-            factors, fixed, left_out = _recognised(columns, time, groups, lines)
-            warnings += left_out
+            choice = FactorChoice.of(columns, time, groups, lines)
+            factors, fixed, warnings = choice.names, dict(choice.fixed), [*choice.warnings]
         if not factors:
             raise UsageError("no factor is named and no column is recognised: name them, such as factors=gpus,batch")
         time_name = time
         if unit_s is None:
-            unit_s, time_name, unsaid = _unit(time, [*factors, *groups])
-            warnings += unsaid
-        times_s = numbers_of(time, columns[time], lines) * unit_s
+            unit_s, time_name = unit_of(time, [*factors, *groups])
+        if unit_s is None:
+            warnings.append(f"times of {time} are taken as seconds: its name has no unit, such as {time}_ms has")
+        times_s = numbers_of(time, columns[time], lines) * (unit_s or 1.0)
+        _check_times(time, times_s)
         found = {name: numbers_of(name, columns[name], lines) for name in factors}
-        if len(times_s) > _MOST_ROWS:
-            raise DataError(f"the table has {len(times_s)} rows: at most {_MOST_ROWS} are fitted, take a sample")
-        if len(times_s) > 1 and len(np.unique(times_s)) < 2:
-            raise DataError(
-                f"time {time} is {times_s[0]:.6g} s in all rows: no factor changes it, nothing can be fitted"
-            )
-        labels = _labels(columns, groups, lines)
-        for name in factors:
-            if len(np.unique(found[name])) < 2:
-                if len(times_s) and _is_known(name):
-                    warnings.append(
-                        f"{name} is {found[name][0]:g} in all rows: how times depend on it is taken from what is known "
-                        "of layers and stages, not from these runs"
-                    )
-                    continue
-                value = f"is {found[name][0]:g} in all rows" if len(times_s) else "has no rows"
-                raise UsageError(f"factor {name} {value}: it says nothing of the time, leave it out or vary it")
+        labels = labels_of(columns, groups, lines)
+        warnings += [said for name in factors if (said := _constancy(name, found[name]))]
         table = cls(found, times_s, tuple(groups), labels, time_name, (), fixed)
         return replace(table, warnings=(*warnings, *_contradictions(table)))
 
@@ -171,94 +152,45 @@ class RunTable:
         Raises:
             DataError: the file cannot be read, or a row has more or fewer cells than the head.
         """
-        path = Path(path)
+        file = RunFile.read(path)
         try:
-            with path.open(newline="", encoding="utf-8-sig") as file:
-                reader = csv.reader(file)
-                read = [(reader.line_num, row) for row in reader]
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise DataError(f"cannot read {path}: {error}") from error
-        lines = [(number, row) for number, row in read if any(cell.strip() for cell in row)]
-        if len(lines) < 3:
-            count = "one row" if len(lines) == 2 else "no rows"
-            raise DataError(f"{path} has {count}: expected a head such as gpus,batch,step_s and lines of several runs")
-        head = [name.strip() for name in lines[0][1]]
-        if len(head) == 1 and (other := next((mark for mark in ";\t|" if mark in head[0]), None)):
-            raise DataError(f"{path} has {other!r} between its cells: write it with commas")
-        if twice := [name for place, name in enumerate(head) if name in head[:place]]:
-            raise DataError(f"{path}: the head has {shown(twice[0])} twice")
-        for number, row in lines[1:]:
-            if len(row) != len(head):
-                raise DataError(f"{path}, line {number}: {len(row)} cells, expected {len(head)} as the head has")
-        columns = {name: [row[place].strip() for _, row in lines[1:]] for place, name in enumerate(head)}
-        if time is None:
-            times = [name for name in head if is_time(name)]
-            if len(times) != 1:
-                seen = f"{', '.join(times)} are" if times else "no column is"
-                raise UsageError(f"{path}: {seen} named like times: say which, such as time=step_s")
-            time = times[0]
-        try:
-            return cls.of(columns, time, factors, groups, lines=[number for number, _ in lines[1:]])
+            return cls.of(file.columns, file.time if time is None else time, factors, groups, lines=file.lines)
         except (UsageError, DataError) as error:
             raise type(error)(f"{path}: {error}") from error
 
 
-def _unit(time: str, others: Sequence[str]) -> tuple[float, str, list[str]]:
-    """Seconds of 1 in a column of times, its name in seconds, and what is said where its name has no unit."""
-    if is_rate(time):
-        raise UsageError(f"column {shown(time)} is a rate by its name, no time: name a column of times")
-    unit_s, name = seconds_of(time), name_in_seconds(time)
-    if name != time and name in others:
-        raise UsageError(f"column {shown(time)} in seconds is {shown(name)}, as another one: rename one")
-    if unit_s is None:
-        return 1.0, name, [f"times of {time} are taken as seconds: its name has no unit, such as {time}_ms has"]
-    return unit_s, name, []
+def _check_names(columns: Mapping[str, Any], named: Sequence[str], time: str) -> None:
+    """Refuse columns that are missing, named twice, or not as long as that of times."""
+    if missing := [name for name in named if name not in columns]:
+        raise UsageError(f"there is no column {shown(missing[0])}: expected {some(list(columns), ', ', 30)}")
+    if twice := [name for place, name in enumerate(named) if name in named[:place]]:
+        raise UsageError(f"column {shown(twice[0])} is named twice: a column is a time, a factor or a group")
+    if odd := [name for name in named if len(columns[name]) != len(columns[time])]:
+        counts = f"{len(columns[odd[0]])} values and {time} {len(columns[time])}"
+        raise DataError(f"column {odd[0]} has {counts}: give each column a value for each run")
 
 
-def _labels(columns: Mapping[str, Any], groups: Sequence[str], lines: Sequence[int] | None) -> tuple[str, ...]:
-    """The label of the group of each row; ``DataError`` names the first that has a value missing."""
-    labels = list[str]()
-    for row, values in enumerate(zip(*(columns[name] for name in groups), strict=True)):
-        for name, value in zip(groups, values, strict=True):
-            if value is None or value != value or not str(value).strip():
-                where = f"row {row + 1}" if lines is None else f"line {lines[row]}"
-                raise DataError(f"group {name}, {where} has no value: leave out rows without a value")
-        labels.append(label_of(values))
-    return tuple(labels)
+def _check_times(time: str, times_s: Floats) -> None:
+    """Refuse more runs than can be fitted, and times that are all the same."""
+    if len(times_s) > _MOST_ROWS:
+        raise DataError(f"the table has {len(times_s)} rows: at most {_MOST_ROWS} are fitted, take a sample")
+    if len(times_s) > 1 and len(np.unique(times_s)) < 2:
+        raise DataError(f"time {time} is {times_s[0]:.6g} s in all rows: no factor changes it, nothing can be fitted")
 
 
-def _recognised(
-    columns: Mapping[str, Any], time: str, groups: Sequence[str], lines: Sequence[int] | None
-) -> tuple[list[str], dict[str, float], list[str]]:
-    """Columns that are recognised and vary, those that do not, and what is said; all numeric ones where none is known.
-
-    ``DataError`` names a hole in such a column: it is not left out for that.
-    """
-    others = [name for name in columns if name != time and name not in groups]
-    found = [name for name in others if role_of(name).name] or [name for name in others if not is_time(name)]
-    kept, fixed, said = list[str](), dict[str, float](), list[str]()
-    for name in found:
-        if not has_numbers(columns[name], zeros=not role_of(name).name):
-            continue
-        try:
-            values = np.unique(numbers_of(name, columns[name], lines))
-        except DataError as error:
-            raise DataError(f"{error}; or name the factors without {name}") from error
-        if len(values) > 1 or _is_known(name):
-            kept.append(name)
-        elif len(values):
-            fixed[name] = float(values[0])
-    if fixed:
-        values_ = ", ".join(f"{name} is {value:g}" for name, value in fixed.items())
-        said.append(f"left out because they never vary: {values_}; runs with other values cannot be predicted")
-    if left := [name for name in others if name not in kept and name not in fixed]:
-        said.append(f"columns that were not taken as factors: {some(left, ', ')}")
-    return kept, fixed, said
-
-
-def _is_known(name: str) -> bool:
-    """Tell if the effect of a column that never varies is known: a size of layers, or the stages of a pipeline."""
-    return role_of(name).name in (*LAYERED, "pp")
+def _constancy(name: str, values: Floats) -> str | None:
+    """What is said of a factor that never varies; ``UsageError`` where its effect is not known."""
+    if len(np.unique(values)) > 1:
+        return None
+    if not len(values):
+        raise UsageError(f"factor {name} has no rows: it says nothing of the time, leave it out or vary it")
+    if not has_known_effect(name):
+        told = f"is {values[0]:g} in all rows: it says nothing of the time, leave it out or vary it"
+        raise UsageError(f"factor {name} {told}")
+    return (
+        f"{name} is {values[0]:g} in all rows: how times depend on it is taken from what is known of layers and "
+        "stages, not from these runs"
+    )
 
 
 def _contradictions(table: RunTable) -> list[str]:
