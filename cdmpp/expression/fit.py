@@ -15,7 +15,7 @@ from cdmpp.expression.exponents import ExponentFit, evolve
 from cdmpp.expression.fitted_expression import FittedExpression
 from cdmpp.expression.folds import Fold, extrapolating_folds, random_folds, widening_folds
 from cdmpp.expression.form_search import search
-from cdmpp.expression.held_out import HeldOut, Refittable, held_out, plain_error
+from cdmpp.expression.held_out import HeldOut, Refittable, held_out, plain_error, plain_residuals
 from cdmpp.expression.judge import Judge, ScoredForm
 from cdmpp.expression.kriging import Kriging
 from cdmpp.expression.run_table import RunTable
@@ -108,11 +108,12 @@ def fit_runs(
     exponents, ensemble = resampled(source, design.table, settings.resamples, settings.seed)
     if isinstance(source, Searched):
         ensemble += tuple(expression_of(design, one) for one in others)
-    within, beyond = held_out(design, source, random), held_out(design, source, folds)
-    wider = held_out(design, source, widening_folds(design))
+    near = Kriging.of_fit(expression, design.table.factors, design.table.codes, design.table.times_s)
+    within, beyond = held_out(design, source, random, near), held_out(design, source, folds, near)
+    wider = held_out(design, source, widening_folds(design), near)
     spread = Spread.calibrated([one.misses for one in within], [one.misses for one in wider])
     fitted = FittedExpression(
-        expression, table, ensemble, exponents, spread,
+        expression, table, ensemble, exponents, near, spread,
         float(np.abs(expression.times_s(table.factors, table.codes) / table.times_s - 1).mean()),
         _mean(beyond) if beyond else None, _mean(within),
         float(np.concatenate([one.constant_errors(design) for one in within]).mean()),
@@ -175,7 +176,7 @@ def _sparser(design: Design, searched: Searched, random: Sequence[Fold]) -> Sear
     if free_numbers(steps.fit) > free_numbers(searched.fit):
         return searched
     before, after = (
-        np.concatenate([np.minimum(np.abs(np.expm1(-one.plain)), _WORST) for one in held_out(design, source, random)])
+        np.minimum(np.abs(np.expm1(-np.concatenate(plain_residuals(design, source, random)))), _WORST)
         for source in (searched, steps)
     )
     worse = after - before

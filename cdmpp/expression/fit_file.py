@@ -10,6 +10,7 @@ import numpy as np
 from cdmpp.errors import DataError
 from cdmpp.expression.expression import Expression
 from cdmpp.expression.fitted_expression import ExponentInterval, FittedExpression
+from cdmpp.expression.kriging import Kriging
 from cdmpp.expression.run_table import RunTable
 from cdmpp.expression.spread import Spread
 from cdmpp.platform.content import parse_json
@@ -79,6 +80,7 @@ def _fit(value: Any) -> FittedExpression:
     scores |= {_ABSENT: None if absent is None else float(absent)}
     return FittedExpression(
         expression, table, ensemble, tuple(ExponentInterval(**one) for one in value["exponents"]),
+        Kriging.of_fit(expression, table.factors, table.codes, table.times_s),
         Spread(**value["spread"]), **scores, warnings=tuple(value["warnings"]),
     )  # fmt: skip
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -58,6 +57,8 @@ class FittedExpression:
     ensemble: tuple[Expression, ...]
     """Fits to resampled runs, and other forms that do about as well."""
     exponents: tuple[ExponentInterval, ...]
+    kriging: Kriging
+    """What the runs near a point correct the expression by."""
     spread: Spread
     error_inside: float
     """Mean absolute relative error on the runs that were fitted."""
@@ -71,11 +72,6 @@ class FittedExpression:
     strength: float
     """Strength of the regularisation, chosen by held-out rows."""
     warnings: tuple[str, ...] = ()
-
-    @cached_property
-    def kriging(self) -> Kriging:
-        """Return what the runs near a point correct the expression by."""
-        return Kriging.of_fit(self.expression, self.table.factors, self.table.codes, self.table.times_s)
 
     @property
     def ranges(self) -> Mapping[str, tuple[float, float]]:

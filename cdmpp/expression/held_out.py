@@ -43,11 +43,18 @@ class HeldOut:
     """The rows lie this far outside of the range of the others, in factors of two."""
 
     @classmethod
-    def of(cls, design: Design, source: Refittable, fold: Fold) -> HeldOut:
-        """Fit without the rows of a fold and predict them."""
+    def of(cls, design: Design, source: Refittable, fold: Fold, near: Kriging) -> HeldOut:
+        """Fit without the rows of a fold and predict them.
+
+        Args:
+            design: of the table.
+            source: what is fitted.
+            fold: the rows that are held out.
+            near: what near runs correct a fit to all rows by.
+        """
         table, expression = design.table, source.refit(fold.trained)
         known, columns, codes = table.at(fold.trained), table.at(fold.held), table.codes[fold.held]
-        kriging = Kriging.of_fit(expression, known, table.codes[fold.trained], table.times_s[fold.trained])
+        kriging = Kriging.of_fit(expression, known, table.codes[fold.trained], table.times_s[fold.trained], near)
         plain = _plain(design, expression, fold)
         residuals, sigma = kriging.at(columns, codes)
         beyond = np.sqrt(sum(far**2 for far in steps_beyond(ranges_of(known), columns).values()))
@@ -79,14 +86,19 @@ def relative_error(residuals: Floats) -> float:
     return float(np.minimum(np.abs(np.expm1(-np.clip(residuals, -5, 5))), _WORST).mean())
 
 
-def held_out(design: Design, source: Refittable, folds: Sequence[Fold]) -> list[HeldOut]:
-    """Predict the rows of each fold by a fit to the others."""
-    return [HeldOut.of(design, source, fold) for fold in folds]
+def held_out(design: Design, source: Refittable, folds: Sequence[Fold], near: Kriging) -> list[HeldOut]:
+    """Predict the rows of each fold by a fit to the others; arguments as of ``HeldOut.of``."""
+    return [HeldOut.of(design, source, fold, near) for fold in folds]
 
 
 def plain_error(design: Design, source: Refittable, folds: Sequence[Fold]) -> float:
     """Return the mean absolute relative error of the expression alone, each fold weighing the same."""
-    return float(np.mean([relative_error(_plain(design, source.refit(one.trained), one)) for one in folds]))
+    return float(np.mean([relative_error(one) for one in plain_residuals(design, source, folds)]))
+
+
+def plain_residuals(design: Design, source: Refittable, folds: Sequence[Fold]) -> list[Floats]:
+    """Return logarithms of measured over predicted time, by the expression alone, of the rows of each fold."""
+    return [_plain(design, source.refit(one.trained), one) for one in folds]
 
 
 def _plain(design: Design, expression: Expression, fold: Fold) -> Floats:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg.lapack import dpotrf, dpotri
 from scipy.optimize import minimize
 
 from cdmpp.expression.columns import role_of
@@ -27,7 +28,8 @@ _OTHER_GROUP = 0.5
 """Covariance of runs of two groups, as a part of that of runs of one."""
 _MOST_LEARNT, _MOST_KNOWN = 160, 1500
 """Runs that length scales are learnt from, and runs that predictions lean on; more are drawn by lot."""
-_ROUNDS = 40
+_ROUNDS, _FEW_ROUNDS = 40, 6
+"""Steps that length scales are learnt in at most: from nothing, and from those of nearly the same runs."""
 _JITTER = 1e-8
 _WORST = 3.0
 """Logarithmic residuals beyond this count as this."""
@@ -53,7 +55,14 @@ class Kriging:
     """Cholesky factor of the covariance, lower triangle."""
 
     @classmethod
-    def of(cls, columns: Mapping[str, Floats], codes: Codes, residuals: Floats, seed: int = 0) -> Kriging:
+    def of(
+        cls,
+        columns: Mapping[str, Floats],
+        codes: Codes,
+        residuals: Floats,
+        seed: int = 0,
+        like: Kriging | None = None,
+    ) -> Kriging:
         """Learn from the residuals of runs.
 
         Args:
@@ -61,6 +70,7 @@ class Kriging:
             codes: their groups.
             residuals: logarithms of measured over fitted times.
             seed: of the lot that draws runs where there are too many.
+            like: of nearly the same runs: its length scales and variances are where learning begins.
         """
         lot = np.random.default_rng(seed).permutation(len(residuals))
         known = np.sort(lot[:_MOST_KNOWN])
@@ -69,7 +79,7 @@ class Kriging:
         codes, left = codes[known], np.clip(residuals[known], -_WORST, _WORST)
         learnt = np.sort(np.argsort(lot[lot < len(known)])[:_MOST_LEARNT]) if len(known) > _MOST_LEARNT else slice(None)
         intrinsic = _intrinsic(names)
-        found = _learn(points[learnt], codes[learnt], left[learnt], intrinsic)
+        found = _learn(points[learnt], codes[learnt], left[learnt], intrinsic, like)
         lengths, variances = np.exp(found[:-3]), np.exp(2 * found[-3:])
         covariance = _covariance(points, points, codes, codes, lengths, variances, intrinsic)
         covariance[np.diag_indices_from(covariance)] += variances[2] + _JITTER
@@ -78,10 +88,17 @@ class Kriging:
         return cls(names, points, codes, lengths, (first, second, noise), cho_solve(factor, left), factor[0])
 
     @classmethod
-    def of_fit(cls, expression: Expression, columns: Mapping[str, Floats], codes: Codes, times_s: Floats) -> Kriging:
+    def of_fit(
+        cls,
+        expression: Expression,
+        columns: Mapping[str, Floats],
+        codes: Codes,
+        times_s: Floats,
+        like: Kriging | None = None,
+    ) -> Kriging:
         """Learn from what is left of the times of runs by an expression; arguments as of ``of``."""
         fitted = np.maximum(expression.times_s(columns, codes), TINY_S)
-        return cls.of(columns, codes, np.log(times_s / fitted))
+        return cls.of(columns, codes, np.log(times_s / fitted), like=like)
 
     def at(self, columns: Mapping[str, Floats], codes: Codes) -> tuple[Floats, Floats]:
         """Return the residual that is expected at points and its standard deviation, shape ``(points,)`` each."""
@@ -122,24 +139,28 @@ def _covariance(
     return (whole + variances[1] * _matern(squares[intrinsic], lengths[count:])[0]) * _relation(codes, others)
 
 
-def _learn(points: Floats, codes: Codes, left: Floats, intrinsic: list[int]) -> Floats:
+def _learn(points: Floats, codes: Codes, left: Floats, intrinsic: list[int], like: Kriging | None) -> Floats:
     """Logarithms of the length scales, and of the standard deviations of both parts and of noise."""
     count, inner = points.shape[1], len(intrinsic)
     size = np.log(max(float(left.std()), 1e-3))
     middle = np.concatenate([np.full(count + inner, np.log(_LENGTH)), [size, size, size - np.log(2)]])
     spread = np.concatenate([np.full(count + inner, _LENGTH_SPREAD), np.ones(3)])
-    squares, relation, unit = _distances(points, points), _relation(codes, codes), np.eye(len(left))
-    own = squares[intrinsic]
+    squares, relation = _distances(points, points), _relation(codes, codes)
+    own, diagonal = squares[intrinsic], np.diag_indices(len(left))
 
     def cost(vector: Floats) -> tuple[float, Floats]:
         lengths, variances = np.exp(vector[:-3]), np.exp(2 * vector[-3:])
         (whole, fading), (part, slow) = _matern(squares, lengths[:count]), _matern(own, lengths[count:])
-        covariance = (variances[0] * whole + variances[1] * part) * relation + (variances[2] + _JITTER) * unit
-        factor = cho_factor(covariance, lower=True)
-        weights = cho_solve(factor, left)
+        covariance = (variances[0] * whole + variances[1] * part) * relation
+        covariance[diagonal] += variances[2] + _JITTER
+        factor = dpotrf(covariance, lower=True, clean=True)[0]
+        half = dpotri(factor, lower=True)[0]
+        inverse = half + half.T
+        inverse[diagonal] = half[diagonal]
+        weights = inverse @ left
         away = (vector - middle) / spread
-        value = 0.5 * left @ weights + np.log(np.diag(factor[0])).sum() + 0.5 * away @ away
-        pull = np.outer(weights, weights) - cho_solve(factor, unit)
+        value = 0.5 * left @ weights + np.log(factor[diagonal]).sum() + 0.5 * away @ away
+        pull = np.outer(weights, weights) - inverse
         related = pull * relation
         slopes = np.concatenate([
             -1.5 * variances[0] * np.tensordot(squares, related * fading, 2) / lengths[:count] ** 2,
@@ -150,4 +171,8 @@ def _learn(points: Floats, codes: Codes, left: Floats, intrinsic: list[int]) -> 
         return float(value), slopes + away / spread
 
     bounds = [(-2.5, 5.0)] * (count + inner) + [(-12.0, 2.0)] * 3
-    return minimize(cost, middle, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _ROUNDS}).x
+    if like is None:
+        begun, rounds = middle, _ROUNDS
+    else:
+        begun, rounds = np.log(np.concatenate([like.lengths, np.sqrt(like.variances)])), _FEW_ROUNDS
+    return minimize(cost, begun, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": rounds}).x
