@@ -39,8 +39,10 @@ def row_norm_of(node: Any, name: str) -> EagerOperator:
 
 def batch_norm_of(node: Any) -> EagerOperator:
     """Make a norm whose row is a channel of an image, or where that is small, a channel of all images."""
-    out = results_of(node)[0]
+    given, out = arguments_of(node), results_of(node)[0]
     images, channels, *image = shape_of(out)
     elements = math.prod(image)
     rows = images * channels if elements >= _LARGE_IMAGE or images == 1 else channels
-    return EagerOperator("batch_norm", {"rows": rows, "cols": out.numel() // rows}, dtype_of(out))
+    sums = given.get("training", given.get("train", False))
+    name = "batch_norm_train" if sums else "batch_norm"
+    return EagerOperator(name, {"rows": rows, "cols": out.numel() // rows}, dtype_of(out))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cdmpp.operators.attention import BACKWARD
-from cdmpp.operators.operator import ATTENTION, EagerOperator
+from cdmpp.operators.operator import ATTENTION, FILTER_GRADIENT, IMAGE_GRADIENT, EagerOperator
 
 
 class Gradient(NamedTuple):
@@ -21,9 +21,9 @@ class Gradient(NamedTuple):
 def backward_of(operator: EagerOperator) -> tuple[Gradient, ...]:
     """List calls of the backward pass: of a product two, one a factor, of others one that moves as much.
 
-    A sum over a bias's gradient counts as a ``mean`` of its columns, those of a batch norm as one of its rows.
-    Convolutions run twice as they are: libraries have kernels of their own for the gradients of image and filter, of as
-    many operations. Fused attention runs one kernel for all of its gradients.
+    A sum over a bias's gradient counts as a ``mean`` of its columns. Libraries have kernels of their own for the
+    gradients of a convolution's image and filter, of as many operations. Batch norms and fused attention run one kernel
+    for all of their gradients.
     """
     dtype = operator.dtype
     if operator.reads and operator.name == "copy":
@@ -44,10 +44,13 @@ def backward_of(operator: EagerOperator) -> tuple[Gradient, ...]:
             Gradient(EagerOperator("bmm", of_second, dtype), "second"),
         )
     if operator.name == "conv2d":
-        return Gradient(operator, "inputs"), Gradient(operator, "weight")
+        of_image, of_filter = (EagerOperator(name, operator.sizes, dtype) for name in (IMAGE_GRADIENT, FILTER_GRADIENT))
+        return Gradient(of_image, "inputs"), Gradient(of_filter, "weight")
     if operator.name == "softmax":
         return Gradient(EagerOperator("mul", operator.sizes, dtype), ""), Gradient(operator, "inputs")
-    if operator.name == "batch_norm":  # sums over gradient and input, then both once more
+    if operator.name == "batch_norm_train":
+        return (Gradient(EagerOperator("batch_norm_gradient", operator.sizes, dtype), "inputs"),)
+    if operator.name == "batch_norm":  # of a frozen one: sums over gradient and input, then both once more
         summed, scaled = (EagerOperator(name, operator.sizes, dtype) for name in ("mean", "mul"))
         return Gradient(summed, "weight"), Gradient(scaled, "inputs")
     if operator.kind.family == ATTENTION:

@@ -77,11 +77,25 @@ row is a channel of an image, which has a factor and a shift. ``mean``: of each 
 ``permute``: a copy of whole rows into another order, as of the heads of attention; ``transpose``: of blocks of a few
 rows that are columns of what is read. ``add_broadcast``: the second factor is a block of a few rows, for all blocks.
 """
+_CONV_OPTIONS = LEARNED["conv2d"].optional
+IMAGE_GRADIENT, FILTER_GRADIENT = "conv2d_image_gradient", "conv2d_filter_gradient"
+TRAINING = {
+    **dict.fromkeys((IMAGE_GRADIENT, FILTER_GRADIENT), OperatorKind("conv", "conv2d", _CONV, _CONV_OPTIONS)),
+    "batch_norm_train": OperatorKind("elementwise", "norm", _MATRIX, inputs=2),
+    "batch_norm_gradient": OperatorKind("elementwise", "norm", _MATRIX, inputs=4),
+}
+"""Name -> kind, of those that training alone runs and that nobody measured by themselves (``training_form``).
+
+Gradients of a convolution have its sizes. A batch norm reads its image for the sums and once more, its gradient does so
+with image and gradient.
+"""
 ATTENTION = "attention"
 """Family of fused attention, of which nobody measured a call: its price is made of others (``network.eager``)."""
-KINDS = LEARNED | {
-    name: OperatorKind(ATTENTION, "matmul", attention.SIZES, attention.OPTIONS) for name in attention.NAMES
-}
+KINDS = (
+    LEARNED
+    | TRAINING
+    | {name: OperatorKind(ATTENTION, "matmul", attention.SIZES, attention.OPTIONS) for name in attention.NAMES}
+)
 """Name -> kind, of all operators that a network may have."""
 _LATE = {"weights": 2}
 """Options that came later: texts that were stored before do not have them, and names do not show them."""
@@ -140,8 +154,10 @@ class EagerOperator:
 
     def _check_together(self) -> None:
         """``UnsupportedProgramError`` for sizes that do not go together."""
-        if self.name == "conv2d" and (self["in_channels"] % self["groups"] or self["out_channels"] % self["groups"]):
-            raise UnsupportedProgramError(f"conv2d: {self['groups']} groups do not divide its channels")
+        if self.kind.family == "conv" and (
+            self["in_channels"] % self["groups"] or self["out_channels"] % self["groups"]
+        ):
+            raise UnsupportedProgramError(f"{self.name}: {self['groups']} groups do not divide its channels")
         if self.kind.family == ATTENTION and self["heads"] % attention.kv_heads(self.sizes):
             raise UnsupportedProgramError(f"{self.name}: {self['kv_heads']} kv_heads do not divide its heads")
         if "kernel" in self.sizes and self.out_size < 1:
@@ -195,11 +211,18 @@ class EagerOperator:
             return 1, self["rows"], self["inner"], self["cols"]
         if self.name == "bmm":
             return self["batch"], self["rows"], self["inner"], self["cols"]
-        if self.name == "conv2d":
+        if self.kind.family == "conv":
             groups, taps = self["groups"], self["kernel"] ** 2
             inner = self["in_channels"] // groups * taps
             return groups, self["batch"] * self.out_size**2, inner, self["out_channels"] // groups
         return 1, 1, 1, 1
+
+    @property
+    def _conv_elements(self) -> tuple[int, int, int]:
+        """Elements of the image, of the filters and of the result of a convolution."""
+        image = self["batch"] * self["in_channels"] * self["in_size"] ** 2
+        weights = self["out_channels"] * self["in_channels"] // self["groups"] * self["kernel"] ** 2
+        return image, weights, self["batch"] * self["out_channels"] * self.out_size**2
 
     @property
     def block_rows(self) -> int:
@@ -215,7 +238,8 @@ class EagerOperator:
             return attention.attention_flops(self.name, self.sizes)
         if "kernel" in self.sizes:
             return self.written_elements * self["kernel"] ** 2
-        each = {"softmax": 5, "layer_norm": 8, "batch_norm": 2, **dict.fromkeys(_MOVES, 0)}
+        norms = {"batch_norm": 2, "batch_norm_train": 5, "batch_norm_gradient": 8}
+        each = {"softmax": 5, "layer_norm": 8, **norms, **dict.fromkeys(_MOVES, 0)}
         return float(each.get(self.name, 1) * self["rows"] * self["cols"])
 
     @property
@@ -226,9 +250,11 @@ class EagerOperator:
             return float(rows * inner + inner * cols + self["bias"] * cols)
         if self.name == "bmm":
             return float(self["batch"] * self["inner"] * (self["rows"] + self["cols"]))
-        if self.name == "conv2d":
-            image = self["batch"] * self["in_channels"] * self["in_size"] ** 2
-            return float(image + self["out_channels"] * self["in_channels"] // self["groups"] * self["kernel"] ** 2)
+        if self.kind.family == "conv":
+            image, weights, made = self._conv_elements
+            return float(
+                {IMAGE_GRADIENT: made + weights, FILTER_GRADIENT: made + image}.get(self.name, image + weights)
+            )
         if self.kind.family == ATTENTION:
             return attention.read_elements(self.name, self.sizes, self.element_bytes)
         if "kernel" in self.sizes:
@@ -245,6 +271,9 @@ class EagerOperator:
     @property
     def written_elements(self) -> float:
         """Count the elements of its output."""
+        if self.kind.family == "conv":
+            image, weights, made = self._conv_elements
+            return float({IMAGE_GRADIENT: image, FILTER_GRADIENT: weights}.get(self.name, made))
         if self.kind.family in PRODUCTS:
             many, rows, _, cols = self.matmul
             return float(many * rows * cols)

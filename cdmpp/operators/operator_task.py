@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from cdmpp.ast.layout import EAGER_FEATURES
 from cdmpp.operators.loop_script import script
-from cdmpp.operators.operator import ATTENTION, EagerOperator
+from cdmpp.operators.operator import LEARNED, EagerOperator
 from cdmpp.operators.template import loop_program
 from cdmpp.programs.task import Task
 
@@ -46,7 +46,7 @@ class OperatorTasks(Mapping[str, Task]):
 
 @lru_cache(maxsize=4096)
 def _text(operator: EagerOperator) -> str:
-    if operator.kind.family == ATTENTION:
+    if operator.name not in LEARNED:
         return f"# {operator}: one kernel of a library, which no loops describe\n"
     return script(loop_program(operator))
 

@@ -16,7 +16,7 @@ from cdmpp.errors import CdmppError, UnsupportedProgramError
 from cdmpp.features import Feature, names, prefixed, read_features, stored
 from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 from cdmpp.operators.measured_form import measured_form
-from cdmpp.operators.operator import ATTENTION, FAMILIES, LEARNED, PRODUCTS, EagerOperator
+from cdmpp.operators.operator import ATTENTION, FAMILIES, LEARNED, PRODUCTS, TRAINING, EagerOperator
 from cdmpp.operators.template import operator_ast
 
 ALIGNMENTS = (2, 4, 8, 16)
@@ -41,6 +41,11 @@ def operator_program(operator: EagerOperator, target_kind: str) -> CompactAST:
         raise UnsupportedProgramError(
             f"{operator}: nobody measured fused attention, so no model has learned it. In a network it is answered "
             "from published speeds (cdmpp network --runtime torch); its parts are bmm and softmax"
+        )
+    if operator.name in TRAINING:
+        raise UnsupportedProgramError(
+            f"{operator}: nobody measured it by itself, so no model has learned it. In a training step it is answered "
+            "from the forward pass's kernel (cdmpp step --runtime torch)"
         )
     operator = measured_form(operator)
     try:

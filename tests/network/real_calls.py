@@ -36,8 +36,10 @@ KINDS = {
 }
 """Operator of ATen -> kind; those that are not here are elementwise."""
 NAMES = {
-    **dict.fromkeys(("linear", "bmm"), "product"), "conv2d": "conv",
-    **dict.fromkeys(("layer_norm", "batch_norm"), "norm"), "softmax": "softmax", "mean": "reduce",
+    **dict.fromkeys(("linear", "bmm"), "product"),
+    **dict.fromkeys(("conv2d", "conv2d_image_gradient", "conv2d_filter_gradient"), "conv"),
+    **dict.fromkeys(("layer_norm", "batch_norm", "batch_norm_train", "batch_norm_gradient"), "norm"),
+    **{"softmax": "softmax", "mean": "reduce"},
     **dict.fromkeys(("max_pool2d", "avg_pool2d"), "pool"), "embedding": "embedding",
     **dict.fromkeys(("copy", "permute", "transpose"), "copy"),
 }  # fmt: skip
@@ -80,16 +82,14 @@ class Log(TorchDispatchMode):
             if args[2] is not None:
                 self._add("elementwise", first)
         elif name == "convolution_backward":
-            for _ in [one for one in out[:2] if one is not None]:
-                self._add("conv", args[0])
+            for one in out[:2]:
+                if one is not None:
+                    self._add("conv", one)
             if out[2] is not None:
                 self._add("reduce", out[2])
         elif name in ("_softmax_backward_data", "_log_softmax_backward_data"):  # a product, then as the forward pass
             self._add("elementwise", first)
             self._add("softmax", first)
-        elif name == "native_batch_norm_backward":  # sums by channel of an image, then a product
-            self._add("reduce", first, first.shape[0] * first.shape[1])
-            self._add("elementwise", first)
         elif name == "mse_loss":  # differences, then their mean
             self._add("elementwise", args[0])
             self._add("reduce", first)

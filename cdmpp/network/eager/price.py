@@ -11,11 +11,12 @@ from cdmpp.network.compose import bound_of
 from cdmpp.network.eager.attention_price import attention_prices
 from cdmpp.network.eager.device_precision import has_units
 from cdmpp.network.eager.read import EagerNetwork
-from cdmpp.network.eager.single_price import Price, as_stand_in, dispatched_s, learned_prices
+from cdmpp.network.eager.single_price import Price, as_stand_in, dispatched_s, learned_prices, times_as_long
 from cdmpp.network.prediction import KernelPrediction
 from cdmpp.network.runtime import PricedNetwork
 from cdmpp.operators.measured_form import measured_form
 from cdmpp.operators.operator import ATTENTION, EagerOperator
+from cdmpp.operators.training_form import training_form
 from cdmpp.predict.predictor import Predictor
 
 
@@ -26,10 +27,11 @@ def prices_of(predictor: Predictor, operators: Sequence[EagerOperator], device: 
     """
 
     def learned(some: Sequence[EagerOperator], at: Device) -> list[Price]:
-        forms = [measured_form(one, has_units(at, "bfloat16") is not False) for one in some]
+        training = [training_form(one, at.kind) for one in some]
+        forms = [measured_form(one, has_units(at, "bfloat16") is not False) for one, _ in training]
         prices = learned_prices(predictor, forms, at) if some else []
-        alike = zip(some, forms, prices, strict=True)
-        return [price if one == form else as_stand_in(price) for one, form, price in alike]
+        alike = zip(some, forms, (times for _, times in training), prices, strict=True)
+        return [price if one == form else as_stand_in(times_as_long(price, times)) for one, form, times, price in alike]
 
     fused = [operator for operator in operators if operator.kind.family == ATTENTION]
     others = [operator for operator in operators if operator.kind.family != ATTENTION]

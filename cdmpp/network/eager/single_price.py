@@ -67,6 +67,12 @@ def dispatched_s(call: Call, price: Price) -> float:
     return min(price.dispatch_s, KERNEL_S) if call.is_joined else price.dispatch_s
 
 
+def times_as_long(price: Price, times: float) -> Price:
+    """Return the price of a call that takes a number of times as long on the device."""
+    ends = {level: (low * times, high * times) for level, (low, high) in price.intervals.items()}
+    return price._replace(latency_s=price.latency_s * times, intervals=ends)
+
+
 def as_stand_in(price: Price) -> Price:
     """Return the price of a call that stands for an operator that nobody measured."""
     wide = {level: (low / STAND_IN_FACTOR, high * STAND_IN_FACTOR) for level, (low, high) in price.intervals.items()}

@@ -163,7 +163,7 @@ def test_what_a_network_computes_in_single_precision_stays_so():
     assert given.first.weight.dtype is torch.float32
 
 
-def test_a_batch_norm_sums_before_it_scales():
+def test_a_frozen_batch_norm_sums_before_it_scales():
     made = backward_of(EagerOperator.parse("batch_norm", "64x49"))
     assert [(str(one.operator), one.of) for one in made] == [("mean 64x49", "weight"), ("mul 64x49", "inputs")]
 
