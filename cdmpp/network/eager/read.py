@@ -80,7 +80,12 @@ class ExportedRun:
             graph=whole.graph,
             batch=self.batch,
             precision=self.network.precision.name,
-            warnings=(*compiled_flag(self.compiled, EAGER), *flags_of(self.exported), *forward.warnings),
+            warnings=(
+                *self.network.warnings,
+                *compiled_flag(self.compiled, EAGER),
+                *flags_of(self.exported),
+                *forward.warnings,
+            ),
             operators=whole.operators,
             stand_ins=forward.stand_ins,
             trains=self.trains,

@@ -66,7 +66,7 @@ def read_inductor(workload: Workload, device: Device) -> InductorNetwork:
     return InductorNetwork(
         graph=graph,
         batch=batch_of(network.example),
-        warnings=_warnings(trains),
+        warnings=(*network.warnings, *_warnings(trains)),
         operators=made.grown.operators,
         stand_ins=made.stand_ins,
         trains=trains,

@@ -110,7 +110,16 @@ def type_of(described: Any) -> tuple[list[int | None] | None, str] | None:
 
 def node_name(node: Any) -> str:
     """Return the name of a node, or that of what it writes."""
-    return str(node.name or (node.output[0] if node.output else "?"))
+    return str(node.name or next(filter(None, node.output), "?"))
+
+
+def nodes_of(graph: Any) -> Iterator[Any]:
+    """Yield the nodes of the graph and of the graphs in its nodes."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from nodes_of(inner)
 
 
 def _without_weights(model: Any) -> Any:
@@ -175,7 +184,7 @@ def _check_sets(file: str, model: Any) -> None:
 
 
 def _check_graph(file: str, graph: Any) -> None:
-    for node in _nodes(graph):
+    for node in nodes_of(graph):
         if node.domain not in STANDARD and node.op_type not in CONTRIBUTED.get(node.domain, ()):
             raise CdmppError(
                 f"{file}: the operator {node.op_type} (node {node_name(node)}) is of the domain {node.domain}, whose "
@@ -193,12 +202,3 @@ def _check_graph(file: str, graph: Any) -> None:
                 f"{file}: the input {value.name} has the dimension {bad[0]}; sizes are at least 1, and an open "
                 f"dimension has a name instead: {_ADVICE} with either"
             )
-
-
-def _nodes(graph: Any) -> Iterator[Any]:
-    """Yield the nodes of the graph and of the graphs in its nodes."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from _nodes(inner)

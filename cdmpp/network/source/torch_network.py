@@ -63,10 +63,8 @@ def read_torch(workload: Workload, needs_values: bool = True) -> TorchNetwork:
     """
     path = workload.path
     if path is not None and path.suffix == ".onnx":
-        raise UsageError(
-            f"{path.name} is no torch model: PyTorch's own kernels run a torch.nn.Module or file.py:FUNCTION"
-        )
-    if path is not None:
+        network = _of_onnx(workload, path)
+    elif path is not None:
         network = _of_name(workload, math.inf if needs_values else _MOST_BYTES)
     elif workload.is_torch:
         network = _of_module(workload)
@@ -89,6 +87,23 @@ def refuse_example(what: str, example: Any) -> None:
     """Raise ``UsageError`` where example inputs were given for a network that has its own."""
     if example is not None:
         raise UsageError(f"{what} has inputs of its own: leave example_inputs out, or give shapes as inputs")
+
+
+def _of_onnx(workload: Workload, path: Path) -> TorchNetwork:
+    """Read an ONNX file: each node runs as the operators that PyTorch has for it."""
+    from cdmpp.network.source.onnx_reader import module_of_onnx
+
+    refuse_example(path.name, workload.example_inputs)
+    if workload.attention == "eager":
+        raise UsageError(f"{path.name}: attention eager is of networks of a name: export the file without Attention")
+    model, example = module_of_onnx(path, workload.batch, workload.inputs)
+    said = (
+        f"{path.name} runs as its nodes say, an operator of PyTorch for each: what the exporter broke up or folded "
+        "stays so"
+    )
+    if workload.mode != "inference":
+        said += ", and batch norms and dropouts are those of inference"
+    return TorchNetwork(path.name, model, example, precision_of(workload.precision), warnings=(said,))
 
 
 def _of_name(workload: Workload, most_bytes: float) -> TorchNetwork:

@@ -63,7 +63,7 @@ def test_no_tvm_is_needed():
 
 
 def test_what_is_no_torch_model_is_refused():
-    with pytest.raises(CdmppError, match="is no torch model"):
+    with pytest.raises(CdmppError, match="there is no file model.onnx"):
         read_torch(Workload("model.onnx"))
 
 
