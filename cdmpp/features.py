@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from cdmpp.platform.files import read_json
 
 
@@ -35,6 +37,11 @@ def read_features(path: Path) -> dict[str, tuple[Feature, ...]]:
 def slog(quantity: float) -> float:
     """Compute sign(x) * log2(1 + |x|)."""
     return math.copysign(math.log2(1.0 + abs(quantity)), quantity)
+
+
+def slogs(quantities: np.ndarray) -> np.ndarray:
+    """Compute ``slog`` of each number."""
+    return np.copysign(np.log2(1.0 + np.abs(quantities)), quantities)
 
 
 def stored(features: Sequence[Feature], quantities: Mapping[str, float]) -> list[float]:

@@ -45,7 +45,7 @@ def _lines(node: Any, indent: int) -> list[str]:
 
 
 def _shape(buffer: Buffer) -> str:
-    return "(" + "".join(f"{extent}, " for extent in buffer.ty.shape) + ")"
+    return "(" + "".join(f"{extent}, " for extent in buffer.shape) + ")"
 
 
 def _places(indices: Sequence[Expression]) -> str:

@@ -68,14 +68,19 @@ class Buffer(Object):
         """Return the name of the element type."""
         return str(self.ty.dtype.dtype)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the extents."""
+        return tuple(extent.value for extent in self.ty.shape)
+
     def __getitem__(self, indices: Any) -> TensorLoad:
         places = indices if isinstance(indices, tuple) else (indices,)
         return TensorLoad(self, [_expression(place) for place in places])
 
 
-def buffer(name: str, shape: Sequence[int], element: str) -> Buffer:
+def buffer(name: str, shape: Sequence[IntImm | int], element: str) -> Buffer:
     """Make a tensor of ``shape`` whose elements are of the type ``element``."""
-    return Buffer(name, BufferType(list(shape), prim_type(element)))
+    return Buffer(name, BufferType([_expression(extent) for extent in shape], prim_type(element)))
 
 
 @_node
@@ -324,10 +329,10 @@ def store(target: Buffer, indices: Sequence[Any], value: Any) -> BufferStore:
     return BufferStore(target, _expression(value, target.element), [_expression(index) for index in indices])
 
 
-def nest(variables: Sequence[Var], extents: Sequence[int], *body: Object) -> For:
+def nest(variables: Sequence[Var], extents: Sequence[IntImm | int], *body: Object) -> For:
     """Make loops around what follows, the first outermost."""
     inner: Object = body[0] if len(body) == 1 else SeqStmt(list(body))
     for variable, extent in zip(reversed(variables), reversed(extents), strict=True):
-        inner = For(variable, IntImm(extent), inner)
+        inner = For(variable, _expression(extent), inner)
     assert isinstance(inner, For)
     return inner

@@ -6,14 +6,17 @@ of ``library`` in ``ast.layout.FEATURES``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from cdmpp.ast.compact_ast import CompactAST
+from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
+from cdmpp.ast.table import TARGET_KINDS, AstTable
 from cdmpp.errors import CdmppError, UnsupportedProgramError
-from cdmpp.features import Feature, names, prefixed, read_features, stored
+from cdmpp.features import Feature, names, prefixed, read_features, slogs
 from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 from cdmpp.operators.measured_form import measured_form
 from cdmpp.operators.operator import ATTENTION, FAMILIES, LEARNED, PRODUCTS, TRAINING, EagerOperator
@@ -29,14 +32,58 @@ OPERATOR_FEATURES = (
 OPERATOR_NAMES = names(OPERATOR_FEATURES)
 
 
-def operator_vector(operator: EagerOperator) -> np.ndarray:
-    """Return (CODE_WIDTH,) float32, filled up with zeros."""
-    vector = np.array(stored(OPERATOR_FEATURES, _quantities(operator)), np.float32)
-    return np.pad(vector, (0, CODE_WIDTH - len(vector)))
+_AMOUNTS = OPERATOR_FEATURES[len(LEARNED) + len(FAMILIES) :]
+_ALIGNED = [(size, n, f"{size}_aligned_{n}_flag") for size in ("inner", "cols") for n in ALIGNMENTS]
+_NAMES, _IS_PLAIN = names(_AMOUNTS), np.array([feature.plain for feature in _AMOUNTS])
+_KINDS = {name: place for place, name in enumerate(LEARNED)}
+_FAMILIES = {name: len(LEARNED) + place for place, name in enumerate(FAMILIES)}
+
+
+def operator_vectors(operators: Sequence[EagerOperator]) -> np.ndarray:
+    """Return (n, CODE_WIDTH) float32, filled up with zeros."""
+    first, rows = len(LEARNED) + len(FAMILIES), np.arange(len(operators))
+    found = np.zeros((len(operators), CODE_WIDTH))
+    found[rows, [_KINDS[one.name] for one in operators]] = 1
+    found[rows, [_FAMILIES[one.kind.family] for one in operators]] = 1
+    amounts = np.array([list(map(_amounts(one).__getitem__, _NAMES)) for one in operators], np.float64)
+    found[:, first : first + len(_AMOUNTS)] = np.where(_IS_PLAIN, amounts, slogs(amounts))
+    return found.astype(np.float32)
+
+
+def operator_table(operators: Sequence[EagerOperator], target_kind: str) -> AstTable:
+    """Make the compact ASTs of their definitions with their vectors, for a device of ``target_kind`` (cpu or gpu).
+
+    Raises:
+        UnsupportedProgramError: fused attention is among them.
+        CdmppError: an operator has more elements than 64 bits count.
+    """
+    forms = list(map(_measured, operators))
+    table = AstTable.from_asts(map(_ast, forms))
+    kinds = np.full(len(forms), TARGET_KINDS.index(target_kind), np.uint8)
+    return replace(table, codes=operator_vectors(forms) if forms else None, target_kinds=kinds)
+
+
+def vector_table(operators: Sequence[EagerOperator], target_kind: str) -> AstTable:
+    """Make the same, each with one leaf and one kernel of zeros: for who reads the vectors alone, and much faster."""
+    count, offsets = len(operators), np.arange(len(operators) + 1, dtype=np.int64)
+    places = {name: np.zeros(count, np.int32) for name in ("leaf_positions", "leaf_serial_positions", "leaf_kernels")}
+    return AstTable(
+        leaf_features=np.zeros((count, LEAF_WIDTH), np.float32),
+        **places,
+        leaf_offsets=offsets,
+        kernel_features=np.zeros((count, KERNEL_WIDTH), np.float32),
+        kernel_offsets=offsets,
+        target_kinds=np.full(count, TARGET_KINDS.index(target_kind), np.uint8),
+        codes=operator_vectors(list(map(_measured, operators))),
+    )
 
 
 def operator_program(operator: EagerOperator, target_kind: str) -> CompactAST:
-    """Make the compact AST of its definition with its vector, for a device of ``target_kind`` (cpu or gpu)."""
+    """Return the only program of ``operator_table``; errors as there."""
+    return operator_table([operator], target_kind)[0]
+
+
+def _measured(operator: EagerOperator) -> EagerOperator:
     if operator.kind.family == ATTENTION:
         raise UnsupportedProgramError(
             f"{operator}: nobody measured fused attention, so no model has learned it. In a network it is answered "
@@ -47,41 +94,39 @@ def operator_program(operator: EagerOperator, target_kind: str) -> CompactAST:
             f"{operator}: nobody measured it by itself, so no model has learned it. In a training step it is answered "
             "from the forward pass's kernel (cdmpp step --runtime torch)"
         )
-    operator = measured_form(operator)
+    return measured_form(operator)
+
+
+def _ast(operator: EagerOperator) -> CompactAST:
     try:
-        return replace(operator_ast(operator), code=operator_vector(operator), target_kind=target_kind)
+        return operator_ast(operator)
     except OverflowError as error:
         raise CdmppError(f"{operator}: more elements than 64 bits count: give smaller sizes") from error
 
 
-def _quantities(operator: EagerOperator) -> dict[str, float]:
-    kind, element = operator.kind, operator.element_bytes
+def _amounts(operator: EagerOperator) -> dict[str, float]:
+    kind, sizes = operator.kind, operator.sizes
     many, rows, inner, cols = operator.matmul
     is_product, is_conv = kind.family in PRODUCTS, operator.name == "conv2d"
-    conv = operator.sizes if is_conv else {}
-    plain = {} if is_product else operator.sizes
-    aligned = {"inner": inner if is_product else 0, "cols": cols if is_product else operator.sizes.get("cols", 0)}
+    conv = sizes if is_conv else {}
+    plain = {} if is_product else sizes
+    aligned = {"inner": inner if is_product else 0, "cols": cols if is_product else sizes.get("cols", 0)}
+    written = operator.written_elements
     return {
-        **{f"is_{name}": float(name == operator.name) for name in LEARNED},
-        **{f"family_{name}": float(name == kind.family) for name in FAMILIES},
-        "element_bytes": element,
+        "element_bytes": operator.element_bytes,
         "flops": operator.flops,
-        "special": float(kind.special * operator.written_elements),
+        "special": float(kind.special * written),
         "read_bytes": operator.read_bytes,
-        "write_bytes": operator.written_bytes,
+        "write_bytes": operator.result_element_bytes * written,
         "matmul_count": many if is_product else 0,
         "matmul_rows": rows if is_product else 0,
         "matmul_inner": inner if is_product else 0,
         "matmul_cols": cols if is_product else 0,
         "rows": plain.get("rows", 0),
         "cols": plain.get("cols", 0),
-        "transposed_flag": float(operator.sizes.get("transposed", 0)),
-        "bias_flag": float(operator.sizes.get("bias", 0)),
-        **{
-            f"{size}_aligned_{n}_flag": float(extent > 0 and extent % n == 0)
-            for size, extent in aligned.items()
-            for n in ALIGNMENTS
-        },
+        "transposed_flag": float(sizes.get("transposed", 0)),
+        "bias_flag": float(sizes.get("bias", 0)),
+        **{name: float(aligned[size] > 0 and aligned[size] % n == 0) for size, n, name in _ALIGNED},
         "kernel": conv.get("kernel", 0),
         "stride": conv.get("stride", 0),
         "in_channels": conv.get("in_channels", 0),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from threading import Lock
+from typing import Any, NamedTuple
 
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.native import summarize
@@ -15,6 +17,7 @@ from cdmpp.operators.loops import (
     And,
     Buffer,
     Expression,
+    FloatImm,
     IntImm,
     LoopProgram,
     Max,
@@ -34,11 +37,23 @@ _SCALAR = 0.5
 """The number in ``add_scalar`` and the like: its value changes nothing but the text."""
 
 
+_MOST_TEMPLATES = 1024
+
+
+class Template(NamedTuple):
+    """A loop program serves for all operators of one form: only the sizes in it are others."""
+
+    program: LoopProgram
+    holes: list[tuple[IntImm | FloatImm, _Reader]]
+    """A node of the program -> the number that it has for an operator."""
+
+
 def loop_program(operator: EagerOperator) -> LoopProgram:
     """Return the definition of an operator, loops and stores; all its tensors have the type of its result."""
-    if operator.dtype != operator.result_dtype:
-        operator = replace(operator, dtype=operator.result_dtype)
-    return _TEMPLATES.get(operator.name, _elementwise)(operator)
+    return _template(_plain(operator)).program
+
+
+_templates, _in_use = dict[Any, Template](), Lock()
 
 
 def operator_ast(operator: EagerOperator) -> CompactAST:
@@ -46,10 +61,57 @@ def operator_ast(operator: EagerOperator) -> CompactAST:
 
     The same as ``extract`` gives for ``loop_script.script(loop_program(operator))``.
     """
-    return summarize(loop_program(operator), gpu=False)
+    operator = _plain(operator)
+    key = _form(operator)
+    with _in_use:  # to make a program takes several times as long as to read it
+        if (template := _templates.get(key)) is None:
+            if len(_templates) >= _MOST_TEMPLATES:
+                _templates.clear()
+            template = _templates[key] = _template(operator)
+        for node, read in template.holes:
+            node.value = read(operator)
+        return summarize(template.program, gpu=False)
 
 
-def _buffers(operator: EagerOperator, **shapes: tuple[int, ...]) -> list[Buffer]:
+def _plain(operator: EagerOperator) -> EagerOperator:
+    return operator if operator.dtype == operator.result_dtype else replace(operator, dtype=operator.result_dtype)
+
+
+def _form(operator: EagerOperator) -> Any:
+    """All that a template branches on; its other sizes are holes."""
+    options = tuple(operator[name] for name in operator.kind.optional)
+    window = (operator["kernel"], _is_below(operator)) if "kernel" in operator.sizes else ()
+    return operator.name, operator.dtype, options, window
+
+
+def _template(operator: EagerOperator) -> Template:
+    size = _Sizes(operator)
+    return Template(_TEMPLATES.get(operator.name, _elementwise)(operator, size), size.holes)
+
+
+class _Sizes:
+    """The sizes of an operator as nodes of its program."""
+
+    def __init__(self, operator: EagerOperator) -> None:
+        self.operator = operator
+        self.holes: list[tuple[IntImm | FloatImm, _Reader]] = []
+
+    def __call__(self, read: str | _Reader) -> IntImm:
+        """Return the node of a size that is read so."""
+        reader = (lambda one, name=read: one[name]) if isinstance(read, str) else read
+        self.holes.append((node := IntImm(reader(self.operator)), reader))
+        return node
+
+    def share(self, read: _Reader) -> FloatImm:
+        """Return the node of a number that is read so."""
+        self.holes.append((node := number(read(self.operator), self.operator.dtype), read))
+        return node
+
+
+_Reader = Callable[[EagerOperator], Any]
+
+
+def _buffers(operator: EagerOperator, **shapes: tuple[IntImm | int, ...]) -> list[Buffer]:
     return [buffer(name, shape, operator.dtype) for name, shape in shapes.items()]
 
 
@@ -57,8 +119,8 @@ def _loops(names: str) -> list[Var]:
     return [Var(name) for name in names.split()]
 
 
-def _linear(operator: EagerOperator) -> LoopProgram:
-    rows, inner, cols = (operator[name] for name in ("rows", "inner", "cols"))
+def _linear(operator: EagerOperator, size: _Sizes) -> LoopProgram:
+    rows, inner, cols = map(size, ("rows", "inner", "cols"))
     x, weight, bias, y = _buffers(operator, x=(rows, inner), weight=(cols, inner), bias=(cols,), y=(rows, cols))
     i, j, k = _loops("i j k")
     update = nest([k], [inner], store(y, (i, j), y[i, j] + x[i, k] * weight[j, k]))
@@ -69,8 +131,8 @@ def _linear(operator: EagerOperator) -> LoopProgram:
     return LoopProgram([x, weight, *([bias] if operator["bias"] else []), y], SeqStmt(steps))
 
 
-def _bmm(operator: EagerOperator) -> LoopProgram:
-    batch, rows, inner, cols = (operator[name] for name in ("batch", "rows", "inner", "cols"))
+def _bmm(operator: EagerOperator, size: _Sizes) -> LoopProgram:
+    batch, rows, inner, cols = map(size, ("batch", "rows", "inner", "cols"))
     across = (batch, cols, inner) if operator["transposed"] else (batch, inner, cols)
     x, weight, y = _buffers(operator, x=(batch, rows, inner), weight=across, y=(batch, rows, cols))
     n, i, j, k = _loops("n i j k")
@@ -79,15 +141,14 @@ def _bmm(operator: EagerOperator) -> LoopProgram:
     return LoopProgram([x, weight, y], SeqStmt([nest([n, i, j], [batch, rows, cols], store(y, (n, i, j), 0), update)]))
 
 
-def _conv2d(operator: EagerOperator) -> LoopProgram:
-    batch, channels, out, size, kernel = (
-        operator[name] for name in ("batch", "in_channels", "out_channels", "in_size", "kernel")
-    )
-    stride, padding, groups, after = operator["stride"], operator["padding"], operator["groups"], operator.out_size
-    own, each = channels // groups, out // groups
+def _conv2d(operator: EagerOperator, size: _Sizes) -> LoopProgram:
+    batch, channels, out, across = map(size, ("batch", "in_channels", "out_channels", "in_size"))
+    kernel, stride, padding, groups = (operator[name] for name in ("kernel", "stride", "padding", "groups"))
+    after, own = size(lambda one: one.out_size), size(lambda one: one["in_channels"] // one["groups"])
+    each = size(lambda one: one["out_channels"] // one["groups"])
     x, weight, y = _buffers(
         operator,
-        x=(batch, channels, size, size),
+        x=(batch, channels, across, across),
         weight=(out, own, kernel, kernel),
         y=(batch, out, after, after),
     )
@@ -98,17 +159,17 @@ def _conv2d(operator: EagerOperator) -> LoopProgram:
     value: Expression = x[n, channel, row, col]
     if padding:
         inside = x[n, channel, row - padding, col - padding]
-        value = call("if_then_else", _within(row, col, operator), inside, number(0.0, operator.dtype))
+        value = call("if_then_else", _within(row, col, operator, size), inside, number(0.0, operator.dtype))
     place = (n, filter_, h, w)
     update = nest([c, p, q], [own, kernel, kernel], store(y, place, y[place] + value * weight[filter_, c, p, q]))
-    loops, extents = ([n, g, f, h, w], [batch, groups, each, after, after])
-    if groups == 1:
-        loops, extents = ([n, f, h, w], [batch, out, after, after])
+    loops, extents = ([n, f, h, w], [batch, out, after, after])
+    if groups > 1:
+        loops, extents = ([n, g, f, h, w], [batch, IntImm(groups), each, after, after])
     return LoopProgram([x, weight, y], SeqStmt([nest(loops, extents, store(y, place, 0), update)]))
 
 
-def _softmax(operator: EagerOperator) -> LoopProgram:
-    rows, cols = operator["rows"], operator["cols"]
+def _softmax(operator: EagerOperator, size: _Sizes) -> LoopProgram:
+    rows, cols = size("rows"), size("cols")
     x, y, largest, total = _buffers(operator, x=(rows, cols), y=(rows, cols), largest=(rows,), total=(rows,))
     steps = []
     i, j = _loops("i0 j0")
@@ -130,8 +191,8 @@ def _softmax(operator: EagerOperator) -> LoopProgram:
     return LoopProgram([x, y], SeqStmt([AllocBuffer(largest), AllocBuffer(total), *steps]))
 
 
-def _layer_norm(operator: EagerOperator) -> LoopProgram:
-    rows, cols = operator["rows"], operator["cols"]
+def _layer_norm(operator: EagerOperator, size: _Sizes) -> LoopProgram:
+    rows, cols = size("rows"), size("cols")
     x, y = _buffers(operator, x=(rows, cols), y=(rows, cols))
     weights = _buffers(operator, **{name: (cols,) for name in _norm_weights(operator["weights"])})
     total, squares = _buffers(operator, total=(rows,), squares=(rows,))
@@ -149,7 +210,7 @@ def _layer_norm(operator: EagerOperator) -> LoopProgram:
         ),
     )
     i, j = _loops("i1 j1")
-    share = number(1.0 / cols, operator.dtype)
+    share = size.share(lambda one: 1.0 / one["cols"])
     mean = total[i] * share
     variance = squares[i] * share - mean * mean
     scaled = (x[i, j] - mean) * call("rsqrt", variance + _EPSILON)
@@ -164,47 +225,43 @@ def _norm_weights(count: int) -> list[str]:
     return ["weight", "bias", *(f"shift{place}" for place in range(2, count))][:count]
 
 
-def _batch_norm(operator: EagerOperator) -> LoopProgram:
-    rows, cols = operator["rows"], operator["cols"]
+def _batch_norm(operator: EagerOperator, size: _Sizes) -> LoopProgram:
+    rows, cols = size("rows"), size("cols")
     x, scale, shift, y = _buffers(operator, x=(rows, cols), scale=(rows,), shift=(rows,), y=(rows, cols))
     i, j = _loops("i j")
     last = nest([i, j], [rows, cols], store(y, (i, j), x[i, j] * scale[i] + shift[i]))
     return LoopProgram([x, scale, shift, y], SeqStmt([last]))
 
 
-def _embedding(operator: EagerOperator) -> LoopProgram:
+def _embedding(operator: EagerOperator, size: _Sizes) -> LoopProgram:
     """The table has as many rows as are looked up: how many more there are changes nothing."""
-    rows, cols = operator["rows"], operator["cols"]
+    rows, cols = size("rows"), size("cols")
     table, y = _buffers(operator, table=(rows, cols), y=(rows, cols))
     place = buffer("place", (rows,), "int32")
     i, j = _loops("i j")
     return LoopProgram([table, place, y], SeqStmt([nest([i, j], [rows, cols], store(y, (i, j), table[place[i], j]))]))
 
 
-def _mean(operator: EagerOperator) -> LoopProgram:
-    rows, cols = operator["rows"], operator["cols"]
+def _mean(operator: EagerOperator, size: _Sizes) -> LoopProgram:
+    rows, cols = size("rows"), size("cols")
     x, y = _buffers(operator, x=(rows, cols), y=(rows,))
     i, j = _loops("i j")
     sums = nest([i], [rows], store(y, (i,), 0), nest([j], [cols], store(y, (i,), y[i] + x[i, j])))
     (k,) = _loops("k")
-    return LoopProgram([x, y], SeqStmt([sums, nest([k], [rows], store(y, (k,), y[k] * (1.0 / cols)))]))
+    return LoopProgram([x, y], SeqStmt([sums, nest([k], [rows], store(y, (k,), y[k] * size.share(lambda one: 1.0 / one["cols"])))]))
 
 
-def _pool(operator: EagerOperator) -> LoopProgram:
-    batch, channels, size, kernel = (operator[name] for name in ("batch", "channels", "in_size", "kernel"))
-    stride, padding, after, largest = (
-        operator["stride"],
-        operator["padding"],
-        operator.out_size,
-        operator.name[:3] == "max",
-    )
-    x, y = _buffers(operator, x=(batch, channels, size, size), y=(batch, channels, after, after))
+def _pool(operator: EagerOperator, size: _Sizes) -> LoopProgram:
+    batch, channels, across, after = (*map(size, ("batch", "channels", "in_size")), size(lambda one: one.out_size))
+    kernel, stride, padding = (operator[name] for name in ("kernel", "stride", "padding"))
+    largest = operator.name[:3] == "max"
+    x, y = _buffers(operator, x=(batch, channels, across, across), y=(batch, channels, after, after))
     n, c, h, w, p, q = _loops("n c h w p q")
     row, col = _reached(h, p, stride), _reached(w, q, stride)
     place, outside = (n, c, h, w), number(_LOWEST if largest else 0.0, operator.dtype)
     value: Expression = x[n, c, row, col]
     if padding:
-        value = call("if_then_else", _within(row, col, operator), x[n, c, row - padding, col - padding], outside)
+        value = call("if_then_else", _within(row, col, operator, size), x[n, c, row - padding, col - padding], outside)
     share = number(1.0 / kernel**2, operator.dtype)
     update = store(y, place, Max(y[place], value) if largest else y[place] + value * share)
     body = store(y, place, outside), nest([p, q], [kernel, kernel], update)
@@ -216,16 +273,24 @@ def _reached(place: Var, tap: Var, stride: int) -> Expression:
     return place * stride + tap if stride > 1 else place + tap
 
 
-def _within(row: Expression, col: Expression, operator: EagerOperator) -> Expression:
+def _within(row: Expression, col: Expression, operator: EagerOperator, size: _Sizes) -> Expression:
     """Return whether a place of the padded input lies in the input; as TVM writes it, without what always holds."""
-    padding, end = operator["padding"], operator["in_size"] + operator["padding"]
-    below = (operator.out_size - 1) * operator["stride"] + operator["kernel"] <= end
-    inside = [LE(IntImm(padding), p) if below else And(LE(IntImm(padding), p), LT(p, IntImm(end))) for p in (row, col)]
-    return And(*inside)
+    padding, end = IntImm(operator["padding"]), size(_end)
+    return And(*(LE(padding, p) if _is_below(operator) else And(LE(padding, p), LT(p, end)) for p in (row, col)))
 
 
-def _elementwise(operator: EagerOperator) -> LoopProgram:
-    shape = operator["rows"], operator["cols"]
+def _end(operator: EagerOperator) -> int:
+    """Return the first place of the padded input behind the input."""
+    return operator["in_size"] + operator["padding"]
+
+
+def _is_below(operator: EagerOperator) -> bool:
+    """Return True if no window reaches the padding behind the input."""
+    return (operator.out_size - 1) * operator["stride"] + operator["kernel"] <= _end(operator)
+
+
+def _elementwise(operator: EagerOperator, size: _Sizes) -> LoopProgram:
+    shape = size("rows"), size("cols")
     x, z, w, y = _buffers(operator, x=shape, z=shape, w=shape, y=shape)
     i, j = _loops("i j")
     inputs = [x, z, w][: operator.kind.inputs]
@@ -236,10 +301,10 @@ def _elementwise(operator: EagerOperator) -> LoopProgram:
     return LoopProgram([*inputs, y], SeqStmt([nest([i, j], shape, store(y, (i, j), value))]))
 
 
-def _blocks(operator: EagerOperator) -> LoopProgram:
+def _blocks(operator: EagerOperator, size: _Sizes) -> LoopProgram:
     """Make operators whose rows stand in blocks: n of them in the result, of b rows each."""
-    rows, cols = operator.block_rows, operator["cols"]
-    result = (operator["rows"] // rows, rows, cols)
+    rows, cols = size(lambda one: one.block_rows), size("cols")
+    result = (size(lambda one: one["rows"] // one.block_rows), rows, cols)
     given = {"permute": (rows, result[0], cols), "transpose": (result[0], cols, rows)}.get(operator.name, result)
     x, z, y = _buffers(operator, x=given, z=(rows, cols), y=result)
     n, b, j = _loops("n b j")
@@ -273,7 +338,7 @@ _VALUES: dict[str, Callable[[Expression, Expression], Expression]] = {
     "copy": lambda x, z: x,
     "where": lambda x, z: z,
 }
-_TEMPLATES: dict[str, Callable[[EagerOperator], LoopProgram]] = {
+_TEMPLATES: dict[str, Callable[[EagerOperator, _Sizes], LoopProgram]] = {
     "linear": _linear,
     "bmm": _bmm,
     "conv2d": _conv2d,

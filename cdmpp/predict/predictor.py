@@ -182,14 +182,32 @@ class Predictor:
 
         ``CdmppError``: this is no model of framework operators.
         """
+        return self._device_share(*self._vectors_of(operators, device))
+
+    def device_s(self, operators: Sequence[EagerOperator], device: str | Device) -> np.ndarray:
+        """Return the (n,) seconds of each call in which the device is busy: the latency of ``predict``, its share.
+
+        ``CdmppError``: this is no model of framework operators.
+        """
+        model, tensors = self._vectors_of(operators, device)
+        latency_s = np.exp(self.examine(tensors, np.arange(len(tensors))).log_prediction)
+        return latency_s * self._device_share(model, tensors)
+
+    def _vectors_of(self, operators: Sequence[EagerOperator], device: str | Device) -> tuple[EagerModel, ProgramTensors]:
+        """The operators with their vectors alone, and the model of them."""
+        from cdmpp.operators.operator_vector import vector_table
+
         target, model = self._device(device), self.models[0]
         if not isinstance(model, EagerModel):
             raise CdmppError("this model predicts scheduled programs, whose latency has no dispatch in it")
-        asts = read_batch(operators, ReadOptions(target, self.features, False, LIMIT_S)).asts
-        tensors = ProgramTensors.build(asts, {target.name: target}, [target.name] * len(asts)).to(self.torch_device)
-        shares = np.empty(len(asts))
+        asts = vector_table(operators, "cpu" if target.kind == "cpu" else "gpu")
+        tensors = ProgramTensors.build(asts, {target.name: target}, [target.name] * len(asts))
+        return model, tensors.to(self.torch_device)
+
+    def _device_share(self, model: EagerModel, tensors: ProgramTensors) -> np.ndarray:
+        shares = np.empty(len(tensors))
         with torch.inference_mode():
-            for batch in ordered_batches(tensors, np.arange(len(asts))):
+            for batch in ordered_batches(tensors, np.arange(len(tensors))):
                 shares[batch.rows.cpu().numpy()] = model.prior.device_share(batch).double().cpu().numpy()
         return shares
 

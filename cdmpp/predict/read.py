@@ -12,7 +12,7 @@ from cdmpp.ast.layout import EAGER_FEATURES, EXTRACTOR_VERSION
 from cdmpp.ast.table import AstTable
 from cdmpp.errors import CdmppError
 from cdmpp.operators.operator import EagerOperator
-from cdmpp.operators.operator_vector import operator_program
+from cdmpp.operators.operator_vector import operator_table
 from cdmpp.predict.folder import read_path
 from cdmpp.predict.program_batch import ProgramBatch, ReadOptions
 
@@ -56,7 +56,7 @@ def _of_operators(operators: Sequence[EagerOperator], options: ReadOptions) -> P
 
 @lru_cache(maxsize=1)  # one after the other asks for latencies and the device's share of the same calls
 def _asts(operators: tuple[EagerOperator, ...], kind: str) -> AstTable:
-    return AstTable.from_asts(operator_program(operator, kind) for operator in operators)
+    return operator_table(operators, kind)
 
 
 def _numbers(n: int) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from cdmpp.ast.native import summarize
 from cdmpp.operators.loop_script import script
 from cdmpp.operators.operator import LEARNED, EagerOperator
 from cdmpp.operators.template import loop_program, operator_ast
@@ -94,9 +95,9 @@ def test_it_computes_what_pytorch_computes(operator):
         else torch.rand(shape, generator=generator)
         + 0.1 * (operator.name != "where")
         - 0.5 * (operator.name == "where")
-        for shape, element in ((tuple(one.ty.shape), one.element) for one in program.params[:-1])
+        for shape, element in ((one.shape, one.element) for one in program.params[:-1])
     ]
-    out = tvm.runtime.tensor(np.zeros(tuple(program.params[-1].ty.shape), np.float32))
+    out = tvm.runtime.tensor(np.zeros(program.params[-1].shape, np.float32))
     module["main"](*(tvm.runtime.tensor(x.numpy()) for x in inputs), out)
     np.testing.assert_allclose(out.numpy(), computed(operator, inputs).numpy(), rtol=2e-5, atol=1e-6)
 
@@ -115,6 +116,20 @@ def test_no_tvm_is_needed():
 @pytest.mark.parametrize("operator", OPERATORS, ids=str)
 def test_elements_are_those_of_the_buffers(operator):
     program = loop_program(operator)
-    elements = [float(np.prod(tuple(buffer.ty.shape))) for buffer in program.params]
+    elements = [float(np.prod(buffer.shape)) for buffer in program.params]
     assert operator.read_elements == sum(elements[:-1])
     assert operator.written_elements == elements[-1]
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=str)
+def test_a_program_with_other_sizes_put_in_is_that_of_the_operator(operator):
+    draw = np.random.default_rng(len(str(operator)))
+    for _ in range(12):
+        sizes = {name: int(draw.choice([1, 2, 3, 5, 8, 60, 128, 1000])) for name in operator.kind.sizes}
+        sizes |= {"kernel": operator["kernel"], "in_size": int(draw.integers(3, 40))} if "kernel" in sizes else {}
+        for name in {"in_channels", "out_channels"} & set(sizes):
+            sizes[name] *= operator["groups"]
+        other = EagerOperator(operator.name, {**operator.sizes, **sizes}, operator.dtype)
+        mine, fresh = operator_ast(other), summarize(loop_program(other), gpu=False)
+        for name in ("leaf_features", "kernel_features", "leaf_positions", "leaf_serial_positions", "leaf_kernels"):
+            np.testing.assert_array_equal(getattr(mine, name), getattr(fresh, name))

@@ -89,6 +89,5 @@ def _from_memory_s(predictor: Predictor, operators: Sequence[EagerOperator], she
     ]
     if places and sheet.kind != "cpu":
         large, times = zip(*(operators[place].on_more_rows(_FAR * cache_bytes) for place in places), strict=True)
-        seconds = predictor.predict(large, device=sheet).latency_s * predictor.device_share(large, sheet)
-        found[places] = seconds / times
+        found[places] = predictor.device_s(large, sheet) / times
     return found
