@@ -8,16 +8,14 @@ from cdmpp.devices import Device
 from cdmpp.network.liveness import peak_activation_bytes
 from cdmpp.network.memory import with_memory_warning
 from cdmpp.network.prediction import Bounds, KernelPrediction, NetworkPrediction
-from cdmpp.network.runtime import LaunchedNetwork, PricedNetwork
+from cdmpp.network.runtime import LaunchedNetwork, PricedNetwork, ReadNetwork
 from cdmpp.predict.flags import FLAGS, NO_MACHINE_CODE
 
 
 def compose(priced: PricedNetwork, launched: LaunchedNetwork) -> NetworkPrediction:
     """Make the prediction; its first warning says where the network does not fit into the device's memory."""
     read, graph, timeline, overhead_s = priced.read, priced.read.graph, launched.timeline, launched.overhead_s
-    alive = read.alive_bytes
-    if alive is None:
-        alive = peak_activation_bytes(graph, range(len(graph.calls)))
+    alive = alive_bytes(read)
     intervals: Bounds = {}
     source = f"none: {priced.no_intervals}"
     if not priced.no_intervals:
@@ -46,6 +44,13 @@ def compose(priced: PricedNetwork, launched: LaunchedNetwork) -> NetworkPredicti
         warnings=(*read.warnings, *priced.warnings, *launched.warnings, *flag_warnings(priced.kernels)),
     )
     return with_memory_warning(prediction, priced.device, None if read.step is None else read.step.peak_bytes)
+
+
+def alive_bytes(read: ReadNetwork) -> int:
+    """Return the most bytes of results alive at a time, in the order of the program."""
+    if read.alive_bytes is not None:
+        return read.alive_bytes
+    return peak_activation_bytes(read.graph, range(len(read.graph.calls)))
 
 
 def bound_of(flops: float, io_bytes: float, device: Device) -> str:

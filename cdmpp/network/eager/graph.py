@@ -150,8 +150,8 @@ class _Made:
     def __init__(
         self, network: str, place: str, attention: str, autograd: Autograd | None, products: Precision | None
     ) -> None:
-        self.network, self.attention, self.autograd, self.products = network, attention, autograd, products
-        self.place = NEWEST if place == "gpu" else place
+        self.network, self.autograd, self.products = network, autograd, products
+        self.place, self.attention = place, attention
         self.owners: dict[int, int] = {}
         """Buffer -> place of the call that wrote it."""
         self.sources: dict[Any, tuple[int, ...]] = {}
@@ -222,18 +222,17 @@ class _Made:
         self.places[node.name] = len(self.calls), len(self.calls) + len(found.operators) - 1
         if RETURNS in node.meta:
             self.returns[len(self.calls)] = (Gradient(node.meta[RETURNS], "inputs"),)
-        whole = learning
+        whole, own_bytes = learning, written_bytes(node, found)
         for index, operator in enumerate(found.operators):
             self._note(found, index)
             is_first, is_last = index == 0, index == len(found.operators) - 1
             if found.reads:
                 chain = ((), Learning()) if is_first else (before, learning)
                 before, reads, learning = self._read_by(found.reads[index], *chain, whole)
-            written = int(operator.written_bytes)
+            written = own_bytes[index]
             if is_last:
-                inside = part is not None and part.bytes < sum(one.bytes for one in results)
-                inside |= len(found.operators) > 1 and name_of(node) in IN_PLACE
-                written = extra_bytes + (0 if inside else sum(map(_bytes, tensors_in(node.meta["val"]))))
+                is_part = part is not None and part.bytes < sum(one.bytes for one in results)
+                written = extra_bytes + (0 if is_part else written)
             place, joined = len(self.calls), found.is_joined and not is_first
             task = self.grown.task(operator)
             self.calls.append(Call(f"{node.name}#{place}", task, before, written, reads, is_joined=joined))
@@ -294,14 +293,10 @@ class _Made:
 
     def _choose(self, node: Any, learning: Learning) -> None:
         """Choose the kernel of a node that is attention."""
-        if name_of(node) != ATTENTION_CALL:
-            return
-        mask = mask_of(node)
-        trains = [bool(one.sources or one.weights) for one in (learning, self._learned(mask) if mask else Learning())]
-        try:
-            choose(node, self.place, self.attention, *(self.autograd is not None and one for one in trains))
-        except UnsupportedProgramError as error:
-            raise UnsupportedProgramError(f"{error} ({node.name}{place_of_node(node)})") from None
+        if name_of(node) == ATTENTION_CALL:
+            mask = mask_of(node)
+            trains = [bool(one.sources or one.weights) for one in (learning, self._learned(mask) if mask else Learning())]
+            choose_kernel(node, self.place, self.attention, *(self.autograd is not None and one for one in trains))
 
     def _sources(self, node: Any) -> tuple[int, ...]:
         """Places of the calls that what is now in the tensors of a node comes from."""
@@ -355,13 +350,28 @@ class _Made:
 
     def _learning(self, node: Any) -> Learning:
         """Return what a value learns: nothing if it is made with gradients off, detached, or of whole numbers."""
-        if not has_gradient(node):
+        if self.autograd is None or not has_gradient(node):
             return Learning()
         return together([self._learned(one) for one in node.all_input_nodes])
 
     def graph(self) -> NetworkGraph:
         tasks, weights, inputs = self.grown.tasks, self.bytes[True], self.bytes[False]
         return NetworkGraph(self.network, tuple(self.calls), tasks, 0, weights, inputs, self.results, self.views)
+
+
+def choose_kernel(node: Any, place: str, asked: str, trains: bool = False, mask_trains: bool = False) -> None:
+    """Choose the kernel of a node that is attention, as ``aten_attention.choose``; errors name the node."""
+    try:
+        choose(node, NEWEST if place == "gpu" else place, asked, trains, mask_trains)
+    except UnsupportedProgramError as error:
+        raise UnsupportedProgramError(f"{error} ({node.name}{place_of_node(node)})") from None
+
+
+def written_bytes(node: Any, found: Calls) -> list[int]:
+    """Return the bytes that each call of a node writes, but for what autograd keeps; the last writes its result."""
+    written = [int(operator.written_bytes) for operator in found.operators[:-1]]
+    in_place = len(found.operators) > 1 and name_of(node) in IN_PLACE
+    return [*written, 0 if in_place else sum(map(_bytes, tensors_in(node.meta["val"])))]
 
 
 def _copied(found: Calls, index: int) -> tuple[Any, ...]:

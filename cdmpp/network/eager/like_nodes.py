@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
-from cdmpp.network.eager.divided import DividedExport
-from cdmpp.network.eager.products import layer_of
-from cdmpp.network.eager.read import EagerNetwork
-from cdmpp.network.eager.symbolic import GraphAt, Shapes, SymbolicExport, is_size
+from cdmpp.network.eager.graph import choose_kernel, written_bytes
+from cdmpp.network.eager.products import in_products, layer_of
+from cdmpp.network.eager.read import EagerNetwork, ExportedRun
+from cdmpp.network.eager.symbolic import GraphAt, Shapes, Sizes, SymbolicExport, is_size
 from cdmpp.network.graph import Call
+from cdmpp.operators.aten import ATTENTION_CALL, calls_of, name_of
 from cdmpp.operators.operator import EagerOperator
 
 DEPTH = 3
@@ -21,7 +23,8 @@ class NodeCall(NamedTuple):
     """A node runs this call, among others."""
 
     operator: EagerOperator
-    call: Call
+    output_bytes: int
+    is_joined: bool
     stands_for: str
 
 
@@ -34,7 +37,8 @@ def by_node(read: EagerNetwork) -> dict[str, list[NodeCall]]:
     """Name of a node -> its calls."""
     found: dict[str, list[NodeCall]] = {}
     for place, call in enumerate(read.graph.calls):
-        one = NodeCall(read.operators[call.task_id], call, read.stand_ins.get(place, ""))
+        stands_for = read.stand_ins.get(place, "")
+        one = NodeCall(read.operators[call.task_id], call.output_bytes, call.is_joined, stands_for)
         found.setdefault(node_of(call), []).append(one)
     return found
 
@@ -48,14 +52,42 @@ class LikeNodes:
     """Name of a node -> that of the node that stands for it."""
     kept: tuple[tuple[Any, bool], ...]
     """Nodes of the small graph in which those stand, and whether their value is given there."""
+    _graph: GraphAt | None = field(default=None, init=False)
 
-    def at(self, shapes: Shapes) -> DividedExport:
-        """Return the small graph at these shapes."""
-        graph = GraphAt(self.symbolic.sizes(shapes))
-        for node, is_given in self.kept:
-            graph.copy(node, as_input=is_given)
-        graph.graph.output(())
-        return self.symbolic.program(graph)
+    def calls_at(self, shapes: Shapes, run: ExportedRun) -> dict[str, list[NodeCall]]:
+        """Return the calls at these shapes of each node that stands for others, by its name; none of a view."""
+        place, products, found = run.place, run.network.precision, dict[str, list[NodeCall]]()
+        for node in self._nodes_at(self.symbolic.sizes(shapes)):
+            if name_of(node) == ATTENTION_CALL:
+                choose_kernel(node, place, run.attention)
+            calls = in_products(calls_of(node), node, products)
+            if calls.operators:
+                stands_for, joined = calls.stands_for, calls.is_joined
+                found[node.name] = [
+                    NodeCall(operator, size, joined and index > 0, stands_for)
+                    for index, (operator, size) in enumerate(
+                        zip(calls.operators, written_bytes(node, calls), strict=True)
+                    )
+                ]
+        return found
+
+    def _nodes_at(self, sizes: Sizes) -> list[Any]:
+        """Return the nodes of the small graph that run something; where nothing is cast, they are made once."""
+        if self._graph is None or self.symbolic.kind:
+            graph = GraphAt(sizes)
+            for node, is_given in self.kept:
+                graph.copy(node, as_input=is_given)
+            graph.graph.output(())
+            self.symbolic.program(graph)
+            object.__setattr__(self, "_graph", graph)
+        else:
+            graph = self._graph
+            graph.move(sizes)
+        return [node for node in graph.graph.nodes if node.name in self._standing]
+
+    @cached_property
+    def _standing(self) -> frozenset[str]:
+        return frozenset(self.stands_for.values())
 
 
 def like_nodes(symbolic: SymbolicExport, depth: int) -> LikeNodes:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from cdmpp.network.eager.like_nodes import DEPTH, LikeNodes, NodeCall, by_node, like_nodes, node_of
 from cdmpp.network.eager.read import EagerNetwork, ExportedRun
 from cdmpp.network.eager.symbolic import Shapes, SymbolicExport, batch_in
 from cdmpp.network.graph import Call
+from cdmpp.network.liveness import Lifetimes
 from cdmpp.operators.operator import EagerOperator
+from cdmpp.operators.operator_task import task_id
 
 _Form = tuple[tuple[str, tuple[tuple[str, bool, bool], ...]], ...]
 """Node that stands for others -> of each of its calls what it stands for, whether it writes, whether it is joined."""
@@ -35,9 +41,9 @@ class SizedRun:
         self.exported, self.symbolic = exported, symbolic
         read = self._whole(shapes)
         self.like = self._checked(read, shapes)
-        self._whole_reads = dict[_Form, EagerNetwork]()
+        self._wholes = dict[_Form, _Whole]()
         if self.like is not None:
-            self._whole_reads[self._form(self._sample(self.like, shapes))] = read
+            self._wholes[self._form(self._sample(self.like, shapes))] = _Whole.of(read, self.like)
 
     def at(self, shapes: Shapes) -> EagerNetwork:
         """Read the calls at other shapes of inputs, for which the export has to hold."""
@@ -45,15 +51,15 @@ class SizedRun:
             return self._whole(shapes)
         sample = self._sample(self.like, shapes)
         form = self._form(sample)
-        if form not in self._whole_reads:
-            self._whole_reads[form] = self._whole(shapes)
-        return self._resized(self._whole_reads[form], sample, shapes)
+        if form not in self._wholes:
+            self._wholes[form] = _Whole.of(self._whole(shapes), self.like)
+        return self._resized(self._wholes[form], sample, shapes)
 
     def _whole(self, shapes: Shapes) -> EagerNetwork:
         return run_at(self.exported, self.symbolic.at(shapes), shapes).read()
 
     def _sample(self, like: LikeNodes, shapes: Shapes) -> dict[str, list[NodeCall]]:
-        return by_node(run_at(self.exported, like.at(shapes), shapes).read())
+        return like.calls_at(shapes, self.exported)
 
     def _checked(self, read: EagerNetwork, shapes: Shapes) -> LikeNodes | None:
         """The nodes that stand for all others, if they have the calls of these; None if they never do."""
@@ -62,44 +68,70 @@ class SizedRun:
         for depth in range(DEPTH + 1):
             like = like_nodes(self.symbolic, depth)
             sample = self._sample(like, shapes)
-            if all(
-                list(map(_compared, calls)) == list(map(_compared, sample.get(like.stands_for.get(name, ""), ())))
-                for name, calls in by_node(read).items()
-            ):
+            if all(calls == sample.get(like.stands_for.get(name, "")) for name, calls in by_node(read).items()):
                 return like
         return None
 
     def _form(self, sample: Mapping[str, Sequence[NodeCall]]) -> _Form:
         return tuple(
-            (name, tuple((one.stands_for, one.call.output_bytes > 0, one.call.is_joined) for one in calls))
+            (name, tuple((one.stands_for, one.output_bytes > 0, one.is_joined) for one in calls))
             for name, calls in sample.items()
         )
 
-    def _resized(self, read: EagerNetwork, sample: Mapping[str, Sequence[NodeCall]], shapes: Shapes) -> EagerNetwork:
-        assert self.like is not None
-        inputs, operators, calls = self._input_bytes(shapes), dict[str, EagerOperator](), list[Call]()
-        seen = dict[str, int]()
-        for call in read.graph.calls:
-            name = node_of(call)
-            own = sample[self.like.stands_for[name]][seen.get(name, 0)]
-            seen[name] = seen.get(name, 0) + 1
-            operators.setdefault(own.call.task_id, own.operator)
+    def _resized(self, whole: _Whole, sample: Mapping[str, Sequence[NodeCall]], shapes: Shapes) -> EagerNetwork:
+        inputs, operators, read = self._input_bytes(shapes), dict[str, EagerOperator](), whole.read
+        own = [[(_id_of(one.operator, operators), one) for one in sample[name]] for name in whole.names]
+        calls = []
+        for call, (node, index) in zip(read.graph.calls, whole.places, strict=True):
+            key, one = own[node][index]
             resident = call.resident
             if any(number in inputs for number, _ in resident):
                 resident = tuple((number, inputs.get(number, size)) for number, size in resident)
-            calls.append(replace(own.call, name=call.name, inputs=call.inputs, resident=resident))
+            calls.append(Call(call.name, key, call.inputs, one.output_bytes, resident, is_joined=one.is_joined))
         graph = replace(read.graph, calls=tuple(calls), tasks={}, input_bytes=sum(inputs.values()))
-        return replace(read, graph=graph, operators=operators, batch=batch_in(shapes))
+        sizes, none = np.array([one.output_bytes for one in calls], np.int64), np.zeros(len(calls), np.int64)
+        during, _ = whole.lifetimes.alive(sizes, sizes, none, read.graph.results)
+        alive = int(during.max(initial=0))
+        return replace(read, graph=graph, operators=operators, batch=batch_in(shapes), alive_bytes=alive)
 
     def _input_bytes(self, shapes: Shapes) -> dict[int, int]:
         """Number of an input, as in ``Call.resident`` -> its bytes."""
+        return {number: math.prod(shapes[place]) * size for number, place, size in self._inputs}
+
+    @cached_property
+    def _inputs(self) -> list[tuple[int, int, int]]:
+        """Number of each input, its place among the leaves, and the bytes of an element."""
         nodes = [node for node in self.symbolic.exported.graph.nodes if node.op == "placeholder"]
-        return {
-            number: math.prod(shapes[place]) * node.meta["val"].dtype.itemsize
+        return [
+            (number, place, node.meta["val"].dtype.itemsize)
             for number, node in enumerate(nodes)
             if (place := self.symbolic.places.get(node)) is not None and hasattr(node.meta.get("val"), "dtype")
-        }
+        ]
 
 
-def _compared(one: NodeCall) -> tuple[EagerOperator, Call, str]:
-    return one.operator, replace(one.call, name="", inputs=(), resident=()), one.stands_for
+@dataclass(frozen=True, eq=False)
+class _Whole:
+    """All of a graph, read once, and the nodes that stand for those of its calls."""
+
+    read: EagerNetwork
+    names: tuple[str, ...]
+    """Nodes that stand for others."""
+    places: tuple[tuple[int, int], ...]
+    """Of each call the place of one of those nodes, and which of its calls it is."""
+    lifetimes: Lifetimes
+
+    @staticmethod
+    def of(read: EagerNetwork, like: LikeNodes) -> _Whole:
+        names, places, seen = dict[str, int](), list[tuple[int, int]](), Counter[str]()
+        for call in read.graph.calls:
+            name = node_of(call)
+            places.append((names.setdefault(like.stands_for[name], len(names)), seen[name]))
+            seen[name] += 1
+        calls = read.graph.calls
+        lifetimes = Lifetimes.of(calls, [(place, False) for place in range(len(calls))])
+        return _Whole(read, tuple(names), tuple(places), lifetimes)
+
+
+def _id_of(operator: EagerOperator, operators: dict[str, EagerOperator]) -> str:
+    operators.setdefault(key := task_id(operator), operator)
+    return key

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from cdmpp.errors import CdmppError, UsageError
+from cdmpp.network.compose import alive_bytes
 from cdmpp.network.eager.read import EagerNetwork, ExportedRun, export_run
 from cdmpp.network.eager.sized_run import SizedRun, run_at
 from cdmpp.network.eager.step import ExportedStep, export_step
@@ -168,9 +169,11 @@ def difference(one: EagerNetwork, other: EagerNetwork) -> str:
             told = (f"{read.operators[call.task_id]}" for read, call in ((one, mine), (other, its)))
             return f"{mine.name} is {' for '.join(told)}"
     plain = replace(one.graph, calls=(), tasks={}, views=0), replace(other.graph, calls=(), tasks={}, views=0)
-    fields = ("batch", "warnings", "stand_ins", "elements", "alive_bytes", "exchanges", "tokens", "cache_bytes")
+    fields = ("batch", "warnings", "stand_ins", "elements", "exchanges", "tokens", "cache_bytes")
     if plain[0] != plain[1]:
         return "its inputs or results differ"
+    if alive_bytes(one) != alive_bytes(other):
+        return "its alive_bytes differ"
     return next((f"its {name} differ" for name in fields if getattr(one, name) != getattr(other, name)), "")
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import CodeType
 from typing import Any
 
@@ -99,8 +100,6 @@ class SymbolicExport:
 
         ``CdmppError``: a condition of torch's cannot be evaluated.
         """
-        import math
-
         import torch
         from torch.utils import _pytree
 
@@ -162,6 +161,8 @@ class Sizes:
         """Begin with the symbols."""
         self.known = dict(known)
         self._found: dict[Any, Any] = {}
+        self._tensors: dict[Any, Any] = {}
+        """Shape, strides and type -> a tensor without values, which nobody writes into."""
 
     def __call__(self, size: Any) -> Any:
         """Return the number that a size is; what is none is returned as it is."""
@@ -182,7 +183,10 @@ class Sizes:
             # no open size is compared with a number: torch would take that for a condition
             shape, stride = tuple(map(self, given.shape)), tuple(map(self, given.stride()))
             if mode is None:
-                return torch.empty_strided(shape, stride, dtype=given.dtype, device="meta")
+                key = shape, stride, given.dtype
+                if (known := self._tensors.get(key)) is None:
+                    known = self._tensors[key] = torch.empty_strided(shape, stride, dtype=given.dtype, device="meta")
+                return known
             with mode:
                 return torch.empty_strided(shape, stride, dtype=given.dtype)
         if isinstance(given, tuple | list):
@@ -200,6 +204,22 @@ class GraphAt:
         self.sizes, self.mode, self.graph = sizes, mode, torch.fx.Graph()
         self.nodes: dict[Any, Any] = {}
         """Node -> that of this graph, or a number."""
+        self._moving: list[tuple[Any, bool]] = []
+        """Nodes with values of open sizes, and whether their arguments have such, too."""
+
+    def move(self, sizes: Sizes) -> None:
+        """Put other sizes into the nodes that were copied."""
+        from torch.fx import map_arg
+
+        for node, has_sizes in self._moving:
+            value = sizes.value(node.meta.get("val"), self.mode)
+            if is_size(node):
+                self.nodes[node] = value
+                continue
+            own = self.nodes[node]
+            own.meta["val"] = value
+            if has_sizes:
+                own.args, own.kwargs = map_arg((node.args, node.kwargs), self.nodes.__getitem__)
 
     def copy(self, node: Any, as_input: bool = False) -> None:
         """Copy a node behind those that it reads; ``as_input``: its value is given, whatever computes it."""
@@ -208,6 +228,7 @@ class GraphAt:
         value = node.meta.get("val")
         if is_size(node):
             self.nodes[node] = self.sizes.value(value)
+            self._moving.append((node, True))
             return
         if _name(node).startswith(("_assert_scalar", "sym_constrain")):
             return
@@ -225,6 +246,9 @@ class GraphAt:
         )
         new.meta = {**node.meta, "val": self.sizes.value(value, self.mode)}
         self.nodes[node] = new
+        has_sizes = kind == "call_function" and any(map(is_size, node.all_input_nodes))
+        if has_sizes or new.meta["val"] is not value:
+            self._moving.append((node, has_sizes))
 
 
 def is_size(node: Any) -> bool:
@@ -238,12 +262,16 @@ def _name(node: Any) -> str:
 
 
 def _evaluated(expression: Any, known: Mapping[str, int]) -> Any:
-    import math
+    text, code = _compiled(expression)
+    try:
+        return eval(code, {"math": math}, dict(known))  # noqa: S307  # torch wrote it
+    except Exception as error:
+        raise CdmppError(f"the size {text} of an export cannot be evaluated: {first_line(error)}") from error
 
+
+@lru_cache(maxsize=4096)
+def _compiled(expression: Any) -> tuple[str, CodeType]:
     from torch.utils._sympy.printers import PythonPrinter
 
     text = PythonPrinter().doprint(expression)
-    try:
-        return eval(text, {"math": math}, dict(known))  # noqa: S307  # torch wrote it
-    except Exception as error:
-        raise CdmppError(f"the size {text} of an export cannot be evaluated: {first_line(error)}") from error
+    return text, compile(text, "<size>", "eval")
