@@ -26,8 +26,13 @@ def with_casts(exported: Any, kind: str) -> None:
     Raises:
         UnsupportedProgramError: what runs in a region cannot be known; it names the operator and the place.
     """
-    if any(_is_active(node, kind) for node in exported.graph.nodes):
+    if needs_casts(exported, kind):
         _Recast(exported, kind).run()
+
+
+def needs_casts(exported: Any, kind: str) -> bool:
+    """Return True if operators of the graph run in a region of autocast that is enabled on that kind of device."""
+    return any(_is_active(node, kind) for node in exported.graph.nodes)
 
 
 def _is_active(node: Any, kind: str) -> bool:

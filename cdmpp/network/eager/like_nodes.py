@@ -73,7 +73,7 @@ class LikeNodes:
 
     def _nodes_at(self, sizes: Sizes) -> list[Any]:
         """Return the nodes of the small graph that run something; where nothing is cast, they are made once."""
-        if self._graph is None or self.symbolic.kind:
+        if self._graph is None or self.symbolic.is_cast:
             graph = GraphAt(sizes)
             for node, is_given in self.kept:
                 graph.copy(node, as_input=is_given)

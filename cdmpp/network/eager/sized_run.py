@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -43,7 +43,7 @@ class SizedRun:
         self.like = self._checked(read, shapes)
         self._wholes = dict[_Form, _Whole]()
         if self.like is not None:
-            self._wholes[self._form(self._sample(self.like, shapes))] = _Whole.of(read, self.like)
+            self._wholes[self._form(self._sample(self.like, shapes))] = _Whole.of(read, self.like, self._input_bytes(shapes))
 
     def at(self, shapes: Shapes) -> EagerNetwork:
         """Read the calls at other shapes of inputs, for which the export has to hold."""
@@ -52,7 +52,7 @@ class SizedRun:
         sample = self._sample(self.like, shapes)
         form = self._form(sample)
         if form not in self._wholes:
-            self._wholes[form] = _Whole.of(self._whole(shapes), self.like)
+            self._wholes[form] = _Whole.of(self._whole(shapes), self.like, self._input_bytes(shapes))
         return self._resized(self._wholes[form], sample, shapes)
 
     def _whole(self, shapes: Shapes) -> EagerNetwork:
@@ -84,10 +84,10 @@ class SizedRun:
         calls = []
         for call, (node, index) in zip(read.graph.calls, whole.places, strict=True):
             key, one = own[node][index]
-            resident = call.resident
-            if any(number in inputs for number, _ in resident):
-                resident = tuple((number, inputs.get(number, size)) for number, size in resident)
-            calls.append(Call(call.name, key, call.inputs, one.output_bytes, resident, is_joined=one.is_joined))
+            calls.append(Call(call.name, key, call.inputs, one.output_bytes, call.resident, is_joined=one.is_joined))
+        for place in whole.of_inputs:
+            resident = tuple((number, inputs.get(number, size)) for number, size in calls[place].resident)
+            calls[place] = replace(calls[place], resident=resident)
         graph = replace(read.graph, calls=tuple(calls), tasks={}, input_bytes=sum(inputs.values()))
         sizes, none = np.array([one.output_bytes for one in calls], np.int64), np.zeros(len(calls), np.int64)
         during, _ = whole.lifetimes.alive(sizes, sizes, none, read.graph.results)
@@ -118,10 +118,12 @@ class _Whole:
     """Nodes that stand for others."""
     places: tuple[tuple[int, int], ...]
     """Of each call the place of one of those nodes, and which of its calls it is."""
+    of_inputs: tuple[int, ...]
+    """Places of the calls that read inputs of the network."""
     lifetimes: Lifetimes
 
     @staticmethod
-    def of(read: EagerNetwork, like: LikeNodes) -> _Whole:
+    def of(read: EagerNetwork, like: LikeNodes, inputs: Collection[int]) -> _Whole:
         names, places, seen = dict[str, int](), list[tuple[int, int]](), Counter[str]()
         for call in read.graph.calls:
             name = node_of(call)
@@ -129,7 +131,8 @@ class _Whole:
             seen[name] += 1
         calls = read.graph.calls
         lifetimes = Lifetimes.of(calls, [(place, False) for place in range(len(calls))])
-        return _Whole(read, tuple(names), tuple(places), lifetimes)
+        reading = [place for place, call in enumerate(calls) if any(number in inputs for number, _ in call.resident)]
+        return _Whole(read, tuple(names), tuple(places), tuple(reading), lifetimes)
 
 
 def _id_of(operator: EagerOperator, operators: dict[str, EagerOperator]) -> str:

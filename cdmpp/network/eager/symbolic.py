@@ -8,13 +8,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 from cdmpp.errors import CdmppError
 from cdmpp.network.eager.divided import DividedExport
 from cdmpp.network.eager.without_values import runs
 from cdmpp.operators.aten_layout import tensors_in
-from cdmpp.programs.casts import with_casts
+from cdmpp.programs.casts import needs_casts, with_casts
 from cdmpp.programs.networks import export
 from cdmpp.programs.refusal import first_line
 
@@ -149,9 +149,14 @@ class SymbolicExport:
         """Return what stands for an ``ExportedProgram`` with a graph of known sizes, its casts of autocast made."""
         exported = self.exported
         made = DividedExport(graph.graph, exported.graph_module, exported.graph_signature, exported.state_dict)
-        if self.kind:
+        if self.is_cast:
             with_casts(made, self.kind)
         return made
+
+    @cached_property
+    def is_cast(self) -> bool:
+        """Return True if autocast casts what operators of its graph read."""
+        return bool(self.kind) and needs_casts(self.exported, self.kind)
 
 
 class Sizes:
@@ -173,25 +178,56 @@ class Sizes:
             self._found[expression] = _evaluated(expression, self.known)
         return self._found[expression]
 
+    def number(self, size: Any) -> Any:
+        """Return the number of an expression; what is none is returned as it is."""
+        if type(size) is int:
+            return size
+        if size not in self._found:
+            self._found[size] = _evaluated(size, self.known)
+        return self._found[size]
+
     def value(self, given: Any, mode: Any = None) -> Any:
         """Return what a node has: tensors with these sizes, of ``mode`` or else on the device meta, and no values."""
         import torch
 
-        if isinstance(given, torch.Tensor):
-            if all(isinstance(size, int) for size in (*given.shape, *given.stride())):
-                return given
+        if isinstance(given, OpenTensor):
             # no open size is compared with a number: torch would take that for a condition
-            shape, stride = tuple(map(self, given.shape)), tuple(map(self, given.stride()))
-            if mode is None:
-                key = shape, stride, given.dtype
-                if (known := self._tensors.get(key)) is None:
-                    known = self._tensors[key] = torch.empty_strided(shape, stride, dtype=given.dtype, device="meta")
-                return known
-            with mode:
-                return torch.empty_strided(shape, stride, dtype=given.dtype)
+            shape, stride = tuple(map(self.number, given.shape)), tuple(map(self.number, given.stride))
+            if mode is not None:
+                with mode:
+                    return torch.empty_strided(shape, stride, dtype=given.dtype)
+            key = shape, stride, given.dtype
+            if (known := self._tensors.get(key)) is None:
+                known = self._tensors[key] = torch.empty_strided(shape, stride, dtype=given.dtype, device="meta")
+            return known
+        if isinstance(given, torch.Tensor):
+            return given
         if isinstance(given, tuple | list):
             return type(given)(self.value(one, mode) for one in given)
         return self(given)
+
+
+class OpenTensor(NamedTuple):
+    """A tensor has open sizes: expressions, and numbers."""
+
+    shape: tuple[Any, ...]
+    stride: tuple[Any, ...]
+    dtype: Any
+
+
+def opened(value: Any) -> Any:
+    """Return the value of a node with ``OpenTensor`` for each tensor of open sizes; torch takes long to say them."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        sizes = (*value.shape, *value.stride())
+        if all(isinstance(size, int) for size in sizes):
+            return value
+        numbers = tuple(size if isinstance(size, int) else size.node.expr for size in sizes)
+        return OpenTensor(numbers[: value.dim()], numbers[value.dim() :], value.dtype)
+    if type(value) in (tuple, list):
+        return type(value)(map(opened, value))
+    return value
 
 
 class GraphAt:
@@ -204,19 +240,18 @@ class GraphAt:
         self.sizes, self.mode, self.graph = sizes, mode, torch.fx.Graph()
         self.nodes: dict[Any, Any] = {}
         """Node -> that of this graph, or a number."""
-        self._moving: list[tuple[Any, bool]] = []
-        """Nodes with values of open sizes, and whether their arguments have such, too."""
+        self._moving: list[tuple[Any, Any, bool]] = []
+        """Nodes with values of open sizes, these, and whether their arguments have such, too."""
 
     def move(self, sizes: Sizes) -> None:
         """Put other sizes into the nodes that were copied."""
         from torch.fx import map_arg
 
-        for node, has_sizes in self._moving:
-            value = sizes.value(node.meta.get("val"), self.mode)
-            if is_size(node):
+        for node, given, has_sizes in self._moving:
+            value, own = sizes.value(given, self.mode), self.nodes[node]
+            if not hasattr(own, "meta"):  # a number
                 self.nodes[node] = value
                 continue
-            own = self.nodes[node]
             own.meta["val"] = value
             if has_sizes:
                 own.args, own.kwargs = map_arg((node.args, node.kwargs), self.nodes.__getitem__)
@@ -228,7 +263,7 @@ class GraphAt:
         value = node.meta.get("val")
         if is_size(node):
             self.nodes[node] = self.sizes.value(value)
-            self._moving.append((node, True))
+            self._moving.append((node, value, True))
             return
         if _name(node).startswith(("_assert_scalar", "sym_constrain")):
             return
@@ -244,11 +279,11 @@ class GraphAt:
             *map_arg((args, kwargs), self.nodes.__getitem__),
             name=node.name,
         )
-        new.meta = {**node.meta, "val": self.sizes.value(value, self.mode)}
+        new.meta = {**node.meta, "val": self.sizes.value(value := opened(value), self.mode)}
         self.nodes[node] = new
         has_sizes = kind == "call_function" and any(map(is_size, node.all_input_nodes))
         if has_sizes or new.meta["val"] is not value:
-            self._moving.append((node, has_sizes))
+            self._moving.append((node, value, has_sizes))
 
 
 def is_size(node: Any) -> bool:
