@@ -35,12 +35,14 @@ class CompactAST:
         n_leaf, n_kernel = len(self.leaf_features), len(self.kernel_features)
         if n_leaf == 0:
             raise UnsupportedProgramError("the program has no store: nothing is computed, so it has no latency")
-        for name, shape in {
-            "leaf_features": (n_leaf, LEAF_WIDTH),
-            **dict.fromkeys(("leaf_positions", "leaf_serial_positions", "leaf_kernels"), (n_leaf,)),
-            "kernel_features": (n_kernel, KERNEL_WIDTH),
-            "code": (CODE_WIDTH,),
-        }.items():
+        for name, shape in (
+            ("leaf_features", (n_leaf, LEAF_WIDTH)),
+            ("leaf_positions", (n_leaf,)),
+            ("leaf_serial_positions", (n_leaf,)),
+            ("leaf_kernels", (n_leaf,)),
+            ("kernel_features", (n_kernel, KERNEL_WIDTH)),
+            ("code", (CODE_WIDTH,)),
+        ):
             array = getattr(self, name)
             if array is not None and array.shape != shape:
                 raise UnsupportedProgramError(f"{name} has shape {array.shape}, expected {shape}")

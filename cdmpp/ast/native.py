@@ -30,7 +30,12 @@ def summarize(function: Any, gpu: bool) -> CompactAST:
         UnsupportedProgramError: no store, a symbolic shape or extent, a while loop, loops nested too deep, or, for a
             GPU, a loop nest without threads.
     """
-    return _ast(native_extract()["extract"](function, gpu), gpu)
+    return _ast(_extractor()(function, gpu), gpu)
+
+
+@functools.cache
+def _extractor() -> Any:
+    return native_extract()["extract"]
 
 
 def refuse_deep(function: Any, most: int) -> None:
@@ -54,15 +59,14 @@ def feature_names() -> dict[str, tuple[str, ...]]:
 
 def _ast(numbers: bytes, gpu: bool) -> CompactAST:
     data = bytearray(numbers)  # in the layout that ``extract.cpp`` documents
-    leaves, kernels, leaf_width, kernel_width = (int(n) for n in np.frombuffer(data, np.int32, 4))
+    leaves, kernels, leaf_width, kernel_width = np.frombuffer(data, np.int32, 4).tolist()
     places = np.frombuffer(data, np.int32, 3 * leaves, 16).reshape(3, leaves)
-    features = np.frombuffer(data, np.float32, offset=16 + 12 * leaves)
-    of_leaves, of_kernels = np.split(features, [leaves * leaf_width])
+    features, end = np.frombuffer(data, np.float32, offset=16 + 12 * leaves), leaves * leaf_width
     return CompactAST(
-        of_leaves.reshape(leaves, leaf_width),
+        features[:end].reshape(leaves, leaf_width),
         places[0],
         places[1],
         places[2],
-        of_kernels.reshape(kernels, kernel_width),
+        features[end:].reshape(kernels, kernel_width),
         "gpu" if gpu else "cpu",
     )

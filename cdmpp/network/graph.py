@@ -41,6 +41,12 @@ class Call:
     is_joined: bool = False
     """True if a library launches it together with the call before: the host dispatches both as one."""
 
+    def at_other_sizes(self, task_id: str, output_bytes: int) -> Call:
+        """Return the same call of another task; much faster than ``replace``, for many of them."""
+        made = object.__new__(Call)
+        made.__dict__.update(self.__dict__, task_id=task_id, output_bytes=output_bytes)
+        return made
+
 
 @dataclass(frozen=True)
 class NetworkGraph:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from cdmpp.errors import UnsupportedProgramError
@@ -178,8 +179,13 @@ def _by_rule(node: Any, name: str, found: Calls) -> Calls:
 
 def name_of(node: Any) -> str:
     """Return ``add`` of ``aten.add.Tensor``."""
-    schema = getattr(node.target, "_schema", None)
-    return schema.name.split("::")[-1] if schema is not None else getattr(node.target, "__name__", str(node.target))
+    return _name_of(node.target)
+
+
+@lru_cache(maxsize=4096)
+def _name_of(target: Any) -> str:
+    schema = getattr(target, "_schema", None)
+    return schema.name.split("::")[-1] if schema is not None else getattr(target, "__name__", str(target))
 
 
 def place_of_node(node: Any) -> str:
@@ -195,13 +201,18 @@ def _is_node(value: Any) -> bool:
 
 def is_pointwise(node: Any) -> bool:
     """Return True for an operator that computes each element by itself, in place or not."""
+    return _is_pointwise(node.target)
+
+
+@lru_cache(maxsize=4096)
+def _is_pointwise(target: Any) -> bool:
     import torch
 
-    name = name_of(node)
-    if torch.Tag.pointwise in getattr(node.target, "tags", ()) or name in _UNTAGGED:
+    name = _name_of(target)
+    if torch.Tag.pointwise in getattr(target, "tags", ()) or name in _UNTAGGED:
         return True
     other = getattr(torch.ops.aten, name.removesuffix("_"), None) if name.endswith("_") else None
-    overload = getattr(other, getattr(node.target, "_overloadname", ""), None)
+    overload = getattr(other, getattr(target, "_overloadname", ""), None)
     return overload is not None and torch.Tag.pointwise in overload.tags
 
 

@@ -15,6 +15,8 @@ Calls = tuple[tuple[EagerOperator, ...], frozenset[int]]
 """Operators, and places among them of those whose gradient runs nothing."""
 _NAMES = {"mul.Scalar": "mul_scalar", "mul.Tensor": "mul", "add.Tensor": "add_broadcast", "_safe_softmax": "softmax"}
 _FREE = ("empty", "empty_like", "new_empty", "empty_strided")
+_LIKE_INPUT = ("_safe_softmax", "tril")
+"""Kernels whose result is as what they are given; torch takes long to find that out."""
 _LEARNING = ("mul.Scalar", "mul.Tensor", "bmm.default", "clone.default", "_to_copy.default", "_safe_softmax.default")
 """Kernels that a gradient goes through with a kernel of its own."""
 
@@ -89,6 +91,7 @@ def _operators(name: str, given: list[Any], result: Any) -> list[EagerOperator]:
 @cache
 def _log() -> Any:
     """A class of modes that list the kernels under them: name, tensors that they are given, result."""
+    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Log(TorchDispatchMode):
@@ -97,8 +100,9 @@ def _log() -> Any:
             self.calls = list[tuple[str, list[Any], Any]]()
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = func(*args, **(kwargs or {}))
             name = func._schema.name.removeprefix("aten::")
+            is_like = name in _LIKE_INPUT and not kwargs and args[0].is_contiguous()
+            result = torch.empty_like(args[0]) if is_like else func(*args, **(kwargs or {}))
             if not func.is_view and name not in (*_FREE, "_unsafe_view"):
                 label = f"{name}.{func._overloadname}"
                 self.calls.append((label, [one for arg in args for one in tensors_in(arg)], tensors_in(result)[0]))

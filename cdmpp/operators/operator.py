@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from cdmpp.errors import UnsupportedProgramError
@@ -108,6 +109,20 @@ PRODUCTS = ("linear", "bmm", "conv")
 """Families whose operators are matrix products."""
 
 
+_TYPES = {False: ELEMENT_BYTES, True: ELEMENT_BYTES | _PRODUCT_BYTES}
+"""Whether it is a product -> its types and the bytes of an element."""
+
+
+@cache
+def _limits(name: str) -> Mapping[str, tuple[int, int]]:
+    """Size or flag of the operators of a name -> the least and the most that it may be."""
+    flags = ("bias", "transposed", *attention.FLAGS)
+    return {
+        size: (0, 1) if size in flags and size in KINDS[name].optional else (0 if size in _FROM_ZERO else 1, _MOST)
+        for size in (*KINDS[name].sizes, *KINDS[name].optional)
+    }
+
+
 @dataclass(frozen=True)
 class EagerOperator:
     """This is a call, whatever runtime serves it."""
@@ -134,15 +149,15 @@ class EagerOperator:
             raise UnsupportedProgramError(f"unknown operator {self.name!r}{hint} Known: {', '.join(KINDS)}")
         kind = self.kind
         self._check_types()
+        limits = _limits(self.name)
         if missing := [name for name in kind.sizes if name not in self.sizes]:
             raise UnsupportedProgramError(f"{self.name}: {', '.join(missing)} not given; it has {_usage(self.name)}")
-        if extra := sorted(set(self.sizes) - {*kind.sizes, *kind.optional}):
+        if extra := sorted(self.sizes.keys() - limits.keys()):
             raise UnsupportedProgramError(f"{self.name} has no {', '.join(extra)}; it has {_usage(self.name)}")
-        flags = {name for name in kind.optional if name in ("bias", "transposed", *attention.FLAGS)}
         for name, value in self.sizes.items():
-            low, high = (0, 1) if name in flags else (0 if name in _FROM_ZERO else 1, _MOST)
+            low, high = limits[name]
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-                large = isinstance(value, int) and value > high and name not in flags
+                large = isinstance(value, int) and value > high > 1
                 hint = ". In a network take a smaller batch or input" if large else ""
                 raise UnsupportedProgramError(
                     f"{self.name}: {name} is {value!r}; a whole number from {low} to {high}{hint}"
@@ -165,7 +180,7 @@ class EagerOperator:
 
     def _check_types(self) -> None:
         kind = self.kind
-        types = {**ELEMENT_BYTES, **(_PRODUCT_BYTES if kind.family in PRODUCTS else {})}
+        types = _TYPES[kind.family in PRODUCTS]
         if not isinstance(self.reads, tuple):
             raise UnsupportedProgramError(f"{self.name} reads {self.reads!r}: expected a tuple of types")
         for dtype in (self.dtype, *self.reads):
@@ -199,12 +214,12 @@ class EagerOperator:
         """Return the properties of all operators of its name."""
         return KINDS[self.name]
 
-    @property
+    @cached_property
     def out_size(self) -> int:
         """Return rows and columns of what a convolution or pooling gives."""
         return (self["in_size"] + 2 * self["padding"] - self["kernel"]) // self["stride"] + 1
 
-    @property
+    @cached_property
     def matmul(self) -> tuple[int, int, int, int]:
         """Return (how many, rows, inner, cols) of the matrix products that it is; ones for what is none."""
         if self.name == "linear":
@@ -229,7 +244,7 @@ class EagerOperator:
         """Return the rows of a block of operators that have such: the largest power of two, to a limit, in them."""
         return math.gcd(self["rows"], _BLOCK_ROWS[self.name])
 
-    @property
+    @cached_property
     def flops(self) -> float:
         """Count the arithmetic of its definition; libraries may do with less (Winograd)."""
         if self.kind.family in PRODUCTS:
@@ -242,7 +257,7 @@ class EagerOperator:
         each = {"softmax": 5, "layer_norm": 8, **norms, **dict.fromkeys(_MOVES, 0)}
         return float(each.get(self.name, 1) * self["rows"] * self["cols"])
 
-    @property
+    @cached_property
     def read_elements(self) -> float:
         """Count the elements of its inputs once each; of a table only the rows that are looked up."""
         if self.name == "linear":
@@ -268,7 +283,7 @@ class EagerOperator:
             more[self.name] = self.block_rows * self["cols"]
         return float(self.kind.inputs * self["rows"] * self["cols"] + more.get(self.name, 0))
 
-    @property
+    @cached_property
     def written_elements(self) -> float:
         """Count the elements of its output."""
         if self.kind.family == "conv":

@@ -248,7 +248,9 @@ def _mean(operator: EagerOperator, size: _Sizes) -> LoopProgram:
     i, j = _loops("i j")
     sums = nest([i], [rows], store(y, (i,), 0), nest([j], [cols], store(y, (i,), y[i] + x[i, j])))
     (k,) = _loops("k")
-    return LoopProgram([x, y], SeqStmt([sums, nest([k], [rows], store(y, (k,), y[k] * size.share(lambda one: 1.0 / one["cols"])))]))
+    return LoopProgram(
+        [x, y], SeqStmt([sums, nest([k], [rows], store(y, (k,), y[k] * size.share(lambda one: 1.0 / one["cols"])))])
+    )
 
 
 def _pool(operator: EagerOperator, size: _Sizes) -> LoopProgram:

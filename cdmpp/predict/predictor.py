@@ -27,6 +27,7 @@ from cdmpp.model.build import Model
 from cdmpp.model.eager import EagerModel
 from cdmpp.model.pooled import with_devices
 from cdmpp.model.ranker import Ranker
+from cdmpp.operators.operator_vector import vector_table
 from cdmpp.platform.files import write_atomic, write_json
 from cdmpp.platform.limits import fitting
 from cdmpp.predict.flags import (
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from cdmpp.operators.operator import EagerOperator
     from cdmpp.programs.task import Program
 
+_EAGER_TOKENS = 4096
+"""Padded tokens of a batch of framework operators: what is made of them fits into caches."""
 _TYPICAL_ERROR = 0.4
 """Error of the log-latency that a CPU model predicts without reading machine code."""
 
@@ -182,27 +185,24 @@ class Predictor:
 
         ``CdmppError``: this is no model of framework operators.
         """
-        return self._device_share(*self._vectors_of(operators, device))
+        target = self._device(device)
+        model, options = self._eager_model(), ReadOptions(target, self.features, False, LIMIT_S)
+        return self._device_share(model, self._tensors(target, read_batch(operators, options).asts))
 
     def device_s(self, operators: Sequence[EagerOperator], device: str | Device) -> np.ndarray:
         """Return the (n,) seconds of each call in which the device is busy: the latency of ``predict``, its share.
 
         ``CdmppError``: this is no model of framework operators.
         """
-        model, tensors = self._vectors_of(operators, device)
+        target, model = self._device(device), self._eager_model()
+        tensors = self._tensors(target, vector_table(operators, "cpu" if target.kind == "cpu" else "gpu"))
         latency_s = np.exp(self.examine(tensors, np.arange(len(tensors))).log_prediction)
         return latency_s * self._device_share(model, tensors)
 
-    def _vectors_of(self, operators: Sequence[EagerOperator], device: str | Device) -> tuple[EagerModel, ProgramTensors]:
-        """The operators with their vectors alone, and the model of them."""
-        from cdmpp.operators.operator_vector import vector_table
-
-        target, model = self._device(device), self.models[0]
-        if not isinstance(model, EagerModel):
+    def _eager_model(self) -> EagerModel:
+        if not isinstance(model := self.models[0], EagerModel):
             raise CdmppError("this model predicts scheduled programs, whose latency has no dispatch in it")
-        asts = vector_table(operators, "cpu" if target.kind == "cpu" else "gpu")
-        tensors = ProgramTensors.build(asts, {target.name: target}, [target.name] * len(asts))
-        return model, tensors.to(self.torch_device)
+        return model
 
     def _device_share(self, model: EagerModel, tensors: ProgramTensors) -> np.ndarray:
         shares = np.empty(len(tensors))
@@ -212,8 +212,11 @@ class Predictor:
         return shares
 
     def _examined_on(self, device: Device, asts: AstTable) -> Examined:
+        return self.examine(self._tensors(device, asts), np.arange(len(asts)))
+
+    def _tensors(self, device: Device, asts: AstTable) -> ProgramTensors:
         tensors = ProgramTensors.build(asts, {device.name: device}, [device.name] * len(asts))
-        return self.examine(tensors.to(self.torch_device), np.arange(len(asts)))
+        return tensors.to(self.torch_device)
 
     def _answer(self, seen: Examined, inputs: ProgramBatch, device: Device) -> Prediction:
         latency_s, trained_on_device = np.exp(seen.log_prediction), device.name in {*self.trained_on} - self.calibrated
@@ -266,7 +269,8 @@ class Predictor:
         """Return the model's view of ``rows`` on its torch device; hidden vectors are those of the first member."""
         rows = np.asarray(rows, np.int64)
         logs, parts, order = np.empty((len(self.models), len(programs))), [], []
-        for batch in ordered_batches(programs, rows):
+        at_once = {"max_tokens": _EAGER_TOKENS} if isinstance(self.models[0], EagerModel) else {}
+        for batch in ordered_batches(programs, rows, **at_once):
             place = batch.rows.cpu().numpy()
             outputs = [model(batch) for model in self.models]
             logs[:, place] = [output.log_latency.double().cpu().numpy() for output in outputs]

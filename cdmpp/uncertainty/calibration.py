@@ -83,12 +83,13 @@ class Calibration:
 
     def doubt(self, sketch: ProgramSketch, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (n,) shares of validation programs nearer to the training, and (n,) True: farther than nearly all."""
-        pairs = []
-        for novelty in (self.novelty, (self.without_code or self).novelty):
-            score = novelty.score(sketch)
-            pairs.append((novelty.share_nearer(score), novelty.unlike(score)))
-        (nearer, unlike), (nearer_without, unlike_without) = pairs
-        return np.where(without, nearer_without, nearer), np.where(without, unlike_without, unlike)
+        score = self.novelty.score(sketch)
+        nearer, unlike = self.novelty.share_nearer(score), self.novelty.unlike(score)
+        if self.without_code is None or not without.any():
+            return nearer, unlike
+        other = self.without_code.novelty
+        score = other.score(sketch)
+        return np.where(without, other.share_nearer(score), nearer), np.where(without, other.unlike(score), unlike)
 
     def describe(self) -> dict[str, Any]:
         """Describe the calibration as a model card shows it."""

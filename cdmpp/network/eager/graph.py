@@ -295,7 +295,9 @@ class _Made:
         """Choose the kernel of a node that is attention."""
         if name_of(node) == ATTENTION_CALL:
             mask = mask_of(node)
-            trains = [bool(one.sources or one.weights) for one in (learning, self._learned(mask) if mask else Learning())]
+            trains = [
+                bool(one.sources or one.weights) for one in (learning, self._learned(mask) if mask else Learning())
+            ]
             choose_kernel(node, self.place, self.attention, *(self.autograd is not None and one for one in trains))
 
     def _sources(self, node: Any) -> tuple[int, ...]:

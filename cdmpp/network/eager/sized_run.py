@@ -14,7 +14,6 @@ import numpy as np
 from cdmpp.network.eager.like_nodes import DEPTH, LikeNodes, NodeCall, by_node, like_nodes, node_of
 from cdmpp.network.eager.read import EagerNetwork, ExportedRun
 from cdmpp.network.eager.symbolic import Shapes, SymbolicExport, batch_in
-from cdmpp.network.graph import Call
 from cdmpp.network.liveness import Lifetimes
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_task import task_id
@@ -43,7 +42,9 @@ class SizedRun:
         self.like = self._checked(read, shapes)
         self._wholes = dict[_Form, _Whole]()
         if self.like is not None:
-            self._wholes[self._form(self._sample(self.like, shapes))] = _Whole.of(read, self.like, self._input_bytes(shapes))
+            self._wholes[self._form(self._sample(self.like, shapes))] = _Whole.of(
+                read, self.like, self._input_bytes(shapes)
+            )
 
     def at(self, shapes: Shapes) -> EagerNetwork:
         """Read the calls at other shapes of inputs, for which the export has to hold."""
@@ -80,11 +81,10 @@ class SizedRun:
 
     def _resized(self, whole: _Whole, sample: Mapping[str, Sequence[NodeCall]], shapes: Shapes) -> EagerNetwork:
         inputs, operators, read = self._input_bytes(shapes), dict[str, EagerOperator](), whole.read
-        own = [[(_id_of(one.operator, operators), one) for one in sample[name]] for name in whole.names]
+        own = [[(_id_of(one.operator, operators), one.output_bytes) for one in sample[name]] for name in whole.names]
         calls = []
         for call, (node, index) in zip(read.graph.calls, whole.places, strict=True):
-            key, one = own[node][index]
-            calls.append(Call(call.name, key, call.inputs, one.output_bytes, call.resident, is_joined=one.is_joined))
+            calls.append(call.at_other_sizes(*own[node][index]))
         for place in whole.of_inputs:
             resident = tuple((number, inputs.get(number, size)) for number, size in calls[place].resident)
             calls[place] = replace(calls[place], resident=resident)
