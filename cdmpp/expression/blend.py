@@ -74,6 +74,10 @@ class Blend:
         constants, columns = self._constants(rows)
         return self._expression(constants, columns, table.times_s[rows], table.codes[rows])
 
+    def refits(self, rows: Rows, draws: Sequence[Rows]) -> tuple[Expression, ...]:
+        """Fit the constants to each draw of some rows."""
+        return tuple(self.refit(one) for one in draws)
+
     def _largest_shares(self) -> Floats:
         """The largest part of the time that each term is in any run."""
         table = self.design.table

@@ -21,7 +21,7 @@ from cdmpp.expression.kriging import Kriging
 from cdmpp.expression.run_table import RunTable
 from cdmpp.expression.searched import Searched, expression_of, resampled
 from cdmpp.expression.spread import Spread
-from cdmpp.expression.stepwise import free_numbers, stepwise
+from cdmpp.expression.stepwise import stepwise
 from cdmpp.platform.limits import SEED, Limits, check_fields, checked, numbers
 
 Progress = Callable[[float, str], None]
@@ -42,6 +42,8 @@ _WORST = 2.0
 """A larger relative error counts as this."""
 _OTHERS, _NEAR = 6, 0.15
 """Other forms that join the ensemble at most, and the score that they may have above the best."""
+_FOLD_RESAMPLES = 6
+"""Fits to resampled runs of each fold, at most."""
 _EVALUATIONS_A_SECOND = 600
 """Costs of exponents that a second of the budget stands for, so that a budget gives the same answer everywhere."""
 
@@ -105,12 +107,13 @@ def fit_runs(
         searched = _sparser(design, searched, random)
     source = _preferred(design, searched, folds or random, random)
     expression = source.refit(design.every)
-    exponents, ensemble = resampled(source, design.table, settings.resamples, settings.seed)
+    exponents, ensemble = resampled(source, design, settings.resamples, settings.seed)
     if isinstance(source, Searched):
         ensemble += tuple(expression_of(design, one) for one in others)
     near = Kriging.of_fit(expression, design.table.factors, design.table.codes, design.table.times_s)
     within, beyond = held_out(design, source, random, near), held_out(design, source, folds, near)
-    wider = held_out(design, source, widening_folds(design), near)
+    draws = min(settings.resamples, _FOLD_RESAMPLES)
+    wider = held_out(design, source, widening_folds(design), near, draws, settings.seed)
     spread = Spread.calibrated([one.misses for one in within], [one.misses for one in wider])
     fitted = FittedExpression(
         expression, table, ensemble, exponents, near, spread,
@@ -167,14 +170,12 @@ def _is_recognised(design: Design) -> bool:
 
 
 def _sparser(design: Design, searched: Searched, random: Sequence[Fold]) -> Searched:
-    """The searched form after steps that all runs ask for, where it needs no more numbers and misses no more runs.
+    """The searched form after steps that all runs ask for, where it misses no more runs.
 
     One standard error decides. Runs are held out at random, because the search has seen what its own folds hold out.
     Exponents are not regularised: nothing is known of them.
     """
     steps = Searched(design, stepwise(design, searched.fit.form), 0.0)
-    if free_numbers(steps.fit) > free_numbers(searched.fit):
-        return searched
     before, after = (
         np.minimum(np.abs(np.expm1(-np.concatenate(plain_residuals(design, source, random)))), _WORST)
         for source in (searched, steps)

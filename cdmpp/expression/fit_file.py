@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +77,15 @@ def _fit(value: Any) -> FittedExpression:
     scores: dict[str, Any] = {
         name: np.inf if value["scores"][name] is None else float(value["scores"][name]) for name in _ERRORS
     }
+    spread = {one.name for one in fields(Spread)}
+    if set(value["spread"]) != spread:
+        raise ValueError("its intervals are not of this version, which has other ones: fit its runs again")
     absent = value["scores"][_ABSENT]
     scores |= {_ABSENT: None if absent is None else float(absent)}
     return FittedExpression(
         expression, table, ensemble, tuple(ExponentInterval(**one) for one in value["exponents"]),
         Kriging.of_fit(expression, table.factors, table.codes, table.times_s),
-        Spread(**value["spread"]), **scores, warnings=tuple(value["warnings"]),
+        Spread(**{name: float(value["spread"][name]) for name in spread}), **scores, warnings=tuple(value["warnings"]),
     )  # fmt: skip
 
 

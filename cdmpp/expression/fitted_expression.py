@@ -15,7 +15,7 @@ from cdmpp.expression.group_label import values_of
 from cdmpp.expression.kriging import Kriging
 from cdmpp.expression.points import Points, read_points
 from cdmpp.expression.run_table import RunTable
-from cdmpp.expression.spread import Spread, outside, ranges_of
+from cdmpp.expression.spread import Spread, outside, ranges_of, steps_beyond
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.intp]
@@ -103,9 +103,9 @@ class FittedExpression:
         """Predict the times of points that were read."""
         times_s = self.times_s(asked)
         ranges = ranges_of(self.table.factors)
-        far = self.spread.beyond(ranges, asked.columns)
         left = self.kriging.at(asked.columns, asked.codes)[1]
-        sigma = self.spread.sigma(left, np.sqrt((self.disagreements(asked) ** 2).mean(axis=0)), far)
+        disagreement = np.sqrt((self.disagreements(asked) ** 2).mean(axis=0))
+        sigma = self.spread.sigma(left, disagreement, steps_beyond(ranges, asked.columns))
         low_s, high_s = self.spread.bounds(times_s, sigma)
         return RunPrediction(times_s, low_s, high_s, outside(ranges, asked.columns))
 

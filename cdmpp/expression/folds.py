@@ -12,6 +12,8 @@ from cdmpp.expression.design import Design
 Rows = npt.NDArray[np.intp]
 _LEAST_TRAINED, _MOST_HELD, _LEAST_HELD = 0.3, 0.5, 3
 """Share of all rows that must be left to fit, share that is held out at most, and rows that are at least."""
+_LEAST_STEP = 0.25
+"""Factors of two that rows which are held out to see how intervals widen are beyond the others, in the middle."""
 _MOST_BOUNDS = 2
 """Bounds of a column above which values are held out."""
 
@@ -50,7 +52,7 @@ def extrapolating_folds(design: Design, most: int = 6) -> tuple[Fold, ...]:
 def widening_folds(design: Design) -> tuple[Fold, ...]:
     """Hold out the largest value of each column that has three or more, the two largest, and so on.
 
-    At least two values and a fair share of the rows are left to fit.
+    At least two values and a fair share of the rows are left to fit, and most of the held-out rows are clearly beyond.
     """
     folds = list[Fold]()
     for factor in design.factors:
@@ -58,7 +60,9 @@ def widening_folds(design: Design) -> tuple[Fold, ...]:
         bounds = np.unique(values)[1:-1][-_MOST_BOUNDS:].tolist() if factor.kind == "column" else []
         for bound in bounds:
             held = values > bound
-            if held.sum() >= _LEAST_HELD and 1 - held.mean() >= _LEAST_TRAINED:
+            if held.sum() < _LEAST_HELD or 1 - held.mean() < _LEAST_TRAINED:
+                continue
+            if np.median(np.log2(values[held] / bound)) >= _LEAST_STEP:
                 folds.append(_fold(factor.name, held))
     return tuple(folds)
 
@@ -73,6 +77,14 @@ def random_folds(design: Design, count: int, seed: int) -> tuple[Fold, ...]:
     part = np.empty(len(drawn), dtype=int)
     part[drawn] = np.arange(len(drawn)) % count
     return tuple(_fold("", part[kinds] == one) for one in range(count))
+
+
+def resamples(design: Design, rows: Rows, count: int, seed: int) -> tuple[Rows, ...]:
+    """Draw some rows again from each group, with replacement, ``count`` times; places sorted."""
+    rng = np.random.default_rng(seed)
+    codes = design.table.codes[rows]
+    places = [rows[codes == group] for group in np.unique(codes)]
+    return tuple(np.sort(np.concatenate([rng.choice(own, len(own)) for own in places])) for _ in range(count))
 
 
 def _fold(name: str, held: npt.NDArray[np.bool_]) -> Fold:

@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from cdmpp.expression.design import Design
 from cdmpp.expression.expression import TINY_S, Expression
-from cdmpp.expression.folds import Fold
+from cdmpp.expression.fitted_expression import disagreements
+from cdmpp.expression.folds import Fold, resamples
 from cdmpp.expression.kriging import Kriging
-from cdmpp.expression.spread import Misses, ranges_of, steps_beyond
+from cdmpp.expression.spread import Misses
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
@@ -27,6 +28,9 @@ class Refittable(Protocol):
     def refit(self, rows: Rows) -> Expression:
         """Fit it to some rows."""
 
+    def refits(self, rows: Rows, draws: Sequence[Rows]) -> tuple[Expression, ...]:
+        """Fit it to each draw of some rows."""
+
 
 @dataclass(frozen=True)
 class HeldOut:
@@ -39,11 +43,11 @@ class HeldOut:
     """The same, with the correction by near runs."""
     sigma: Floats
     """Standard deviation that near runs leave."""
-    beyond: Floats
-    """The rows lie this far outside of the range of the others, in factors of two."""
+    disagreement: Floats
+    """Standard deviation of the logarithms of fits to other draws of the rows of the fit; 0 where there are none."""
 
     @classmethod
-    def of(cls, design: Design, source: Refittable, fold: Fold, near: Kriging) -> HeldOut:
+    def of(cls, design: Design, source: Refittable, fold: Fold, near: Kriging, draws: Sequence[Rows] = ()) -> HeldOut:
         """Fit without the rows of a fold and predict them.
 
         Args:
@@ -51,19 +55,21 @@ class HeldOut:
             source: what is fitted.
             fold: the rows that are held out.
             near: what near runs correct a fit to all rows by.
+            draws: of the rows that are fitted.
         """
         table, expression = design.table, source.refit(fold.trained)
         known, columns, codes = table.at(fold.trained), table.at(fold.held), table.codes[fold.held]
         kriging = Kriging.of_fit(expression, known, table.codes[fold.trained], table.times_s[fold.trained], near)
         plain = _plain(design, expression, fold)
         residuals, sigma = kriging.at(columns, codes)
-        beyond = np.sqrt(sum(far**2 for far in steps_beyond(ranges_of(known), columns).values()))
-        return cls(fold, plain, plain - residuals, sigma, beyond)
+        others = source.refits(fold.trained, draws) if draws else (expression,)
+        disagreement = np.sqrt((disagreements(expression, others, columns, codes) ** 2).mean(axis=0))
+        return cls(fold, plain, plain - residuals, sigma, disagreement)
 
     @property
     def misses(self) -> Misses:
         """Return what a spread is fitted to."""
-        return Misses(self.fold.factor, self.residuals, self.sigma, self.beyond)
+        return Misses(self.fold.factor, self.residuals, self.sigma, self.disagreement)
 
     @property
     def error(self) -> float:
@@ -86,9 +92,20 @@ def relative_error(residuals: Floats) -> float:
     return float(np.minimum(np.abs(np.expm1(-np.clip(residuals, -5, 5))), _WORST).mean())
 
 
-def held_out(design: Design, source: Refittable, folds: Sequence[Fold], near: Kriging) -> list[HeldOut]:
-    """Predict the rows of each fold by a fit to the others; arguments as of ``HeldOut.of``."""
-    return [HeldOut.of(design, source, fold, near) for fold in folds]
+def held_out(
+    design: Design, source: Refittable, folds: Sequence[Fold], near: Kriging, draws: int = 0, seed: int = 0
+) -> list[HeldOut]:
+    """Predict the rows of each fold by a fit to the others.
+
+    Args:
+        design: of the table.
+        source: what is fitted.
+        folds: the rows that are held out.
+        near: what near runs correct a fit to all rows by.
+        draws: how often the rows that are fitted are drawn again, to see how far the fits disagree.
+        seed: of the draws.
+    """
+    return [HeldOut.of(design, source, fold, near, resamples(design, fold.trained, draws, seed)) for fold in folds]
 
 
 def plain_error(design: Design, source: Refittable, folds: Sequence[Fold]) -> float:

@@ -13,9 +13,9 @@ from cdmpp.expression.distinct import distinct
 from cdmpp.expression.exponents import ExponentFit, polish
 from cdmpp.expression.expression import Expression
 from cdmpp.expression.fitted_expression import ExponentInterval
+from cdmpp.expression.folds import resamples
 from cdmpp.expression.form import Atom
 from cdmpp.expression.held_out import Refittable
-from cdmpp.expression.run_table import RunTable
 from cdmpp.expression.term import Product, Term
 
 Rows = npt.NDArray[np.intp]
@@ -41,9 +41,18 @@ class Searched:
         found = polish(self.design, self.fit.form, rows, self.strength, _STEPS)
         return distinct(self.design, found, rows, self.strength)
 
+    def refits(self, rows: Rows, draws: Sequence[Rows]) -> tuple[Expression, ...]:
+        """Fit exponents and constants to each draw of some rows."""
+        return tuple(expression_of(self.design, one) for one in self.fitted_again(rows, draws)[1])
+
+    def fitted_again(self, rows: Rows, draws: Sequence[Rows]) -> tuple[ExponentFit, list[ExponentFit]]:
+        """Return the fit to some rows, and those to each draw of them, which begin there."""
+        whole = self.fitted(rows)
+        return whole, [polish(self.design, whole.form, one, self.strength, _RESAMPLED_STEPS) for one in draws]
+
 
 def resampled(
-    source: Refittable, table: RunTable, count: int, seed: int
+    source: Refittable, design: Design, count: int, seed: int
 ) -> tuple[tuple[ExponentInterval, ...], tuple[Expression, ...]]:
     """Fit to runs of a table that are drawn again from each group, ``count`` times.
 
@@ -51,14 +60,10 @@ def resampled(
         The intervals of the exponents of ``source.refit`` of all rows, those of known terms without a width, and the
         expressions.
     """
-    rng = np.random.default_rng(seed)
-    places = [np.flatnonzero(table.codes == group) for group in range(len(table.groups))]
-    drawn = [np.sort(np.concatenate([rng.choice(own, len(own)) for own in places])) for _ in range(count)]
+    draws = resamples(design, design.every, count, seed)
     if not isinstance(source, Searched):
-        return _known(source.refit(np.arange(len(table)))), tuple(source.refit(rows) for rows in drawn)
-    design = source.design
-    whole = source.fitted(design.every)
-    fits = [polish(design, whole.form, rows, source.strength, _RESAMPLED_STEPS) for rows in drawn]
+        return _known(source.refit(design.every)), source.refits(design.every, draws)
+    whole, fits = source.fitted_again(design.every, draws)
     return _intervals(design, whole, fits), tuple(expression_of(design, one) for one in fits)
 
 

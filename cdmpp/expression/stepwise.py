@@ -23,6 +23,10 @@ _BEGUN = (-0.5, 0.5)
 """Exponents at which a factor that joins a term begins."""
 _SCREENED = 6
 """Terms that are tried as one more."""
+_CONSTANT = Form(((Atom((), ()),),))
+"""Steps begin here, too; and a constant is always tried as one more term, because powers near 0 take its place."""
+_ALIKE = 2.0
+"""Criteria that differ by less say nothing (Kass and Raftery, 1995): then the shorter form is taken."""
 _LEAST = 1e-12
 """Mean squared relative errors below this are alike."""
 
@@ -43,15 +47,20 @@ def stepwise(design: Design, form: Form) -> ExponentFit:
         fit = polish(design, one, design.every, 0.0, _STEPS)
         return criterion(design, fit), fit
 
-    best = fitted(_freed(form))
-    for _ in range(_ROUNDS):
-        here = best[1].form
-        tried = [fitted(one) for one in (*_shorter(here), *_longer(design, candidates, here))]
-        step = min(tried, key=lambda one: one[0])
-        if step[0] >= best[0]:
-            break
-        best = step
-    return best[1]
+    def improved(begun: Form) -> tuple[float, ExponentFit]:
+        best = fitted(begun)
+        for _ in range(_ROUNDS):
+            here = best[1].form
+            step = min(map(fitted, (*_shorter(here), *_longer(design, candidates, here))), key=lambda one: one[0])
+            if step[0] >= best[0]:
+                break
+            best = step
+        return best
+
+    best, found = min((improved(one) for one in (_freed(form), _CONSTANT)), key=lambda one: one[0])
+    while shorter := [one for one in map(fitted, _shorter(found.form)) if one[0] < best + _ALIKE]:
+        found = min(shorter, key=lambda one: one[0])[1]
+    return found
 
 
 def criterion(design: Design, fit: ExponentFit) -> float:
@@ -92,8 +101,10 @@ def _longer(design: Design, candidates: Candidates, form: Form) -> Iterator[Form
                     yield _with(form, place, replace(term[0], factors=more[0], powers=more[1]))
     here = form.columns(design, form.start[None])
     relative = design.relative(here, design.constants(here, design.every), design.every)[0]
-    for one in candidates.best(design, here[0], relative, _SCREENED):
-        yield Form((*form.terms, (candidates.atoms[one],)), form.log_ratios)
+    joining = [candidates.atoms[one] for one in candidates.best(design, here[0], relative, _SCREENED)]
+    for atom in dict.fromkeys((*_CONSTANT.atoms, *joining)):
+        if (atom,) not in form.terms:
+            yield Form((*form.terms, (atom,)), form.log_ratios)
 
 
 def _with(form: Form, place: int, atom: Atom) -> Form:

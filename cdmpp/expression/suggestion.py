@@ -20,7 +20,7 @@ from cdmpp.expression.fitted_expression import FittedExpression
 from cdmpp.expression.group_label import values_of
 from cdmpp.expression.points import Points
 from cdmpp.expression.run_table import RunTable
-from cdmpp.expression.spread import SIGMAS, Ranges, ranges_of
+from cdmpp.expression.spread import SIGMAS, Ranges, ranges_of, steps_beyond
 
 Floats = npt.NDArray[np.float64]
 _MOST = 600
@@ -80,18 +80,18 @@ def suggest(
     times_s = fitted.times_s(tried)
     taken = np.zeros(len(tried.codes), dtype=bool)
 
-    def width(variances: Floats, beyond: Floats) -> Floats:
-        sigma = np.sqrt(near + np.maximum(variances, beyond**2))
-        return (2 * np.sinh(SIGMAS * sigma)).mean(axis=-1)
+    def widening(ranges: Ranges) -> Floats:
+        return fitted.spread.widening(steps_beyond(ranges, asked.columns))
 
-    before = float(width(np.diag(covariance)[:n], fitted.spread.beyond(ranges, asked.columns)))
+    def width(variances: Floats, widening: Floats) -> Floats:
+        return (2 * np.sinh(SIGMAS * np.sqrt(near + variances) * widening)).mean(axis=-1)
+
+    before = float(width(np.diag(covariance)[:n], widening(ranges)))
     for _ in range(min(count, len(tried.codes))):
         shared, own = covariance[:n, n:], np.diag(covariance)[n:]
         left = np.diag(covariance)[:n, None] - shared**2 / (own + noise)
-        beyond = np.stack([
-            fitted.spread.beyond(_with(ranges, tried.columns, place), asked.columns) for place in range(len(own))
-        ])  # fmt: skip
-        widths = np.where(taken, np.inf, width(left.T, beyond))
+        wider = np.stack([widening(_with(ranges, tried.columns, place)) for place in range(len(own))])
+        widths = np.where(taken, np.inf, width(left.T, wider))
         best = int(np.argmin(widths))
         if widths[best] > (1 - _LEAST_GAIN) * before:
             break

@@ -1,5 +1,6 @@
 """A fit finds what was planted, extrapolates, doubts, and says the same for the same seed."""
 
+import json
 import math
 
 import numpy as np
@@ -36,6 +37,15 @@ def test_intervals_widen_with_extrapolation(fitted):
     found = fitted.predict({"gpus": [4.0, 16.0, 64.0], "batch": [64.0, 64.0, 64.0]})
     widths = found.high_s / found.low_s
     assert widths[0] < widths[1] < widths[2] and found.outside[0] == ()
+
+
+def test_intervals_far_out_are_no_wider_than_noise_and_exponents_ask_for(fitted):
+    """The form is right and times have 1 % of noise, so what is uncertain at four times the range is a few per cent."""
+    columns = {"gpus": np.array([32.0, 32.0, 8.0]), "batch": np.array([128.0, 512.0, 512.0])}
+    found = fitted.predict(columns)
+    sigma = np.log(found.high_s / found.low_s) / 2.56
+    assert (sigma > 0.008).all() and (sigma < 0.05).all()
+    assert (np.abs(np.log(scaling_law(columns) / found.times_s)) < 3 * sigma).all()
 
 
 POWERS = [({"width": 0.7, "depth": 1.0}, 0.01), ({"width": 1.5, "depth": -0.5}, 0.01), ({"width": 0.9}, 0.05)]
@@ -162,6 +172,15 @@ def test_json_and_file_read_back(fitted, tmp_path):
 def test_another_file_is_refused(tmp_path, text):
     (tmp_path / "fit.json").write_text(text)
     with pytest.raises(DataError, match="no file of --save of cdmpp fit"):
+        read_fit(tmp_path / "fit.json")
+
+
+def test_a_file_with_other_intervals_is_refused_by_what_to_do(fitted, tmp_path):
+    write_fit(fitted, tmp_path / "fit.json")
+    saved = json.loads((tmp_path / "fit.json").read_text())
+    saved["spread"] = {"noise": 0.01, "by_doubling": {"gpus": 0.1}, "other": 0.2, "near": 1.0}
+    (tmp_path / "fit.json").write_text(json.dumps(saved))
+    with pytest.raises(DataError, match="its intervals are not of this version, which has other ones: fit its runs"):
         read_fit(tmp_path / "fit.json")
 
 

@@ -29,6 +29,11 @@ BEGINS = {
     ],
     "two terms for one": [Atom((), ()), Atom((0, 2), (0.7, 1.5)), Atom((1,), (0.3,)), Atom((1,), (0.8,))],
     "a factor and a term too few": [Atom((2,), (1.5,)), Atom((), ())],
+    "a power for a constant and a power": [Atom((0, 2), (0.7, 1.4)), Atom((1,), (0.3,))],
+    "many terms that fit by chance": [
+        Atom((0, 1, 2), (0.75, 0.003, 1.5)), Atom((0, 1), (-0.09, 0.44)), Atom((0, 1), (0.1, 1.9)),
+        Atom((1, 2), (2.0, 1.0)), Atom((0, 1), (-0.04, -1.0)),
+    ],
     "exponents that were fixed": [Atom((), ()), Atom((0, 2), (1.0, 1.0), fixed=frozenset({0, 2})), Atom((1,), (1.0,))],
 }  # fmt: skip
 
