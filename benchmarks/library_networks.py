@@ -1,8 +1,10 @@
 """Whole transformers on GPUs, predicted as PyTorch runs them, beside the labels of NeuSight and its own predictions.
 
-python -m benchmarks.library_networks DATA MODEL [MODEL ...]: DATA is a folder with ``model_labels.parquet`` and
-``configs/``, MODEL a model of library operators. Networks are traced with one and with two layers, of which the second
-is one more each: no weights are made. A training label stands beside the sum of its own operators, where these were
+python -m benchmarks.library_networks DATA MODEL [MODEL ...] [-- DEVICE ...]: DATA is a folder with
+``model_labels.parquet`` and ``configs/``, or ``scripts/asplos`` of a clone of NeuSight, which has an H100, an L4 and
+OPT, too; MODEL a model of library operators; only the named devices, or all. Networks are traced with one and with two
+layers, of which the second is one more each: no weights are made. A training label stands beside the sum of its own
+operators, where these were
 timed one by one (``model_ops.parquet``).
 """
 
@@ -21,6 +23,7 @@ import torch
 import transformers
 
 import cdmpp
+from benchmarks.library_network_labels import TABLE, configs, labels
 from cdmpp import devices
 from cdmpp.network.eager.read import EagerNetwork, read_run
 from cdmpp.network.eager.runtime import EagerRuntime
@@ -33,6 +36,8 @@ _HEADS = {
     ("bert", "train"): transformers.BertForPreTraining,
     ("gpt2", "inf"): transformers.GPT2LMHeadModel,
     ("gpt2", "train"): transformers.GPT2LMHeadModel,
+    ("opt", "inf"): transformers.OPTForCausalLM,
+    ("opt", "train"): transformers.OPTForCausalLM,
 }
 """As the labels were taken. Mixtures of experts are not here: which expert runs depends on the input."""
 _USUAL = 0.7
@@ -61,9 +66,9 @@ def traced(config: Path, mode: str, seq: int, batch: int, layers: int) -> EagerN
     )
 
 
-def predicted_s(row: Mapping[str, Any], configs: Path, model: str) -> np.ndarray:
+def predicted_s(row: Mapping[str, Any], folder: Path, model: str) -> np.ndarray:
     """(2,) of one row of the labels: the whole, and its backward pass."""
-    config = configs / f"{row['model']}.json"
+    config = folder / f"{row['model']}.json"
     predictor, sheet = _loaded(model), devices.get(row["device"])
     one, two = (
         _parts(predict_read(traced(config, row["mode"], row["seq"], row["batch"], n), sheet, EagerRuntime(predictor)))
@@ -97,14 +102,11 @@ def operator_sums(data: Path) -> dict[tuple[Any, ...], np.ndarray]:
 def main() -> None:
     """Print a line a label, and the mean error of each device and mode."""
     data, *names = sys.argv[1:]
-    rows = [
-        row
-        for row in pq.read_table(Path(data) / "model_labels.parquet").to_pylist()
-        if row["option"] == "" and row["neusight_ape"] is not None and not row["model"].startswith("switch")
-    ]
+    names, wanted = (names[: names.index("--")], names[names.index("--") + 1 :]) if "--" in names else (names, [])
+    rows = [row for row in labels(Path(data)) if not wanted or row["device"] in wanted]
     errors: dict[tuple[str, str], list[list[float]]] = defaultdict(list)
     for row in rows:
-        found = [predicted_s(row, Path(data) / "configs", name) for name in names]
+        found = [predicted_s(row, configs(Path(data)), name) for name in names]
         off = [100 * (whole / row["label_e2e_s"] - 1) for whole, _ in found]
         key = (row["device"], row["mode"])
         errors[key].append([*map(abs, off), row["neusight_ape"]])
@@ -117,12 +119,13 @@ def main() -> None:
             forward = row["label_fw_s"] / measured_s
             if forward < _USUAL:
                 errors[row["device"], f"train, forward under {_USUAL} of backward"].append(errors[key][-1])
-            sums_s = operator_sums(Path(data))[tuple(row[name] for name in _KEY)]
-            over = np.array([row["label_fw_s"], measured_s]) / sums_s
-            told += (
-                f"  backward {', '.join(f'{by:+.1f} %' for by in back)} (measured: forward over it {forward:.2f}, over "
-                f"the sum of its own operators forward {over[0]:.2f}, backward {over[1]:.2f})"
-            )
+            told += f"  backward {', '.join(f'{by:+.1f} %' for by in back)} (measured: forward over it {forward:.2f}"
+            if (Path(data) / TABLE).is_file():
+                over = (
+                    np.array([row["label_fw_s"], measured_s]) / operator_sums(Path(data))[tuple(row[k] for k in _KEY)]
+                )
+                told += f", over the sum of its own operators forward {over[0]:.2f}, backward {over[1]:.2f}"
+            told += ")"
         what = f"{row['device']:15} {row['model']:11} {row['mode']:5} {row['seq']:5} {row['batch']:3}"
         print(
             f"{what} measured {1e3 * row['label_e2e_s']:9.1f} ms  {told}  NeuSight {row['neusight_ape']:.1f} %",

@@ -21,7 +21,7 @@ from cdmpp.errors import DataError
 from cdmpp.predict.model_folder import load, pretrained_names
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.rows import examine_rows
-from cdmpp.recipes.train import coded_rows, device_groups
+from cdmpp.recipes.train import coded_rows, groups_of
 from cdmpp.uncertainty.calibration import Calibration, Examined, scale_inputs
 from cdmpp.uncertainty.conformal import fit_conformal
 from cdmpp.uncertainty.coverage import coverage
@@ -66,7 +66,7 @@ def rows_of(name: str, predictor: Predictor, dataset: LatencyDataset, split: Spl
         for kind, rows in (("unseen tasks (validation)", split.validation), (f"{tested} (test)", split.test)):
             kept = rows if answered == "without code" else rows[coded_rows(predictor, data, rows)]
             seen, tasks = examine_rows(predictor, data, kept), data.task_ids[kept]
-            groups, truth = np.array(device_groups(data.devices[kept])), data.latency_s[kept]
+            groups, truth = groups_of(data, kept), data.latency_s[kept]
             held = (
                 coverage(truth, calibration.intervals(seen, groups.tolist()), tasks)
                 if kind.endswith("(test)")

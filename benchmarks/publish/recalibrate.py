@@ -20,7 +20,7 @@ from cdmpp.predict.catalogue import SHIPPED
 from cdmpp.predict.model_folder import load
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.rows import examine_rows, predict_rows_with_intervals
-from cdmpp.recipes.train import device_groups
+from cdmpp.recipes.train import groups_of
 from cdmpp.uncertainty.calibration import Calibration, calibrate
 from cdmpp.uncertainty.coverage import coverage
 
@@ -34,7 +34,7 @@ def without_code(predictor: Predictor, roots: list[Path]) -> tuple[Calibration, 
     rows, sketched = split.validation, sample_rows(split.train, _SKETCHED)
     training, validation = (examine_rows(predictor, blind, part) for part in (sketched, rows))
     tasks, names = dataset.task_ids[rows], dataset.devices[rows]
-    made = calibrate(training, validation, np.log(dataset.latency_s[rows]), tasks, np.array(device_groups(names)))
+    made = calibrate(training, validation, np.log(dataset.latency_s[rows]), tasks, groups_of(dataset, rows))
     counts = [f"{int((names == one).sum())} of {one}" for one in np.unique(names)]
     told = (
         f"{len(rows)} programs of {len(np.unique(tasks))} validation tasks, {', '.join(counts)}, answered without code"

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.subsample import STATISTICS_PROGRAMS, sample_rows
+from cdmpp.devices import Device
 from cdmpp.model.bins import QuantileBins
 from cdmpp.model.config import EagerConfig
-from cdmpp.model.eager_inputs import N_INPUTS, EagerQuantities, eager_inputs
-from cdmpp.model.eager_prior import EagerPrior, families
+from cdmpp.model.eager_inputs import N_INPUTS, EagerQuantities, eager_inputs, fits
+from cdmpp.model.eager_prior import FAMILY_COLUMNS, EagerPrior, families
 from cdmpp.model.feature_scaler import FeatureScaler
 from cdmpp.model.known_devices import places
 from cdmpp.model.label_transform import LabelTransform
@@ -37,6 +38,8 @@ class EagerModel(nn.Module):
 
     Devices stand as in ``prior.known``; those that have no place there share the first.
     """
+    cached: Tensor
+    """(max_devices, families) 1 where such a call of the training found all its data in the second-level cache."""
 
     def __init__(self, config: EagerConfig, device_width: int) -> None:
         super().__init__()
@@ -48,6 +51,7 @@ class EagerModel(nn.Module):
         self.label_transform = LabelTransform("log")
         self.register_buffer("log_scale", torch.ones(()))
         self.register_buffer("learned", torch.zeros(config.device_costs, len(LEARNED), len(_WIDTHS)))
+        self.register_buffer("cached", torch.zeros(config.device_costs, len(FAMILIES)))
         widths = [N_INPUTS * (1 + config.bins), *[config.hidden] * config.layers]
         steps = (
             (nn.Linear(a, b), nn.SiLU(), nn.Dropout(config.dropout))
@@ -63,6 +67,7 @@ class EagerModel(nn.Module):
     def fit_statistics(self, programs: ProgramTensors, rows: np.ndarray) -> None:
         """Fit prior and scalers to the training programs ``rows`` (n,), and to no other."""
         self.prior.fit(programs, rows)
+        self._note_measured(programs, rows)
         columns = [
             (eager_inputs(batch), batch.log_latency, self.prior(batch), families(batch))
             for batch in ordered_batches(programs, sample_rows(rows, STATISTICS_PROGRAMS))
@@ -75,9 +80,17 @@ class EagerModel(nn.Module):
             self.range[one] = torch.quantile(scaled[family == one], tails, dim=0)
         self.bins.fit(scaled)
         self.label_transform.fit(log_latency)
-        device = places(programs.device_vectors, self.prior.known).clamp_min(0)[programs.device_index[rows]]
-        self.learned.zero_()[device, *_what(programs.codes_of(rows))] = 1
         self.log_scale.copy_((log_latency - priors).double().std(correction=0).clamp_min(1e-3))
+
+    def _note_measured(self, programs: ProgramTensors, rows: np.ndarray) -> None:
+        """Note what the training ``rows`` (n,) have of each device."""
+        self.learned.zero_()
+        self.cached.zero_()
+        for batch in ordered_batches(programs, rows):
+            device = places(batch.device_vectors, self.prior.known).clamp_min(0)
+            self.learned[device, *_what(batch.codes[:, 1:])] = 1
+            inside = EagerQuantities(batch).in_cache()
+            self.cached[device[inside], families(batch)[inside]] = 1
 
     @property
     def can_scale(self) -> bool:
@@ -108,6 +121,19 @@ class EagerModel(nn.Module):
         place = int(places(torch.from_numpy(device_vector)[None].to(self.prior.known), self.prior.known))
         here = learned[place] if place >= 0 else learned.any(0)
         return (learned.any(0) & ~here).cpu().numpy()
+
+    def only_cached(self, codes: np.ndarray, device: Device) -> np.ndarray:
+        """Return (n,) True: a GPU's second-level cache holds all data of the call, and of no such one that was trained.
+
+        ``codes`` (n, CODE_WIDTH) operator vectors. Nowhere true of a device that has no numbers of its own in the
+        prior, and of calls whose data are few.
+        """
+        vectors = torch.from_numpy(np.asarray(codes, np.float32)).to(self.cached.device)
+        place = int(places(torch.from_numpy(device.vector())[None].to(self.prior.known), self.prior.known))
+        if place < 0 or device.kind == "cpu" or not device.spec["l2_kb"]:
+            return np.zeros(len(vectors), bool)
+        known = self.cached[place, vectors[:, FAMILY_COLUMNS].argmax(1)] != 0
+        return (fits(vectors, 1024 * device.spec["l2_kb"]) & ~known).cpu().numpy()
 
     def _learned(self, codes: np.ndarray) -> Tensor:
         """(max_devices, n) True where the training has such an operator on the device."""

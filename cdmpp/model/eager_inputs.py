@@ -35,8 +35,15 @@ _TYPICAL = {  # (cpu, gpu)
     "warp_size": (32.0, 32.0),
 }
 """Typical numbers, taken where a datasheet is silent."""
+_BYTES_COLUMNS = [OPERATOR_NAMES.index(name) for name in ("read_bytes", "write_bytes")]
 _PLAIN = {feature.name: feature.plain for feature in OPERATOR_FEATURES}
 _REFERENCE_NM = 12.0
+_PORT_BYTES = 64
+"""That a multiprocessor of an NVIDIA GPU takes from the second-level cache in a clock."""
+_OVERFULL = 20.0
+"""Log of a cache's fill that leaves nothing in it."""
+_SMALL_BYTES = 4 << 20
+"""A GPU moves fewer bytes in less time than its host dispatches the call, wherever they lie."""
 
 
 class EagerQuantities:
@@ -92,12 +99,27 @@ class EagerQuantities:
         bound = (self.kinds > 0) & ((self["family_linear"] + self["family_bmm"]) > 0)
         return torch.where(bound, self.compute_s(), 0.0).clamp_min(1e-12)
 
-    def memory_s(self) -> Tensor:
-        """Compute seconds at full bandwidth, with what is read again because the caches did not hold it."""
+    def moved_bytes(self) -> Tensor:
+        """Count bytes that are read and written, with what is read again because the caches did not hold it."""
         of_core, of_device = self.rows_in_caches()
         missed = _missed(of_core) * _missed(of_device)
-        moved = self["read_bytes"] * (1 + self._row_kernels(0) * missed) + self["write_bytes"]
-        return moved / (1e9 * self.device("bandwidth_gbps"))
+        return self["read_bytes"] * (1 + self._row_kernels(0) * missed) + self["write_bytes"]
+
+    def memory_s(self) -> Tensor:
+        """Compute seconds at the memory's full bandwidth."""
+        return self.moved_bytes() / (1e9 * self.device("bandwidth_gbps"))
+
+    def cache_s(self) -> Tensor:
+        """Compute seconds at full bandwidth of a GPU's second-level cache, which no datasheet has: a port a core."""
+        return self.moved_bytes() / (1e6 * _PORT_BYTES * self.device("core_count") * self.device("clock_mhz"))
+
+    def log_fill(self) -> Tensor:
+        """Return the natural log of all tensors' bytes over the second-level cache; on CPUs as if it were tiny.
+
+        A call that is repeated finds there what fits.
+        """
+        filled = (self["read_bytes"] + self["write_bytes"]) / (1024 * self.device("l2_kb"))
+        return torch.where(self.kinds > 0, filled.clamp_min(1e-6).log(), _OVERFULL)
 
     def rows_in_caches(self) -> tuple[Tensor, Tensor]:
         """Return rows that blocks work on at once, as shares of both caches; 0: none is reread."""
@@ -106,6 +128,10 @@ class EagerQuantities:
         of_core = blocks * row_bytes
         l1, l2 = 1024 * self.device("l1_kb_per_core"), 1024 * self.device("l2_kb")
         return of_core / l1, of_core * self.device("core_count") / l2
+
+    def in_cache(self) -> Tensor:
+        """Return True where ``fits`` is, on GPUs."""
+        return (self.kinds > 0) & fits(self.vector, 1024 * self.device("l2_kb"))
 
     def _row_kernels(self, which: int) -> Tensor:
         """(B,) of ``_ROW_KERNELS``."""
@@ -150,6 +176,12 @@ _OF_OPERATOR = [
 """Columns of the operator vector that the correction reads: amounts come as times on the device instead."""
 _DEVICE = ("bandwidth_gbps", "core_count", "board_power_w", "l2_kb", "warp_size")
 """The last one tells the vendor, whose libraries are others."""
+
+
+def fits(vectors: Tensor, cache_bytes: Tensor | float) -> Tensor:
+    """Return (n,) True: so many bytes hold all tensors of the operator ``vectors`` (n, *), which are not few."""
+    moved = (torch.exp2(vectors[:, _BYTES_COLUMNS]) - 1).sum(1)
+    return (moved > _SMALL_BYTES) & (moved < cache_bytes)
 
 
 def _missed(share: Tensor) -> Tensor:

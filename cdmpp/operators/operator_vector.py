@@ -24,6 +24,7 @@ from cdmpp.operators.template import operator_ast
 
 ALIGNMENTS = (2, 4, 8, 16)
 """Elements that wide loads of a matrix row need it to be a multiple of."""
+_FULL_BYTES = 3.0
 OPERATOR_FEATURES = (
     *prefixed("is", tuple(Feature(name, "flag", f"it is {name}") for name in LEARNED)),
     *prefixed("family", tuple(Feature(name, "flag", f"it is served as {name}") for name in FAMILIES)),
@@ -102,6 +103,15 @@ def _ast(operator: EagerOperator) -> CompactAST:
         return operator_ast(operator)
     except OverflowError as error:
         raise CdmppError(f"{operator}: more elements than 64 bits count: give smaller sizes") from error
+
+
+def operator_groups(vectors: np.ndarray) -> list[str]:
+    """Return (n,) names of operators that err alike: class, and ``narrow`` for elements of less than four bytes."""
+    classes = np.array([LEARNED[name].op_class for name in LEARNED])
+    columns = [OPERATOR_NAMES.index(f"is_{name}") for name in LEARNED]
+    narrow = np.exp2(vectors[:, OPERATOR_NAMES.index("element_bytes")]) - 1 < _FULL_BYTES
+    found = classes[vectors[:, columns].argmax(1)]
+    return [f"{one}/narrow" if is_narrow else str(one) for one, is_narrow in zip(found, narrow, strict=True)]
 
 
 def _amounts(operator: EagerOperator) -> dict[str, float]:

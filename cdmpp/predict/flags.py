@@ -16,6 +16,7 @@ FASTER_THAN_PEAK = "faster than peak"
 NOT_SCHEDULED = "not scheduled"
 NOT_MEASURED = "never measured"
 MEASURED_ELSEWHERE = "measured elsewhere"
+IN_CACHE = "in cache"
 UNLIKE_TRAINING = "unlike training"
 STAND_IN = "stand-in"
 FUSED_ATTENTION = "fused attention"
@@ -26,6 +27,7 @@ FLAGS = {
     NOT_SCHEDULED: "no parallel, vectorised or unrolled loop; the model learned none such on this device",
     NOT_MEASURED: "the training has no such operator, or none of this type; answered as the nearest ones that it has",
     MEASURED_ELSEWHERE: "the training has such operators of other devices alone; answered as on one nobody measured",
+    IN_CACHE: "its bytes fit in the second-level cache, and those of no such training call did; answered by its ports",
     STAND_IN: "nobody measured its operator; answered as those that compute or move as much, within a factor of two",
     FUSED_ATTENTION: "nobody measured it here; answered from published speeds or from its products, intervals are wide",
     UNLIKE_TRAINING: "farther from the training programs than 99 % of those of validation; expect larger errors",

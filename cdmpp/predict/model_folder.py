@@ -36,7 +36,7 @@ def load(path_or_name: str | Path) -> Predictor:
     models = _built(stored)
     ranker = Ranker().eval().requires_grad_(False) if stored.ranker else None
     calibration = read_weights(folder / WEIGHTS, models, stored, ranker)
-    known = (stored.log_shift, stored.calibrated, stored.unseen, ranker)
+    known = (stored.log_shift, stored.calibrated, stored.unseen, ranker, stored.power_states)
     return Predictor(models, stored.devices, card, stored.features, calibration, *known)
 
 

@@ -27,12 +27,13 @@ from cdmpp.model.build import Model
 from cdmpp.model.eager import EagerModel
 from cdmpp.model.pooled import with_devices
 from cdmpp.model.ranker import Ranker
-from cdmpp.operators.operator_vector import vector_table
+from cdmpp.operators.operator_vector import operator_groups, vector_table
 from cdmpp.platform.files import write_atomic, write_json
 from cdmpp.platform.limits import fitting
 from cdmpp.predict.flags import (
     COUNT_UNKNOWN,
     FLAGS,
+    IN_CACHE,
     MEASURED_ELSEWHERE,
     NO_MACHINE_CODE,
     NOT_MEASURED,
@@ -77,6 +78,7 @@ class Predictor:
         calibrated: Iterable[str] = (),
         unseen: Unseen | None = None,
         ranker: Ranker | None = None,
+        power_states: Mapping[str, float] | None = None,
     ):
         self.models = [model.eval().requires_grad_(False) for model in models]
         self.trained_on, self.features = dict(trained_on), features
@@ -89,6 +91,11 @@ class Predictor:
         """Errors to expect on devices that it was not trained on; None if unknown."""
         self.ranker = ranker
         """Chooses which programs of a task to compile; None: their predictions without code vectors must do."""
+        self.power_states = dict(power_states or {})
+        """Device -> share of the time of its trained products that they take in the fastest run known of it.
+
+        Boards of little power run products at other clocks in other runs; those that were trained are of one run.
+        """
         self.log_shift = log_shift
         """Added to every log-latency: ``training.metrics.mape_factor`` of the validation part."""
 
@@ -234,14 +241,16 @@ class Predictor:
             flags[NOT_MEASURED] = model.never_measured(codes)
             if trained_on_device:
                 flags[MEASURED_ELSEWHERE] = model.measured_elsewhere(codes, device.vector())
-                untold = flags[NOT_MEASURED] | flags[MEASURED_ELSEWHERE]
+                flags[IN_CACHE] = model.only_cached(codes, device)
+                untold = flags[NOT_MEASURED] | flags[MEASURED_ELSEWHERE] | flags[IN_CACHE]
         if self.calibration is not None:
             nearer, flags[UNLIKE_TRAINING] = self.calibration.doubt(seen.sketch, without)
             vouched = {"novelty": nearer, "unlike_training": flags[UNLIKE_TRAINING]}
             if trained_on_device:
-                group = device_group(device)
-                vouched["intervals"] = self.calibration.intervals(seen, [group] * len(latency_s), guessed)
-                vouched["promised"] = self.calibration.promised(group, guessed)
+                operators = inputs.asts.codes if self.features == EAGER_FEATURES else None
+                groups = program_groups([device] * len(latency_s), operators)
+                vouched["intervals"] = self.calibration.intervals(seen, groups, guessed)
+                vouched["promised"] = self.calibration.promised(groups, guessed)
         unknown: dict[float, tuple[np.ndarray, np.ndarray]] = {}
         if self.unseen is not None and (not trained_on_device or untold.any()):
             inputs_of_scale = None if self.calibration is None else self.calibration.scale_inputs(seen, guessed)
@@ -336,6 +345,7 @@ class Predictor:
             **({"unseen": self.unseen.settings()} if self.unseen else {}),
             **({"calibrated": sorted(self.calibrated)} if self.calibrated else {}),
             **({"ranker": True} if self.ranker else {}),
+            **({"power_states": self.power_states} if self.power_states else {}),
         }
         for key, one in calibrations(self.calibration).items():
             weights |= {f"{key}.{name}": torch.tensor(value).contiguous() for name, value in one.arrays().items()}
@@ -348,9 +358,16 @@ class Predictor:
         write_json(out / CONFIG, {**config, CONFIG_SHA256: sum_of(config)})  # last: without it the folder is no model
 
 
-def device_group(device: Device) -> str:
-    """Return the device's path among the groups of ``Conformal``: kind, then name."""
-    return f"{device.kind}/{device.name}"
+def program_groups(sheets: Sequence[Device], operators: np.ndarray | None) -> np.ndarray:
+    """Return (n,) paths of programs among the groups of ``Conformal``: kind and name of the device of each, of n.
+
+    Of framework operators also the class, and whether elements are narrow; ``operators``: their vectors (n,
+    CODE_WIDTH), None of scheduled programs.
+    """
+    paths = [f"{sheet.kind}/{sheet.name}" for sheet in sheets]
+    if operators is None:
+        return np.array(paths)
+    return np.array([f"{path}/{group}" for path, group in zip(paths, operator_groups(operators), strict=True)])
 
 
 def _extremes(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:

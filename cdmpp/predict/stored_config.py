@@ -9,7 +9,7 @@ import re
 import reprlib
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,8 @@ CONFIG_SHA256 = "config_sha256"
 CALIBRATIONS = ("calibration", "calibration_without_code")
 """Keys of a configuration: that of answers with the machine code that the model reads comes first."""
 _SUMS = (SHA256, CONFIG_SHA256)
-_OPTIONAL = {"cdmpp_version", "code_version", "log_shift", *CALIBRATIONS, "calibrated", "ranker", "unseen", *_SUMS}
+_OPTIONAL = {"cdmpp_version", "code_version", "log_shift", *CALIBRATIONS, "calibrated", "ranker", "unseen",
+             "power_states", *_SUMS}  # fmt: skip
 _NEEDED = [*(name for name in _READABLE if name not in _OPTIONAL), "members", "devices"]
 AGAIN = "copy or train the model again"
 _SUM = re.compile("[0-9a-f]{64}")
@@ -63,6 +64,8 @@ class StoredConfig:
     unseen: Unseen | None = None
     ranker: bool = False
     """True if a ranker is among the weights."""
+    power_states: Mapping[str, float] = field(default_factory=dict)
+    """Device -> see ``Predictor.power_states``."""
     weights_sha256: str | None = None
     """The checksum of the file of weights; None in folders of versions that stored none."""
 
@@ -116,21 +119,22 @@ def read_config(folder: Path) -> StoredConfig:
         "calibrated": [],
         "ranker": False,
         "unseen": None,
+        "power_states": {},
         **dict.fromkeys(_SUMS),
     }
     told = config.get(CONFIG_SHA256)
     changed = told is not None and told != sum_of(config)
     config = absent | config
-    for field, value, holds, expected in _rules(config):
+    for place, value, holds, expected in _rules(config):
         if not holds:
-            raise ModelFormatError(f"{file}: {field} is {reprlib.repr(value)}, expected {expected}; {AGAIN}")
+            raise ModelFormatError(f"{file}: {place} is {reprlib.repr(value)}, expected {expected}; {AGAIN}")
     if changed:
         raise ModelFormatError(f"{file} was changed by hand or is broken ({CONFIG_SHA256}); {AGAIN}")
     if told is None:
         log.warning("%s has no %s, so changed settings are not noticed: save the model again", file, CONFIG_SHA256)
     devices = {}
     for name, device in config["devices"].items():
-        spec = {field: device["spec"].get(field) for field in SPEC_FIELDS}
+        spec = {number: device["spec"].get(number) for number in SPEC_FIELDS}
         about = (device["title"], device["kind"], device["target"])
         devices[name] = Device(name, *about, spec, sources={}, core=device["core"])
     features = next(name for name, version in FEATURES.items() if version == config["extractor_version"])
@@ -140,7 +144,7 @@ def read_config(folder: Path) -> StoredConfig:
         raise ModelFormatError(f"{file}: unseen: {error}; {AGAIN}") from error
     members, log_shift = tuple(config["members"]), float(config["log_shift"])
     stored = {name: config[name] for name in CALIBRATIONS if config[name] is not None}
-    rest = stored, tuple(config["calibrated"]), unseen, config["ranker"], config[SHA256]
+    rest = stored, tuple(config["calibrated"]), unseen, config["ranker"], config["power_states"], config[SHA256]
     return StoredConfig(file, features, members, devices, log_shift, *rest)
 
 
@@ -170,15 +174,20 @@ def _rules(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool, str]]:
         # A number that only code costs read may be younger than the model.
         odd = sorted((set(VECTOR_FIELDS) - given) | (given - set(SPEC_FIELDS)))
         yield f"{where}.spec", spec, not odd, f"the numbers of a device; missing or unknown: {', '.join(odd)}"
-        for field, value in spec.items():
+        for number, value in spec.items():
             fits = value is None or (_is_number(value) and value > 0)
-            yield f"{where}.spec.{field}", value, fits, "a positive finite number or null"
+            yield f"{where}.spec.{number}", value, fits, "a positive finite number or null"
     scaled = config["calibrated"]
     usable = isinstance(scaled, list) and all(name in devices for name in scaled)
     yield "calibrated", scaled, usable, "a list of names among the devices"
     yield "ranker", config["ranker"], isinstance(config["ranker"], bool), "true or false"
     unseen = config["unseen"]
     yield "unseen", unseen, unseen is None or isinstance(unseen, dict), "null or a mapping of units and bounds"
+    states = config["power_states"]
+    usable = isinstance(states, dict) and all(name in devices for name in states)
+    yield "power_states", states, usable, "a mapping of names among the devices"
+    for name, share in states.items():
+        yield f"power_states.{name}", share, _is_number(share) and 0 < share <= 1, "a number above 0, at most 1"
     for name in _SUMS:
         is_sum = config[name] is None or (isinstance(config[name], str) and _SUM.fullmatch(config[name]))
         yield name, config[name], bool(is_sum), "64 hexadecimal digits or null"

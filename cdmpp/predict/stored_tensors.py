@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.errors import ModelFormatError
 from cdmpp.model.build import Model
-from cdmpp.model.old_names import current_names
+from cdmpp.model.old_names import current_names, current_shapes
 from cdmpp.model.ranker import Ranker
 from cdmpp.predict.stored_config import AGAIN, CALIBRATIONS, SHA256, StoredConfig
 from cdmpp.uncertainty.calibration import LOCAL_INPUTS, Calibration
@@ -59,7 +59,7 @@ def read_weights(
     """
     settings = config.calibrations
     try:
-        tensors = current_names(load_file(file))
+        tensors = current_shapes(current_names(load_file(file)))
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         reason = (str(error) or repr(error)).splitlines()[0]
         raise ModelFormatError(f"{file} is missing, damaged or of another model ({reason}); {AGAIN}") from error

@@ -15,7 +15,7 @@ from cdmpp.data.subsample import sample_rows
 from cdmpp.errors import DataError
 from cdmpp.predict.rows import examine_rows
 from cdmpp.recipes.adapted import Adapted, deal
-from cdmpp.recipes.train import Trained, coded_rows, device_groups, train
+from cdmpp.recipes.train import Trained, coded_rows, groups_of, train
 from cdmpp.training.config import Run, TrainConfig
 from cdmpp.uncertainty.calibration import Calibration, calibrate, scale_inputs
 from cdmpp.uncertainty.conformal import FITTED_TASKS, fit_conformal
@@ -34,7 +34,7 @@ def cross_calibrate(adapted: Adapted, dataset: LatencyDataset, split: Split) -> 
         return f"none: intervals of a new device take {FITTED_TASKS} labelled tasks and tuning.folds of 2 or more"
     rows = np.concatenate([new, split.validation])
     learned = np.concatenate([np.setdiff1d(split.train, rows), new])
-    measured = np.log(dataset.latency_s[rows]), names[rows], np.array(device_groups(dataset.devices[rows]))
+    measured = np.log(dataset.latency_s[rows]), names[rows], groups_of(dataset, rows)
     sketched = sample_rows(learned, 4000)
 
     def fitted(data: LatencyDataset, by_folds: np.ndarray, kept: np.ndarray) -> Calibration:
@@ -78,7 +78,7 @@ def calibrate_by_folds(result: Trained, dataset: LatencyDataset, split: Split, c
         assert other.calibration
         inputs.append(scale_inputs(seen, other.calibration.novelty))
     rows = np.concatenate(parts)
-    log_latency, groups = np.log(dataset.latency_s[rows]), device_groups(dataset.devices[rows])
+    log_latency, groups = np.log(dataset.latency_s[rows]), groups_of(dataset, rows)
     conformal = fit_conformal(np.concatenate(logs), log_latency, names[rows], np.concatenate(inputs), groups)
     # How far a program lies from those learned from is told by programs that were not: the validation part.
     assert trained.calibration

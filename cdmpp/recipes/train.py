@@ -19,7 +19,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.model.build import Model
 from cdmpp.platform.files import plain
 from cdmpp.predict.flags import OF_STEPS, UNSCHEDULED
-from cdmpp.predict.predictor import Predictor, device_group
+from cdmpp.predict.predictor import Predictor, program_groups
 from cdmpp.programs.task import trains
 from cdmpp.training.config import Run, TrainConfig
 from cdmpp.training.fit import fit
@@ -119,7 +119,7 @@ def _calibrate(
     validation = predictor.examine(inputs.programs, inputs.validation)
     sketched = sample_rows(inputs.train, _SKETCHED)
     training = predictor.examine(inputs.programs, sketched)
-    measured = np.log(truth), tasks, np.array(device_groups(names))
+    measured = np.log(truth), tasks, groups_of(dataset, rows)
     coded = coded_rows(predictor, dataset, rows)
     predictor.calibration = calibrate(training, validation.take(coded), *(one[coded] for one in measured))
     if predictor.reads_code:
@@ -159,10 +159,12 @@ def coded_rows(predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray) 
     return coded if len(coded) else np.arange(len(rows))
 
 
-def device_groups(names: np.ndarray) -> list[str]:
-    """Return the ``device_group`` of each of the device ``names`` (n,)."""
+def groups_of(dataset: LatencyDataset, rows: np.ndarray) -> np.ndarray:
+    """Return the ``program_groups`` of ``rows`` (n,) of ``dataset``."""
+    names, codes = dataset.devices[rows], dataset.asts.codes
     sheets = sheets_of(names)
-    return [device_group(sheets[name]) for name in names.tolist()]
+    operators = codes[rows] if dataset.features == EAGER_FEATURES and codes is not None else None
+    return program_groups([sheets[name] for name in names.tolist()], operators)
 
 
 def _unscheduled(dataset: LatencyDataset, rows: np.ndarray) -> dict[str, int]:

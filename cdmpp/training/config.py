@@ -27,7 +27,7 @@ class LossConfig:
     """The terms have these weights; their sum is minimised. See ``losses.py``."""
 
     LIMITS = {
-        **dict.fromkeys((*_WEIGHTS, "domain_weight"), numbers(0, 1e6)),
+        **dict.fromkeys((*_WEIGHTS, "domain_weight", "doubling_weight"), numbers(0, 1e6)),
         **dict.fromkeys(("huber_delta", "relative_limit"), numbers(0, 100, "log units", above=True)),
         "label_floor": numbers(0, 1e6, above=True),
         "device_balance": numbers(0, 1),
@@ -55,6 +55,8 @@ class LossConfig:
     """Distance of the latents to those of unlabelled programs of the target domain: none or cmd."""
     domain_weight: float = 0.1
     cmd_moments: int = 5
+    doubling_weight: float = 0.0
+    """Weight of log units by which matrix products with one size doubled are faster; model=library only."""
 
     def __post_init__(self) -> None:
         check_fields(self, "loss.")

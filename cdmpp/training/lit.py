@@ -16,6 +16,8 @@ from torch.utils.data import DataLoader
 
 from cdmpp.data.batching import Batch, TrainingBatches, ordered_batches
 from cdmpp.model.build import Model
+from cdmpp.model.doubled_sizes import doubled_sizes
+from cdmpp.model.eager import EagerModel
 from cdmpp.model.old_names import current_names
 from cdmpp.model.output import Output
 from cdmpp.training.config import TrainConfig, TrainerConfig
@@ -76,10 +78,24 @@ class LatencyModule(pl.LightningModule):
             # Gradients are averaged over processes: this makes them those of the mean over the whole batch.
             total = self.trainer.strategy.reduce(total, reduce_op="mean")
         loss = hybrid_loss(self.config.loss, output, labels, weights, self.model.label_transform, total)
+        if self.config.loss.doubling_weight and isinstance(self.model, EagerModel):
+            loss = loss + self.config.loss.doubling_weight * self._doubling_gap(groups, output, batch_idx)
         if len(self.inputs.unlabelled):
             loss = loss + self.config.loss.domain_weight * self._domain_gap(output.hidden, batch_idx)
         self._losses.append(loss.detach())
         return loss
+
+    def _doubling_gap(self, groups: tuple[Batch, ...], output: Output, step: int) -> Tensor:
+        """Average log units by which this batch's matrix products are faster once a random size of each is doubled."""
+        generator = np.random.default_rng((self.seed, self.current_epoch, step, 2))
+        gaps, before = [], output.log_latency.split([len(group.codes) for group in groups])
+        for group, own in zip(groups, before, strict=True):
+            choice = torch.from_numpy(generator.random(len(group.codes))).to(group.codes.device)
+            vectors, is_one = doubled_sizes(group.codes[:, 1:], choice)
+            doubled = group._replace(codes=torch.cat([group.codes[:, :1], vectors], dim=1))
+            products = Batch(*(column[is_one] for column in doubled))
+            gaps.append((own[is_one] - self._forward(products).log_latency).clamp_min(0.0).sum())
+        return torch.stack(gaps).sum() / len(output.log_latency)
 
     def _domain_gap(self, hidden: Tensor, step: int) -> Tensor:
         """Distance between this batch's latents and those of as many random unlabelled programs."""

@@ -51,7 +51,7 @@ class Calibration:
     """The same of answers without machine code, of a model that reads it; None: such answers have no interval."""
 
     def intervals(
-        self, seen: Examined, groups: Sequence[str], without: np.ndarray | None = None
+        self, seen: Examined, groups: Sequence[str] | np.ndarray, without: np.ndarray | None = None
     ) -> dict[float, tuple[np.ndarray, np.ndarray]]:
         """Return (n,) bounds, lower and upper, in seconds by level; NaN where nothing is known of such answers.
 
@@ -74,11 +74,12 @@ class Calibration:
             return inputs
         return np.where(without[:, None], scale_inputs(seen, self.without_code.novelty), inputs)
 
-    def promised(self, group: str, without: np.ndarray | None = None) -> dict[float, float]:
-        """Return by level the coverage to promise of the ``group``, some of its answers ``without`` code."""
-        promises = [self.conformal.promised(group)] if without is None or not without.all() else []
+    def promised(self, groups: Sequence[str] | np.ndarray, without: np.ndarray | None = None) -> dict[float, float]:
+        """Return by level the coverage to promise of all answers of ``groups``, some of them ``without`` code."""
+        names = [str(name) for name in np.unique(np.asarray(groups))]
+        promises = [self.conformal.promised(name) for name in names] if without is None or not without.all() else []
         if without is not None and without.any() and self.without_code is not None:
-            promises.append(self.without_code.conformal.promised(group))
+            promises += [self.without_code.conformal.promised(name) for name in names]
         return {level: min(one[level] for one in promises) for level in self.conformal.levels if promises}
 
     def doubt(self, sketch: ProgramSketch, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ import numpy as np
 from cdmpp.devices import Device
 from cdmpp.network.graph import Call
 from cdmpp.operators.operator import PRODUCTS, EagerOperator
-from cdmpp.predict.flags import STAND_IN
+from cdmpp.predict.flags import IN_CACHE, STAND_IN
 from cdmpp.predict.predictor import Predictor
 
 KERNEL_S = 3e-6
@@ -42,21 +42,26 @@ def learned_prices(predictor: Predictor, operators: Sequence[EagerOperator], dev
 
     Of each operator the host's dispatch is taken off, since in a network the host runs ahead. A call that is repeated,
     as those that were measured, finds its data in the caches of a GPU. In a network others ran in between: it takes no
-    less than its part of the same call on more rows than a cache holds.
+    less than its part of the same call on more rows than a cache holds. A board that is known to have run linear
+    products in several states of power is taken to be midway between them, with an interval from one to the other.
     """
     answer = predictor.predict(operators, device=device)
     share = predictor.device_share(operators, device)
-    busy = np.maximum(answer.latency_s * share, _from_memory_s(predictor, operators, device)) + KERNEL_S
+    alone_s, far_s = answer.latency_s * share, _from_memory_s(predictor, operators, device)
+    busy = np.maximum(alone_s, far_s) + KERNEL_S
     if device.kind == "cpu":  # host and device are one: a call ends before the next is dispatched
         share, busy = np.ones_like(share), answer.latency_s
     scale, dispatch = busy / answer.latency_s, answer.latency_s * (1 - share)
-    ends = {level: (low * scale, high * scale) for level, (low, high) in answer.intervals.items()}
+    state = predictor.power_states.get(device.name, 1.0)
+    fastest = np.array([state if one.kind.family == "linear" else 1.0 for one in operators])
+    ends = {level: (low * scale * fastest, high * scale) for level, (low, high) in answer.intervals.items()}
+    busy = busy * np.sqrt(fastest)
     return [
         Price(
             float(busy[i]),
             float(dispatch[i]),
             {level: (float(low[i]), float(high[i])) for level, (low, high) in ends.items()},
-            (*answer.flags[i],),
+            tuple(flag for flag in answer.flags[i] if flag != IN_CACHE or far_s[i] <= alone_s[i]),
         )
         for i in range(len(operators))
     ]

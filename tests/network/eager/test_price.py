@@ -35,7 +35,7 @@ class Block(nn.Module):
 class Given(Predictor):
     """A predictor that answers a millisecond a call, of which the device is busy ``share``."""
 
-    trained_on = {"t4": devices.get("t4")}
+    trained_on, power_states = {"t4": devices.get("t4")}, {}
 
     def __init__(self, share: float) -> None:
         self.share = share
@@ -63,6 +63,17 @@ def test_a_device_that_is_slower_than_its_host_runs_back_to_back():
     low, high = found.intervals[0.8]
     assert low < found.latency_s < high and found.batch == 8
     assert not found.warnings
+
+
+def test_linear_products_are_midway_between_the_states_of_power_of_a_board(monkeypatch):
+    before = answered(share=1.0)
+    monkeypatch.setattr(Given, "power_states", {"t4": 0.64})
+    after = answered(share=1.0)
+    for one, other in zip(before.kernels, after.kernels, strict=True):
+        state = 0.64 if one.name.startswith("linear") else 1.0
+        assert other.latency_s == pytest.approx(one.latency_s * state**0.5), one.name
+        (low, high), (least, most) = one.intervals[0.8], other.intervals[0.8]
+        assert (least, most) == pytest.approx((low * state, high))
 
 
 def test_a_host_that_is_slower_than_its_device_decides():

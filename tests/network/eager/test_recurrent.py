@@ -148,7 +148,7 @@ def test_packed_sequences_count_as_long_as_the_longest_and_it_is_said(is_sorted)
 class Given(Predictor):
     """It answers ten microseconds a call, of which the device is busy a tenth."""
 
-    trained_on = {"t4": devices.get("t4")}
+    trained_on, power_states = {"t4": devices.get("t4")}, {}
 
     def __init__(self) -> None:
         pass

@@ -1,0 +1,43 @@
+"""Products with one size doubled have the vector that the doubled operator has."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from cdmpp.model.doubled_sizes import doubled_sizes
+from cdmpp.operators.operator import EagerOperator
+from cdmpp.operators.operator_vector import operator_vector
+
+_CONV = ("batch", "in_channels", "out_channels")
+CASES = {
+    "linear": (EagerOperator.parse("linear", "500x768x1024"), ("rows", "inner", "cols")),
+    "half": (EagerOperator.parse("linear", "512x768x1024", "float16", bias=0), ("rows", "inner", "cols")),
+    "bmm": (EagerOperator.parse("bmm", "16x512x64x512", transposed=1), ("batch", "rows", "inner", "cols")),
+    "conv": (EagerOperator.parse("conv2d", "8x64x128x28x3", padding=1, stride=2), _CONV),
+    "grouped": (EagerOperator.parse("conv2d", "8x64x128x28x3", padding=1, groups=2), _CONV),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_size_doubles_alone(name):
+    operator, sizes = CASES[name]
+    vectors = torch.from_numpy(np.stack([operator_vector(operator)] * len(sizes)))
+    found, is_one = doubled_sizes(vectors, (torch.arange(len(sizes)) + 0.5) / len(sizes))
+    assert is_one.all()
+    for place, size in enumerate(sizes):
+        doubled = EagerOperator(operator.name, {**operator.sizes, size: 2 * operator[size]}, operator.dtype)
+        np.testing.assert_allclose(found[place], operator_vector(doubled), atol=1e-4, err_msg=size)
+
+
+def test_what_would_change_its_alignment_or_is_no_product_stays_as_it_is():
+    some = [
+        EagerOperator.parse("linear", "512x768x1001"),
+        EagerOperator.parse("conv2d", "8x64x64x28x3", groups=64),
+        EagerOperator.parse("softmax", "512x1024"),
+    ]
+    vectors = torch.from_numpy(np.stack([operator_vector(one) for one in some]))
+    found, is_one = doubled_sizes(vectors, torch.tensor([0.9, 0.1, 0.5]))
+    assert not is_one.any()
+    torch.testing.assert_close(found, vectors)
