@@ -66,8 +66,7 @@ class EagerModel(nn.Module):
     @torch.no_grad()
     def fit_statistics(self, programs: ProgramTensors, rows: np.ndarray) -> None:
         """Fit prior and scalers to the training programs ``rows`` (n,), and to no other."""
-        self.prior.fit(programs, rows)
-        self._note_measured(programs, rows)
+        self.fit_prior(programs, rows)
         columns = [
             (eager_inputs(batch), batch.log_latency, self.prior(batch), families(batch))
             for batch in ordered_batches(programs, sample_rows(rows, STATISTICS_PROGRAMS))
@@ -82,8 +81,10 @@ class EagerModel(nn.Module):
         self.label_transform.fit(log_latency)
         self.log_scale.copy_((log_latency - priors).double().std(correction=0).clamp_min(1e-3))
 
-    def _note_measured(self, programs: ProgramTensors, rows: np.ndarray) -> None:
-        """Note what the training ``rows`` (n,) have of each device."""
+    @torch.no_grad()
+    def fit_prior(self, programs: ProgramTensors, rows: np.ndarray) -> None:
+        """Fit the prior only to the training ``rows`` (n,), and note what they have of each device."""
+        self.prior.fit(programs, rows)
         self.learned.zero_()
         self.cached.zero_()
         for batch in ordered_batches(programs, rows):
