@@ -8,7 +8,7 @@ import torch
 
 from cdmpp.model.doubled_sizes import doubled_sizes
 from cdmpp.operators.operator import EagerOperator
-from cdmpp.operators.operator_vector import operator_vector
+from cdmpp.operators.operator_vector import operator_vectors
 
 _CONV = ("batch", "in_channels", "out_channels")
 CASES = {
@@ -23,12 +23,12 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_each_size_doubles_alone(name):
     operator, sizes = CASES[name]
-    vectors = torch.from_numpy(np.stack([operator_vector(operator)] * len(sizes)))
+    vectors = torch.from_numpy(operator_vectors([operator] * len(sizes)))
     found, is_one = doubled_sizes(vectors, (torch.arange(len(sizes)) + 0.5) / len(sizes))
     assert is_one.all()
     for place, size in enumerate(sizes):
         doubled = EagerOperator(operator.name, {**operator.sizes, size: 2 * operator[size]}, operator.dtype)
-        np.testing.assert_allclose(found[place], operator_vector(doubled), atol=1e-4, err_msg=size)
+        np.testing.assert_allclose(found[place], operator_vectors([doubled])[0], atol=1e-4, err_msg=size)
 
 
 def test_what_would_change_its_alignment_or_is_no_product_stays_as_it_is():
@@ -37,7 +37,7 @@ def test_what_would_change_its_alignment_or_is_no_product_stays_as_it_is():
         EagerOperator.parse("conv2d", "8x64x64x28x3", groups=64),
         EagerOperator.parse("softmax", "512x1024"),
     ]
-    vectors = torch.from_numpy(np.stack([operator_vector(one) for one in some]))
+    vectors = torch.from_numpy(operator_vectors(some))
     found, is_one = doubled_sizes(vectors, torch.tensor([0.9, 0.1, 0.5]))
     assert not is_one.any()
     torch.testing.assert_close(found, vectors)

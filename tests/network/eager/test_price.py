@@ -48,6 +48,9 @@ class Given(Predictor):
     def device_share(self, operators, device):
         return np.full(len(operators), self.share)
 
+    def device_s(self, operators, device):
+        return self.predict(operators, device).latency_s * self.device_share(operators, device)
+
 
 def answered(share: float, train: bool = False, device: str = "t4"):
     read = read_run(Workload(Block(), torch.randn(8, 16), mode="forward_backward" if train else "inference"))

@@ -36,6 +36,9 @@ class ByBytes(Predictor):
     def device_share(self, operators, device):
         return np.array([0.5 if one.flops else 0.9 for one in operators])
 
+    def device_s(self, operators, device):
+        return self.predict(operators, device).latency_s * self.device_share(operators, device)
+
 
 class Skips(nn.Module):
     """Sums of results, whose elements stand in rows that fill up, and a stand-in of an interpolation."""
