@@ -109,7 +109,7 @@ def refused(folder: Path) -> str:
         (("weights_sha256",), "0" * 64, "is not the file that was saved with this config.json"),
         (("weights_sha256",), "0" * 63, "weights_sha256 is '000"),
         (("unseen",), [1], "unseen is [1], expected null or a mapping of units and bounds"),
-        (("power_states",), {"a13": 0.5}, "power_states is {'a13': 0.5}, expected a mapping of names among the devices"),
+        (("power_states",), {"a13": 0.5}, "power_states is {'a13': 0.5}, expected a mapping of names"),
         (("config_sha256",), 3, "config_sha256 is 3, expected 64 hexadecimal digits or null"),
         (("weights_sha256",), 3, "weights_sha256 is 3, expected 64 hexadecimal digits or null"),
     ],
