@@ -267,6 +267,7 @@ def predict_step(
     model: str | Path | None = None,
     schedule: str | None = None,
     fallback: bool | None = None,
+    cuda_graphs: bool = False,
     progress: bool = True,
 ) -> StepPrediction:
     """Predict the time of a training step on one device: forward pass, backward pass and update.
@@ -280,6 +281,7 @@ def predict_step(
         model: as there.
         schedule: as there.
         fallback: of runtime ``tvm``: as of ``read_step``; None: True.
+        cuda_graphs: as there; the update is not part of one.
         progress: as there.
 
     Raises:
@@ -299,7 +301,7 @@ def predict_step(
 
     is_made = isinstance(network, TrainingStep)
     workload = network if is_made else _workload(network, example_inputs, mode="training_step")
-    return predict(workload, device, runtime_of(runtime, model, schedule, fallback), progress)
+    return predict(workload, device, runtime_of(runtime, model, schedule, fallback, cuda_graphs), progress)
 
 
 def replay_step(

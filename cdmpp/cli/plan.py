@@ -17,6 +17,7 @@ from cdmpp.cli.provision import add_provision_arguments, is_asked, provision
 from cdmpp.cli.ranks import check_searched
 from cdmpp.cli.table import is_table, table_source
 from cdmpp.errors import UsageError
+from cdmpp.network.runtime import RUNTIMES
 from cdmpp.platform.limits import Limits, numbers, text
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _ALL_WAYS = ("strategies", "price", "explain", "scaling", "calibrate", "input_sa
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of a step; what they leave open is searched."""
-    step.add_arguments(verb, left_out=("--servers", "--device", "--sweep"))
+    step.add_step_arguments(verb, RUNTIMES, left_out=("--servers", "--device", "--sweep"))
     add_search_arguments(verb)
     add_memory_argument(verb)
     ways = verb.add_argument_group("ways to train")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cdmpp.cli.network import add_graph_arguments, precision_option, runtime_options, workload_of
+from cdmpp.cli.network import BY_TORCH, add_graph_arguments, precision_option, runtime_options, workload_of
 from cdmpp.cli.options import add_device, add_runtime
 from cdmpp.cli.output import add_output_arguments, check_output, show
 from cdmpp.cli.plan_options import add_plan_arguments, check_plan, write_plan
@@ -23,6 +23,8 @@ from cdmpp.cli.ranks import (
 from cdmpp.cli.sweep import add_sweep_arguments, check_sweep, run_sweep
 from cdmpp.cli.table import batch_of, is_table, table_source
 from cdmpp.errors import UsageError
+from cdmpp.network.runtime import INDUCTOR, NETWORK_RUNTIMES
+from cdmpp.network.training_step import ONE_DEVICE
 from cdmpp.network.update import OPTIMIZERS, Update, update_of
 from cdmpp.platform.limits import numbers, text
 
@@ -36,8 +38,15 @@ _OF_RANKS = ("ranks", "plan", "save-plan", "global-batch")
 """Options of a step on several devices."""
 
 
-def add_arguments(verb: argparse.ArgumentParser, left_out: Collection[str] = ()) -> None:
-    """Declare the options of this verb.
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """Declare the options of this verb."""
+    add_step_arguments(verb, NETWORK_RUNTIMES)
+
+
+def add_step_arguments(
+    verb: argparse.ArgumentParser, runtimes: Sequence[str], left_out: Collection[str] = ()
+) -> None:
+    """Declare the options of a training step that one of ``runtimes`` runs.
 
     Without those ``left_out``, which another verb declares its own way; a ``--device`` that is left out may be missing.
     """
@@ -45,14 +54,14 @@ def add_arguments(verb: argparse.ArgumentParser, left_out: Collection[str] = ())
     replica = "examples of one replica (one device, or all that divide a model) in each gradient accumulation step"
     add_graph_arguments(verb, f"{replica}; of one device where `cdmpp plan` ranks all ways")
     verb.epilog = "NETWORK may also be a table of measured layers, layers.csv."
-    add_runtime(verb)
+    add_runtime(verb, runtimes)
     add_update_arguments(verb)
     loss = (
         "of the first output, or model: what the model returns for labels among its inputs; hf: language models "
         "then have head and labels (default cross_entropy)"
     )
     recompute = (
-        "with --runtime torch: full: each block runs again in the backward pass (torch.utils.checkpoint); op: but for "
+        "with --runtime torch or torch-compile: full: each block runs again in the backward pass (torch.utils.checkpoint); op: but for "
         "attention and every second product (default none: as the model says)"
     )
     verb.add_argument("--recompute", default="none", choices=RECOMPUTE, help=recompute)
@@ -72,24 +81,26 @@ def add_arguments(verb: argparse.ArgumentParser, left_out: Collection[str] = ())
 def add_update_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare which optimizer updates the parameters, and how."""
     words = f"default adamw; one of {', '.join(OPTIMIZERS)} (sgd has momentum), or none for no update; with "
-    words += "--runtime torch also -fused, -foreach or -for-loop behind it, such as adamw-fused"
+    words += "--runtime torch or torch-compile also -fused, -foreach or -for-loop behind it, such as adamw-fused"
     verb.add_argument("--optimizer", type=text, default="adamw", metavar="NAME", help=words)
-    clipped = "gradients are clipped to this norm before the update, with --runtime torch"
+    clipped = "gradients are clipped to this norm before the update, with --runtime torch or torch-compile"
     verb.add_argument("--clip-norm", type=numbers(0, 1e12, above=True), metavar="NORM", help=clipped)
-    verb.add_argument("--ema", action="store_true", help="keep a moving average of the weights, with --runtime torch")
+    average = "keep a moving average of the weights, with --runtime torch or torch-compile"
+    verb.add_argument("--ema", action="store_true", help=average)
 
 
 def update_option(options: argparse.Namespace) -> Update:
     """Return the update that ``add_update_arguments`` read; ``UsageError`` where it is none, or TVM has none such."""
     named = update_of(options.optimizer)
     update = Update(named.optimizer, named.implementation, options.clip_norm, options.ema)
-    if options.runtime != "torch":
+    if options.runtime not in BY_TORCH:
         _ = update.compiled_optimizer  # says what there is
     return update
 
 
 def run(options: argparse.Namespace) -> None:
     """Predict, replay and search as asked, and show the reports."""
+    _check_one_device(options)
     check_plan(options)
     check_ranks(options)
     check_sweep(options, *_OF_RANKS)
@@ -126,6 +137,12 @@ def run(options: argparse.Namespace) -> None:
         write_plan(options.plan, options)
 
 
+def _check_one_device(options: argparse.Namespace) -> None:
+    """Raise ``UsageError`` for several devices with ``torch.compile``."""
+    if options.runtime == INDUCTOR and (given := [one for one in _OF_RANKS if getattr(options, one.replace("-", "_"))]):
+        raise UsageError(f"--{given[0]} is of --runtime torch: {ONE_DEVICE}")
+
+
 def step_workload(options: argparse.Namespace) -> Workload:
     """Return the training step that ``add_arguments`` read."""
     others = {"optimizer": update_option(options), "loss": options.loss, "recompute": options.recompute}
@@ -135,14 +152,14 @@ def step_workload(options: argparse.Namespace) -> Workload:
 def checked_runtime(options: argparse.Namespace) -> dict[str, Any]:
     """Return the runtime's options of a training step; ``CdmppError`` for what cannot be, before anything is read."""
     runtime = runtime_options(options)
-    if (precision := precision_option(options)).name != "fp32" and options.runtime != "torch":
+    if (precision := precision_option(options)).name != "fp32" and options.runtime not in BY_TORCH:
         raise UsageError(f"--precision {precision}: steps of TVM's programs are made in float32: add --runtime torch")
     recompute = getattr(options, "recompute", "none")  # which not all verbs have
-    if recompute != "none" and options.runtime != "torch":
+    if recompute != "none" and options.runtime not in BY_TORCH:
         raise UsageError(f"--recompute {recompute}: TVM's programs run no block again: add --runtime torch")
     update_option(options)
     check_output(options, options.save_plan, getattr(options, "plot", None))
-    if options.runtime != "torch":
+    if options.runtime not in BY_TORCH:
         runtime["fallback"] = not options.no_fallback
     elif options.no_fallback:
         raise UsageError("--no-fallback is of --runtime tvm: PyTorch's own kernels have no such ratio")

@@ -19,7 +19,8 @@ RUNTIMES = ("tvm", "torch")
 INDUCTOR = "torch-compile"
 """Name of the runtime of networks whose kernels Inductor fuses."""
 NETWORK_RUNTIMES = (*RUNTIMES, INDUCTOR)
-"""Names of all runtimes of networks; calls of operators and training steps have the first two."""
+"""Names of all runtimes of networks and of training steps on one device; calls of operators and plans have the first
+two."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,11 @@ from cdmpp.network.graph import Call, NetworkGraph
 from cdmpp.platform.limits import Limits, fitting
 
 PHASES = ("forward", "backward", "update")
+ONE_DEVICE = (
+    "under torch.compile DistributedDataParallel cuts graphs at its buckets and FSDP compiles block by block, which is "
+    "not read: steps of --runtime torch-compile are of one device"
+)
+"""Reason to refuse a step that ``torch.compile`` runs on several devices."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,8 @@ class TrainingStep:
     """Differences from the requested step, a sentence each."""
     scaled: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     """Task id -> the task that it takes so many times as long as; empty unless the backward pass is a ratio."""
+    is_compiled: bool = False
+    """True if ``torch.compile`` makes one graph each of its forward and its backward pass."""
     frozen: tuple[StepParameter, ...] = ()
     """Parameters that are not trained, in the order of the model: they have no gradient, and FSDP gathers them too."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from cdmpp.errors import UsageError
 from cdmpp.network.compiled.replay import START
 from cdmpp.network.training_prediction import StepPrediction
-from cdmpp.network.training_step import StepCall, StepParameter, TrainingStep
+from cdmpp.network.training_step import ONE_DEVICE, StepCall, StepParameter, TrainingStep
 from cdmpp.simulate.timeline import Timeline
 from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph, StepGraph
 
@@ -15,7 +16,13 @@ ROOT = "root"
 
 
 def graph_of(prediction: StepPrediction) -> StepGraph:
-    """Put the kernels of a predicted step in the order of the program, with the pauses of the host between them."""
+    """Put the kernels of a predicted step in the order of the program, with the pauses of the host between them.
+
+    Raises:
+        UsageError: ``torch.compile`` runs the step.
+    """
+    if prediction.step.is_compiled:
+        raise UsageError(f"{prediction.step.graph.name}: {ONE_DEVICE}")
     step, spans = prediction.step, prediction.prediction.timeline.spans
     names = [call.call.name for call in step.calls]
     queues = [str(spans[name].task.resources[0]) for name in names]

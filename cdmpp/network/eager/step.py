@@ -11,7 +11,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.network.eager.backward import with_backward
 from cdmpp.network.eager.divided import DividedExport, placed
 from cdmpp.network.eager.graph import GrownTasks, eager_graph_of
-from cdmpp.network.eager.optimizer_calls import update_calls
+from cdmpp.network.eager.optimizer_calls import UpdateCalls, update_calls
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.eager.rebatched import rebatched
 from cdmpp.network.graph import Call
@@ -95,21 +95,35 @@ def export_step(workload: Workload, kind: str = "gpu", exporter: Callable[..., A
     """
     kind = "cpu" if kind == "cpu" else "gpu"
     with modes_kept(workload.network), compiled_noted() as compiled:
-        network, model = trained_model(workload, needs_values=False)
-        target, precision = workload.target, network.precision
-        if precision.weights != "float32":
-            target = floats_in(target, precision.weights)
-        module, arguments = with_loss(model, network.example, workload.loss, target)
-        if precision.weights != "float32":
-            arguments = floats_in(arguments, precision.weights)
-        if precision.autocast:
-            module = under_autocast(module, kind, precision.autocast)
+        network, model, module, arguments = module_with_loss(workload, kind)
         assumed: dict[str, Any] = {"imbalance": workload.moe_imbalance, "boxes": workload.boxes}
         exported = exporter(module, arguments, eager=True, trains=True, kind=kind, **assumed)
     noted = compiled_flag(compiled | compiled_modules(network.model), EAGER)
     warnings = (*network.warnings, *noted, *flags_of(exported))
     batch = batch_of(arguments)
     return ExportedStep(network, model, module, batch, exported, workload.update, warnings, workload.attention)
+
+
+def module_with_loss(workload: Workload, kind: str) -> tuple[TorchNetwork, Any, Any, tuple[Any, ...]]:
+    """Return a network, its model in training mode, that model with its loss, and what this one is called with.
+
+    Args:
+        workload: of mode ``training_step``.
+        kind: of the device, ``cpu`` or ``gpu``: autocast runs as there.
+
+    Raises:
+        CdmppError: as of ``trained_model`` and ``with_loss``.
+    """
+    network, model = trained_model(workload, needs_values=False)
+    target, precision = workload.target, network.precision
+    if precision.weights != "float32":
+        target = floats_in(target, precision.weights)
+    module, arguments = with_loss(model, network.example, workload.loss, target)
+    if precision.weights != "float32":
+        arguments = floats_in(arguments, precision.weights)
+    if precision.autocast:
+        module = under_autocast(module, kind, precision.autocast)
+    return network, model, module, arguments
 
 
 def _read(given: ExportedStep, place: str, divided: DividedExport | None) -> EagerNetwork:
@@ -128,20 +142,18 @@ def _read(given: ExportedStep, place: str, divided: DividedExport | None) -> Eag
     updated = update_calls(
         update,
         tuple(
-            _sizes(shapes.get(name, named[name].shape), named[name])
+            sizes_of(shapes.get(name, named[name].shape), named[name])
             for name in (made.parameters[number] for number in sizes)
         ),
         "gpu" if together else "cpu",
         network.precision.scales_loss,
     )
-    for one in updated.operators:
-        flat[len(calls)] = one.elements
-        calls.append(Call(f"update#{len(calls)}", grown.task(one), (len(calls) - 1,), int(one.written_bytes)))
-    ends = whole.forward, len(whole.graph.calls), len(calls)
-    phases = tuple(next(p for p, end in zip(PHASES, ends, strict=True) if i < end) for i in range(len(calls)))
+    ends = whole.forward, len(whole.graph.calls)
+    flat |= add_update(updated, calls, grown)
+    phases = phases_of(*ends, len(calls))
     graph = replace(whole.graph, calls=tuple(calls), tasks=grown.tasks)
     names = unwrapped(module)
-    parameters = _parameters(module, names, made.parameters, whole.ready, whole.forward, shapes)
+    parameters = parameters_of(module, names, made.parameters, whole.ready, whole.forward, shapes)
     all_bytes = sum(one.itemsize * math.prod(shapes.get(name, one.shape)) for name, one in module.named_parameters())
     memory = StepMemory(
         all_bytes, sum(sizes.values()), updated.state_bytes, made.graph.weight_bytes - all_bytes,
@@ -177,11 +189,27 @@ def _read(given: ExportedStep, place: str, divided: DividedExport | None) -> Eag
     )
 
 
-def _sizes(shape: Sequence[int], parameter: Any) -> tuple[tuple[int, ...], str]:
+def sizes_of(shape: Sequence[int], parameter: Any) -> tuple[tuple[int, ...], str]:
+    """Return what ``update_calls`` takes of a parameter of which a rank has this shape."""
     return tuple(map(int, shape)), str(parameter.dtype).removeprefix("torch.")
 
 
-def _parameters(
+def add_update(updated: UpdateCalls, calls: list[Call], grown: GrownTasks) -> dict[int, float]:
+    """Add the calls of an update, one after the other; return the elements of each by its place."""
+    elements = dict[int, float]()
+    for one in updated.operators:
+        elements[len(calls)] = one.elements
+        calls.append(Call(f"update#{len(calls)}", grown.task(one), (len(calls) - 1,), int(one.written_bytes)))
+    return elements
+
+
+def phases_of(forward: int, backward: int, update: int) -> tuple[str, ...]:
+    """Return the phase of each call; the phases end before these places."""
+    ends = zip(PHASES, (0, forward, backward), (forward, backward, update), strict=True)
+    return tuple(phase for phase, begin, end in ends for _ in range(begin, end))
+
+
+def parameters_of(
     module: Any,
     names: Callable[[str], str],
     numbers: Mapping[int, str],
@@ -189,9 +217,15 @@ def _parameters(
     backward: int,
     shapes: Mapping[str, tuple[int, ...]],
 ) -> tuple[StepParameter, ...]:
-    """The parameters of a module, in its order: ``numbers`` names those that calls read, ``ready`` has gradients.
+    """List the parameters of a module, in its order.
 
-    ``shapes``: those of parameters of which a rank has a part.
+    Args:
+        module: the module that is trained.
+        names: makes the name that the user knows of that of the module.
+        numbers: number of a parameter that calls read, as in ``Call.resident`` -> its name in the module.
+        ready: number of a parameter -> place of the call that makes its gradient.
+        backward: place of the first call of the backward pass.
+        shapes: name of a parameter -> its shape, where a rank has a part of it.
     """
     named = dict(module.named_parameters(remove_duplicate=False))
     found = {id(named[numbers[number]]): (number, place) for number, place in ready.items()}

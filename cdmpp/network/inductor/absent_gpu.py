@@ -9,10 +9,30 @@ from typing import Any
 from unittest import mock
 
 from cdmpp.devices import Device
+from cdmpp.errors import UnsupportedNetworkError
+from cdmpp.operators.attention_rules import capability_of
 
 PLACE = "cuda:0"
 """Name of the device that torch believes in."""
 _WARP, _THREADS = 32, 1024
+_OLDEST = (7, 0)
+"""The first compute capability that Triton generates code for, as Inductor asks for it."""
+
+
+def check_gpu(device: Device) -> None:
+    """Raise ``UnsupportedNetworkError`` for a device whose kernels Inductor writes otherwise than read here, or not."""
+    named = f"{device.name} ({device.architecture})"
+    if device.kind == "cpu":
+        why = f"Inductor fuses otherwise for {device.name}"
+    elif capability_of(device.architecture) == (0, 0):
+        why = f"for {named} Inductor lays out tensors, fuses and calls libraries by other rules, which are not read"
+    elif capability_of(device.architecture) < _OLDEST:
+        why = f"Triton writes no kernels for {named}, older than Volta"
+    else:
+        return
+    raise UnsupportedNetworkError(
+        f"runtime torch-compile answers for GPUs of NVIDIA, from Volta (sm_70) on: {why}. Use runtime torch"
+    )
 
 
 @contextlib.contextmanager
@@ -49,8 +69,7 @@ def absent_gpu(device: Device) -> Iterator[None]:
 
 
 def _properties(device: Device) -> SimpleNamespace:
-    arch = str(device.target.get("arch", "")).removeprefix("sm_")
-    major, minor = (int(arch[:-1]), int(arch[-1])) if arch.isdecimal() and len(arch) > 1 else (8, 0)
+    major, minor = capability_of(device.architecture)
     spec = device.spec
     return SimpleNamespace(
         name=device.title,

@@ -9,7 +9,9 @@ from cdmpp.devices import Device
 from cdmpp.errors import UnsupportedNetworkError
 from cdmpp.network.eager.device_precision import workload_on
 from cdmpp.network.eager.runtime import EagerRuntime
+from cdmpp.network.inductor.absent_gpu import check_gpu
 from cdmpp.network.inductor.read import InductorNetwork, read_inductor
+from cdmpp.network.inductor.step import read_inductor_step
 from cdmpp.network.runtime import LaunchedNetwork, PricedNetwork
 from cdmpp.network.workload import Workload
 from cdmpp.platform.limits import check_fields
@@ -33,10 +35,16 @@ class InductorRuntime:
         check_fields(self)
 
     def read(self, workload: Workload, device: Device) -> InductorNetwork:
-        """Read the kernels; errors as of ``read_inductor``, and where Inductor would record no CUDA graph."""
+        """Read the kernels; errors as of ``read_inductor``, and where Inductor would record no CUDA graph.
+
+        Raises:
+            UnsupportedNetworkError: a device that Triton writes no kernels for, or other ones than are read here.
+        """
+        check_gpu(device)
         self.libraries.predictor(device)
         workload, warnings = workload_on(workload, device)
-        read = read_inductor(workload, device)
+        reader = read_inductor_step if workload.mode == "training_step" else read_inductor
+        read = reader(workload, device)
         if self.cuda_graphs and read.no_cuda_graph:
             raise UnsupportedNetworkError(
                 f"{read.graph.name}: Inductor records no CUDA graph of it: {read.no_cuda_graph}. Leave them out"
@@ -47,7 +55,10 @@ class InductorRuntime:
         """Price each call as of ``EagerRuntime``; fused kernels stand for operators that nobody measured."""
         priced = self.libraries.price(read, device, progress)
         launched = "replayed as a CUDA graph" if self.cuda_graphs else "launched one by one"
-        dispatch_s = [0.0] * len(priced.call_s) if self.cuda_graphs else priced.dispatch_s
+        dispatch_s = list(priced.dispatch_s)
+        if self.cuda_graphs:  # the update is not compiled
+            compiled = sum(len(kernel.operators) or 1 for kernel in read.kernels)
+            dispatch_s[:compiled] = [0.0] * compiled
         return replace(priced, schedule=f"of Inductor and of PyTorch's libraries, {launched}", dispatch_s=dispatch_s)
 
     def launch(self, priced: PricedNetwork) -> LaunchedNetwork:
