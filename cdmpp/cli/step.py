@@ -43,9 +43,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     add_step_arguments(verb, NETWORK_RUNTIMES)
 
 
-def add_step_arguments(
-    verb: argparse.ArgumentParser, runtimes: Sequence[str], left_out: Collection[str] = ()
-) -> None:
+def add_step_arguments(verb: argparse.ArgumentParser, runtimes: Sequence[str], left_out: Collection[str] = ()) -> None:
     """Declare the options of a training step that one of ``runtimes`` runs.
 
     Without those ``left_out``, which another verb declares its own way; a ``--device`` that is left out may be missing.
@@ -61,8 +59,8 @@ def add_step_arguments(
         "then have head and labels (default cross_entropy)"
     )
     recompute = (
-        "with --runtime torch or torch-compile: full: each block runs again in the backward pass (torch.utils.checkpoint); op: but for "
-        "attention and every second product (default none: as the model says)"
+        "with --runtime torch or torch-compile: full: each block runs again in the backward pass "
+        "(torch.utils.checkpoint); op: but for attention and every second product (default none: as the model says)"
     )
     verb.add_argument("--recompute", default="none", choices=RECOMPUTE, help=recompute)
     verb.add_argument("--loss", default="cross_entropy", choices=LOSSES, help=loss)

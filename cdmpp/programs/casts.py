@@ -107,11 +107,11 @@ class _Recast:
 
     def _in_region(self, node: Any) -> None:
         region, given = node.meta[AUTOCAST], [one for one in node.all_input_nodes if hasattr(self._value(one), "dtype")]
-        plain = _CastLog()
+        plain = CastLog()
         with _suppressed(), plain:
             self._called(node)
-        log = _CastLog()
-        with _autocast(self.device, region.dtype), log:
+        log = CastLog()
+        with autocast_on(self.device, region.dtype), log:
             value = self._called(node)
         own = {key: dtype for key, dtype in log.types.items() if plain.types.get(key) is not dtype}
         first = next(iter(own.values()), None)  # a rule casts to one type; others are casts of the operator itself
@@ -168,7 +168,7 @@ def _has_autocast(target: Any, device: str) -> bool:
 
 
 @contextmanager
-def _autocast(device: str, dtype: Any) -> Iterator[None]:
+def autocast_on(device: str, dtype: Any) -> Iterator[None]:
     """Does what ``torch.autocast`` does, which would turn itself off on a machine without that device."""
     import torch
 
@@ -193,7 +193,7 @@ def _suppressed() -> Iterator[None]:
         return
 
 
-class _CastLog:
+class CastLog:
     """Casts that an operator makes while it runs."""
 
     def __init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -20,11 +21,15 @@ def in_products(found: Calls, node: Any, precision: Precision | None) -> Calls:
         return found
     if precision.float8:
         return _in_float8(found, precision.float8) if _is_linear_layer(node) else found
-    operators = tuple(
+    return found._replace(operators=in_tf32(found.operators))
+
+
+def in_tf32(operators: Iterable[EagerOperator]) -> tuple[EagerOperator, ...]:
+    """Return operators with their products of float32 on matrix units that read 19 of their bits."""
+    return tuple(
         replace(one, dtype="tf32") if one.kind.family in PRODUCTS and one.dtype == "float32" else one
-        for one in found.operators
+        for one in operators
     )
-    return found._replace(operators=operators)
 
 
 def layer_of(node: Any) -> str:

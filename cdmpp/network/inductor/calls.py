@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cdmpp.errors import UnsupportedNetworkError
+from cdmpp.errors import UnsupportedNetworkError, UsageError
 from cdmpp.network.eager.graph import GrownTasks, StandIns
+from cdmpp.network.eager.products import in_tf32
 from cdmpp.network.graph import Call, NetworkGraph
 from cdmpp.network.inductor.buffers import peak_bytes
 from cdmpp.network.inductor.fused import FUSED, operator_for
 from cdmpp.network.inductor.kernel import Kernel, kernels_of
-from cdmpp.network.inductor.lowered import ATTENTION
+from cdmpp.network.inductor.library import Attending
+from cdmpp.network.inductor.lowered import ATTENTION, DROPOUT
 
 _WEIGHT = re.compile(r"_(parameters|buffers)_|^[pb]_")
 _ARGUMENT = re.compile(r"(?:primals_|arg)(\d+)")
@@ -28,6 +30,8 @@ class CompiledCalls:
     Attributes:
         network: name of the network.
         place: architecture of the GPU, which decides about attention; so does ``attention``, as of ``backend_of``.
+        trains: whether a backward pass follows.
+        tf32: whether products of float32 run in TF32.
         calls: what was launched so far; so are ``kernels``, one for each launch.
         forward: number of calls of the forward pass.
         arguments: tensors that the graphs are given, in their order: parameters, buffers and inputs.
@@ -41,6 +45,8 @@ class CompiledCalls:
     network: str
     place: str
     attention: str
+    trains: bool = False
+    tf32: bool = False
     calls: list[Call] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
     stand_ins: StandIns = field(default_factory=dict)
@@ -63,14 +69,20 @@ class CompiledCalls:
 
     def add(self, graph: Any, is_backward: bool, nodes: Sequence[Any]) -> None:
         """Add the calls of one scheduled graph; ``nodes`` are those of Dynamo."""
-        _check_attention(graph, nodes)
+        asks = self.attention not in ("auto", "eager")
+        if asks and not any(ATTENTION in str(node.target) for node in nodes if node.op == "call_function"):
+            raise UsageError(
+                f"attention {self.attention}: {self.network} does not call scaled_dot_product_attention: leave it out"
+            )
+        attended = _attended(graph, nodes)
         if not is_backward:
             given = [node for node in nodes if node.op == "placeholder"]
             self.arguments = [node.meta["grapharg"].example if "grapharg" in node.meta else None for node in given]
             self._arguments(graph, [bool(_WEIGHT.search(str(node.target))) for node in given])
         saved = self._saved(graph) if is_backward else {}
         sources = {name: places for name, (places, _) in saved.items()}
-        kernels = kernels_of(graph, self.place, self.attention)
+        attending = Attending(self.place, self.attention, self.trains, attended)
+        kernels = kernels_of(graph, attending)
         for kernel in kernels:
             before = tuple(dict.fromkeys(place for name in kernel.reads for place in sources.get(name, ())))
             if kernel.launches:
@@ -143,7 +155,7 @@ class CompiledCalls:
         self, kernel: Kernel, before: tuple[int, ...], resident: tuple[tuple[int, int], ...], phase: str
     ) -> tuple[int, ...]:
         self.kernels.append(kernel)
-        operators = kernel.operators or (operator_for(kernel),)
+        operators = (in_tf32(kernel.operators) if self.tf32 else kernel.operators) or (operator_for(kernel),)
         stands_for = FUSED if kernel.is_fused else kernel.stands_for
         for index, operator in enumerate(operators):
             place, is_last = len(self.calls), index == len(operators) - 1
@@ -156,12 +168,22 @@ class CompiledCalls:
         return before
 
 
-def _check_attention(graph: Any, nodes: Sequence[Any]) -> None:
-    """Refuse attention that a CPU, on whose tensors it was traced, does not fuse: a GPU may."""
-    asked = sum(ATTENTION in str(node.target) for node in nodes if node.op == "call_function")
+def _attended(graph: Any, nodes: Sequence[Any]) -> float:
+    """Return the share of weights that attention drops.
+
+    Refuse attention that a CPU, on whose tensors it was traced, does not fuse: a GPU may.
+    """
+    asked = [node for node in nodes if node.op == "call_function" and ATTENTION in str(node.target)]
     fused = sum("attention" in str(node.target) for node in graph.module.graph.nodes if node.op == "call_function")
-    if fused < asked:
+    if fused < len(asked):
         raise UnsupportedNetworkError(
-            f"{asked - fused} calls of scaled_dot_product_attention are taken apart where they are traced, on a CPU; a "
-            "GPU may fuse them. Runtime torch answers for them"
+            f"{len(asked) - fused} calls of scaled_dot_product_attention are taken apart where they are traced, on a "
+            "CPU; a GPU may fuse them. Runtime torch answers for them"
         )
+    dropouts = {float(node.meta.get(DROPOUT, 0.0)) for node in asked} or {0.0}
+    if len(dropouts) > 1:
+        raise UnsupportedNetworkError(
+            f"attention drops {', '.join(f'{one:g}' for one in sorted(dropouts))} of its weights in one network: which "
+            "call of a compiled graph drops which is not read. Runtime torch answers"
+        )
+    return dropouts.pop()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cdmpp.network.inductor.library import library_call
+from cdmpp.network.inductor.library import Attending, library_call
 from cdmpp.operators.operator import EagerOperator
 
 
@@ -42,15 +42,12 @@ class Kernel:
         return self.launches and not self.operators
 
 
-def kernels_of(graph: Any, place: str, asked: str) -> tuple[Kernel, ...]:
-    """List the kernels of a scheduled ``GraphLowering``, in the order in which they are launched.
-
-    ``place`` and ``asked`` decide about attention, as of ``backend_of``.
-    """
-    return tuple(_kernel(graph, node, place, asked) for node in graph.scheduler.nodes)
+def kernels_of(graph: Any, attending: Attending) -> tuple[Kernel, ...]:
+    """List the kernels of a scheduled ``GraphLowering``, in the order in which they are launched."""
+    return tuple(_kernel(graph, node, attending) for node in graph.scheduler.nodes)
 
 
-def _kernel(graph: Any, node: Any, place: str, asked: str) -> Kernel:
+def _kernel(graph: Any, node: Any, attending: Attending) -> Kernel:
     from torch._inductor import ir
     from torch._inductor.dependencies import WeakDep
     from torch._inductor.scheduler import ExternKernelSchedulerNode, NopKernelSchedulerNode
@@ -68,7 +65,7 @@ def _kernel(graph: Any, node: Any, place: str, asked: str) -> Kernel:
     written = node.get_write_buffer_sizes()
     moved = node.get_read_write_buffers_sizes() - written, written
     if isinstance(node, ExternKernelSchedulerNode):
-        found = library_call(node.node, sum(moved), place, asked)
+        found = library_call(node.node, sum(moved), attending)
         return Kernel(name, reads, writes, *moved, operators=found.operators, stands_for=found.stands_for)
     points = [_points(graph, part) for part in node.get_nodes()]
     elements, reduction = max(points, key=lambda one: (one[0] * one[1], one[1]))

@@ -30,10 +30,20 @@ class LibraryCall(NamedTuple):
     stands_for: str = ""
 
 
-def library_call(buffer: Any, io_bytes: int, place: str, asked: str) -> LibraryCall:
-    """Return the operators of an ``ExternKernel`` of Inductor's IR, which moves ``io_bytes``.
+class Attending(NamedTuple):
+    """It decides about the kernel of attention."""
 
-    ``place`` and ``asked`` decide about attention, as of ``backend_of``.
+    place: str
+    """Architecture of the GPU, as of ``backend_of``; so is ``asked``."""
+    asked: str
+    trains: bool = False
+    """A gradient goes through it."""
+    dropout: float = 0.0
+    """Share of the weights that are dropped, which the graph that was traced on a CPU does not have."""
+
+
+def library_call(buffer: Any, io_bytes: int, attending: Attending) -> LibraryCall:
+    """Return the operators of an ``ExternKernel`` of Inductor's IR, which moves ``io_bytes``.
 
     Products are read from the operands that Inductor gives them, so nothing is copied before them: Inductor makes a
     copy a kernel of its own. ``UnsupportedProgramError`` names what nothing can answer for.
@@ -51,7 +61,7 @@ def library_call(buffer: Any, io_bytes: int, place: str, asked: str) -> LibraryC
         forward = _convolution(_Plain(origin.args[1:3] + (None, *origin.args[4:10]), origin.args[0].meta))
         return LibraryCall(forward.operators * sum(asked_for), forward.stands_for)
     if "attention" in kernel and origin is not None:
-        return LibraryCall(_attention(origin, place, asked))
+        return LibraryCall(_attention(origin, attending))
     if origin_name == "inductor_seeds":  # a number for each dropout
         return LibraryCall((moved(Traffic(0, max(io_bytes, 8)), "float32"),), "random seeds")
     if origin is not None and not origin_name.endswith("_backward"):
@@ -99,10 +109,15 @@ def _product(buffer: Any, name: str) -> EagerOperator:
     return EagerOperator("linear", {"rows": rows, "inner": inner, "cols": cols, "bias": int("addmm" in name)}, dtype)
 
 
-def _attention(node: Any, place: str, asked: str) -> tuple[EagerOperator, ...]:
+def _attention(node: Any, attending: Attending) -> tuple[EagerOperator, ...]:
     """Take the kernel that a GPU chooses, whichever was there for the tensors of a CPU."""
     is_backward = name_of(node).endswith(BACKWARD)
-    choose(node, place, asked, trains=is_backward, mask_trains=False)
+    place = [argument.name for argument in node.target._schema.arguments].index("dropout_p")
+    if place < len(node.args):
+        node.update_arg(place, attending.dropout)
+    else:
+        node.update_kwarg("dropout_p", attending.dropout)
+    choose(node, attending.place, attending.asked, trains=attending.trains, mask_trains=False)
     *before, fused = attention_of(node)[0]
     if not is_backward:
         return (*before, fused)

@@ -5,29 +5,37 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, NoReturn
 
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, UnsupportedNetworkError
-from cdmpp.network.inductor.absent_gpu import PLACE, absent_gpu
+from cdmpp.network.inductor.absent_gpu import PLACE, absent_gpu, unguarded
+from cdmpp.programs.autocast import seen_as_on
+from cdmpp.programs.autocast_kernels import gpu_rules
+from cdmpp.programs.patch import patched
 from cdmpp.programs.refusal import first_line, quiet
 
 ATTENTION = "scaled_dot_product_attention"
 """Name of attention in what Dynamo finds."""
+DROPOUT = "cdmpp_dropout"
+"""Key in the ``meta`` of such a node: the share of weights that it drops."""
+_PLACE_OF_DROPOUT = 4
 _FEW = 8
 """Constants of at most so many elements become numbers in the kernels, so they stay where they have values."""
 
 Seen = Callable[[Any, bool, Sequence[Any]], None]
 """Called with each ``GraphLowering`` that was scheduled, whether it is the backward pass, and the nodes that Dynamo
-found; Inductor's virtual state is that of the graph meanwhile."""
+found, those of checkpointed regions last; Inductor's virtual state is that of the graph meanwhile."""
 
 
 class _Lowered(Exception):  # noqa: N818  # no error: what was asked for is known
     """All graphs were seen, and nothing is run."""
 
 
-def lower(name: str, model: Any, example: tuple[Any, ...], trains: bool, device: Device, seen: Seen) -> None:
+def lower(name: str, model: Any, example: tuple[Any, ...], trains: bool, device: Device, seen: Seen) -> tuple[str, ...]:
     """Lower ``model(*example)`` as ``torch.compile(model, fullgraph=True)`` does on a GPU, up to code generation.
+
+    Return what was taken for something else, a sentence each. Regions of autocast cast as on a GPU.
 
     Dynamo and AOTAutograd (decompositions, its joint graph and the partitioner's recomputation) run on tensors of a
     CPU. Their graphs are then moved to a GPU that is not there, and Inductor lowers, fuses and schedules them for it.
@@ -46,16 +54,19 @@ def lower(name: str, model: Any, example: tuple[Any, ...], trains: bool, device:
     import torch
     from torch._dynamo.exc import TorchDynamoException
     from torch._functorch import config as functorch
+    from torch._functorch import partitioners
     from torch._inductor.compile_fx import compile_fx
 
     def backend(module: Any, found: Sequence[Any]) -> Any:
-        nodes = list(module.graph.nodes)
+        parts = [part for part in module.modules() if isinstance(part, torch.fx.GraphModule) and part is not module]
+        inner = [node for part in parts for node in part.graph.nodes if node.op != "placeholder"]  # of checkpoints
+        nodes = [*module.graph.nodes, *inner]
         _keep_whole(nodes)
 
-        def inner(module: Any, inputs: Sequence[Any], **options: Any) -> Any:
+        def scheduled(module: Any, inputs: Sequence[Any], **options: Any) -> Any:
             return _scheduled(module, inputs, options, lambda graph, is_back: seen(graph, is_back, nodes))
 
-        compile_fx(module, found, inner_compile=inner)
+        compile_fx(module, found, inner_compile=scheduled)
 
         def run(*_: Any) -> Any:
             raise _Lowered
@@ -65,19 +76,24 @@ def lower(name: str, model: Any, example: tuple[Any, ...], trains: bool, device:
     def whole(*given: Any) -> Any:
         return model(*given)
 
+    told = dict[str, None]()
+    _forget_functions()
     # A code object of its own: Dynamo counts compilations by code object and gives up after eight.
     called = FunctionType(whole.__code__.replace(), globals(), "whole", None, whole.__closure__)
     try:
         with (
             quiet(),
             absent_gpu(device),
+            gpu_rules(),
+            patched(partitioners, "functionalize_rng_ops", _as_they_are),
+            seen_as_on("gpu", _refuse, told),
             functorch.patch(force_non_lazy_backward_lowering=True, enable_autograd_cache=False),
             torch.set_grad_enabled(trains),
             _mode_of(model, example),
         ):
             torch._dynamo.optimize(backend, nopython=True, dynamic=False)(called)(*example)
     except _Lowered:
-        return
+        return tuple(told)
     except TorchDynamoException as error:
         inner = getattr(error, "inner_exception", None)
         if isinstance(inner, CdmppError):
@@ -90,14 +106,38 @@ def lower(name: str, model: Any, example: tuple[Any, ...], trains: bool, device:
     raise UnsupportedNetworkError(f"{name} has nothing that torch.compile would compile: its outputs are its inputs")
 
 
+def _as_they_are(_: Any, forward: Any, backward: Any, __: int) -> tuple[Any, Any]:
+    """Leave graphs without the random states that recomputed dropout and attention are given: the host keeps them."""
+    return forward, backward
+
+
+def _forget_functions() -> None:
+    """Let Dynamo look torch's functions up again: exports of this package put others in their places for a while."""
+    from torch._dynamo import trace_rules
+    from torch._dynamo.variables import torch as functions
+
+    handlers = functions.TorchInGraphFunctionVariable._get_handlers
+    for table in (trace_rules.get_torch_obj_rule_map, functions.tracing_state_functions, handlers):
+        table.cache_clear()
+
+
 def _keep_whole(nodes: Sequence[Any]) -> None:
-    """Take the dropout out of attention, which a CPU would not fuse then; GPUs drop inside of their kernels."""
+    """Take the dropout out of attention, which a CPU would not fuse then; GPUs drop inside of their kernels.
+
+    What it was is kept as ``DROPOUT`` in the ``meta`` of the node.
+    """
     for node in nodes:
         if ATTENTION in str(node.target) and node.op == "call_function":
             if "dropout_p" in node.kwargs:
-                node.kwargs = {**node.kwargs, "dropout_p": 0.0}
-            elif len(node.args) > 4:
-                node.args = (*node.args[:4], 0.0, *node.args[5:])
+                node.meta[DROPOUT] = node.kwargs["dropout_p"]
+                node.update_kwarg("dropout_p", 0.0)
+            elif len(node.args) > _PLACE_OF_DROPOUT:
+                node.meta[DROPOUT] = node.args[_PLACE_OF_DROPOUT]
+                node.update_arg(_PLACE_OF_DROPOUT, 0.0)
+
+
+def _refuse(why: str) -> NoReturn:
+    raise UnsupportedNetworkError(why)
 
 
 def _unlowered(name: str, error: Exception) -> str:
@@ -150,9 +190,9 @@ def _scheduled(module: Any, inputs: Sequence[Any], options: dict[str, Any], seen
     inputs = [_on_gpu(one) for one in inputs]
     _move(module)
     steps._recursive_record_original_output_strides(module)
-    with V.set_fake_mode(mode):
+    with V.set_fake_mode(mode), unguarded():
         steps._recursive_post_grad_passes(module, is_inference=is_inference)
-    with V.set_fake_mode(mode), steps.maybe_disable_comprehensive_padding(inputs):
+    with V.set_fake_mode(mode), unguarded(), steps.maybe_disable_comprehensive_padding(inputs):
         graph = GraphLowering(
             module,
             example_inputs=inputs,

@@ -16,6 +16,7 @@ from cdmpp.network.source.in_type import in_type
 from cdmpp.network.source.torch_network import read_torch
 from cdmpp.network.source.trained_model import batch_of
 from cdmpp.network.workload import Workload
+from cdmpp.programs.autocast import under_autocast
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,19 +38,22 @@ def read_inductor(workload: Workload, device: Device) -> InductorNetwork:
     """
     network = read_torch(workload, needs_values=False)
     model, example, precision = network.model, network.example, network.precision
-    check_precision(precision)
+    check_asked(workload, precision)
     if precision.weights != "float32":
         model, example = in_type(model, example, precision.weights)
     trains = workload.mode == "forward_backward"
-    made = CompiledCalls(network.name, device.architecture, workload.attention)
-    lower(network.name, model.train(trains), example, trains, device, made.add)
+    model = model.train(trains)
+    if precision.autocast:
+        model = under_autocast(model, "gpu", precision.autocast)
+    made = CompiledCalls(network.name, device.architecture, workload.attention, trains, precision.tf32)
+    told = lower(network.name, model, example, trains, device, made.add)
     graph = made.graph()
     check_runs(graph)
     return InductorNetwork(
         graph=graph,
         batch=batch_of(network.example),
         precision=precision.name,
-        warnings=(*network.warnings, *warnings_of(trains)),
+        warnings=(*network.warnings, *told, *warnings_of(trains)),
         operators=made.grown.operators,
         stand_ins=made.stand_ins,
         trains=trains,
@@ -60,11 +64,18 @@ def read_inductor(workload: Workload, device: Device) -> InductorNetwork:
     )
 
 
-def check_precision(precision: Precision) -> None:
-    """Raise ``UnsupportedNetworkError`` for a precision that is not answered under ``torch.compile``."""
-    if precision.autocast or precision.tf32 or precision.float8:
+def check_asked(workload: Workload, precision: Precision) -> None:
+    """Raise ``UnsupportedNetworkError`` for what is not answered under ``torch.compile``, though it is without it."""
+    asked = {"moe_imbalance": workload.moe_imbalance > 1, "boxes": workload.boxes is not None}
+    if named := [f"{name} {getattr(workload, name):g}" for name, is_asked in asked.items() if is_asked]:
         raise UnsupportedNetworkError(
-            f"precision {precision} with runtime torch-compile: fp32, bf16 or fp16, weights and products of one type"
+            f"{named[0]} with runtime torch-compile: where values decide Dynamo breaks graphs, or makes sizes unknown. "
+            "Runtime torch answers"
+        )
+    if precision.float8:
+        raise UnsupportedNetworkError(
+            f"precision {precision} with runtime torch-compile: torchao's casts to float8 are not traced. Runtime "
+            "torch answers, with casts that are calls of their own"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from cdmpp.devices import Device
@@ -10,7 +11,7 @@ from cdmpp.network.eager.optimizer_calls import update_calls
 from cdmpp.network.eager.step import add_update, module_with_loss, parameters_of, phases_of, sizes_of
 from cdmpp.network.inductor.calls import CompiledCalls
 from cdmpp.network.inductor.lowered import lower
-from cdmpp.network.inductor.read import InductorNetwork, check_precision, warnings_of
+from cdmpp.network.inductor.read import InductorNetwork, check_asked, warnings_of
 from cdmpp.network.source.torch_network import TorchNetwork
 from cdmpp.network.source.trained_model import batch_of, buffers_of, frozen_of, modes_kept
 from cdmpp.network.training_step import StepCall, StepMemory, TrainingStep
@@ -29,10 +30,10 @@ def read_inductor_step(workload: Workload, device: Device) -> InductorNetwork:
     """
     with modes_kept(workload.network):
         network, model, module, arguments = module_with_loss(workload, "gpu")
-        check_precision(network.precision)
-        made = CompiledCalls(network.name, device.architecture, workload.attention)
-        lower(network.name, module, arguments, True, device, made.add)
-    return _with_update(workload, network, model, module, arguments, made)
+        check_asked(workload, network.precision)
+        made = CompiledCalls(network.name, device.architecture, workload.attention, True, network.precision.tf32)
+        told = lower(network.name, module, arguments, True, device, made.add)
+    return _with_update(workload, replace(network, warnings=(*network.warnings, *told)), model, module, arguments, made)
 
 
 def _with_update(

@@ -8,6 +8,7 @@ from torch import nn
 
 from cdmpp import devices
 from cdmpp.network.inductor.kernel import kernels_of
+from cdmpp.network.inductor.library import Attending
 from cdmpp.network.inductor.lowered import lower
 from cdmpp.network.source.torch_network import read_torch
 from cdmpp.network.workload import Workload
@@ -65,7 +66,7 @@ def test_kernels_and_bytes_are_those_of_inductor(name, monkeypatch):
 
     def seen(graph, is_backward, nodes):
         nonlocal launches, total
-        ours.extend(kernels_of(graph, DEVICE.architecture, "auto"))
+        ours.extend(kernels_of(graph, Attending(DEVICE.architecture, "auto")))
         total += graph.count_bytes()[0]
         graph.scheduler.codegen()
         text = graph.wrapper_code.generate(graph.is_inference)[0].value

@@ -74,8 +74,9 @@ def test_cuda_graphs_leave_no_dispatch():
     [
         (Branches(), {}, r"not one graph.*test_read\.py.*line \d+"),
         (Selects(), {}, "depends on the values"),
-        (Gated(), {"mode": "training_step"}, "training_step"),
-        (Gated(), {"precision": "bf16-autocast"}, "bf16-autocast"),
+        (Gated(), {"precision": "float8"}, "float8-tensorwise with runtime torch-compile"),
+        (Gated(), {"boxes": 3}, "boxes 3 with runtime torch-compile"),
+        (Gated(), {"moe_imbalance": 2.0}, "moe_imbalance 2 with runtime torch-compile"),
     ],
 )
 def test_what_is_not_answered_is_refused_by_name(module, others, told):
@@ -83,9 +84,7 @@ def test_what_is_not_answered_is_refused_by_name(module, others, told):
         read_inductor(Workload(module, torch.zeros(4, 256), **others), H100)
 
 
-def test_cpus_and_other_runtimes_are_refused():
-    with pytest.raises(UnsupportedNetworkError, match="answers for GPUs"):
-        read_inductor(Workload(Gated(), torch.zeros(4, 256)), devices.get("xeon-icelake"))
+def test_cuda_graphs_of_other_runtimes_are_refused():
     with pytest.raises(UsageError, match="cuda_graphs is of runtime torch-compile"):
         runtime_of("torch", cuda_graphs=True)
 

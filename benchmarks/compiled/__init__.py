@@ -1,0 +1,1 @@
+"""What Inductor generates for a network, read as text, next to what is predicted of it."""
