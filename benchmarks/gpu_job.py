@@ -1,13 +1,15 @@
 """One rank of a training job on the GPU at hand, recorded: ``python -m benchmarks.gpu_job FOLDER NETWORK``.
 
 DistributedDataParallel over NCCL with SGD and a loss that is read every step. ``cdmpp trace FOLDER`` replays it.
-``python -m benchmarks.gpu_job predict DEVICE`` predicts the steps instead; no GPU is needed.
+``python -m benchmarks.gpu_job predict DEVICE`` predicts the steps instead; no GPU is needed. What the wrapper of one
+rank adds is among them: each gradient is copied into its bucket and back, and its hooks take the host's time.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -15,11 +17,20 @@ import torch.distributed as dist
 
 from benchmarks.distributed_jobs.networks import gpt
 from benchmarks.distributed_jobs.rank import loss_of
-from cdmpp import Workload, predict_step
+from cdmpp import Workload, devices
+from cdmpp.network.compose import compose
+from cdmpp.network.eager.read import EagerNetwork
+from cdmpp.network.eager.runtime import EagerRuntime
+from cdmpp.network.graph import Call
+from cdmpp.network.training_step import StepCall
+from cdmpp.operators.operator import EagerOperator
+from cdmpp.operators.operator_task import task_id
 from cdmpp.platform.torch_pair import import_torchvision
 from cdmpp.trace import record
 
 TRACED, PLAIN, SETTLE = 7, 15, 5
+_WRAPPER_S, _HOOK_S = 190e-6, 3.9e-6
+"""Seconds of the host in DistributedDataParallel, for a step and for a parameter (``benchmarks.host_costs``)."""
 LARGE = {"width": 768, "depth": 12, "tokens": 32000, "length": 512}
 
 
@@ -63,13 +74,35 @@ def main(folder: Path, name: str) -> None:
     dist.destroy_process_group()
 
 
+def in_buckets(read: EagerNetwork) -> EagerNetwork:
+    """Return a step whose gradients are copied into buckets and back, after its backward pass."""
+    assert read.step is not None
+    sizes = [one.bytes // 4 for one in read.step.parameters if one.is_used]
+    copies = [EagerOperator.flat("copy", size) for _ in ("into", "back") for size in sizes]
+    end = sum(one.phase != "update" for one in read.step.calls)
+    added = [Call(f"bucket#{place}", task_id(one), (), 0, forward=-1) for place, one in enumerate(copies)]
+    step_calls = read.step.calls
+    calls = (*step_calls[:end], *(StepCall(one, "backward") for one in added), *step_calls[end:])
+    graph = replace(read.graph, calls=tuple(one.call for one in calls))
+    operators = {**read.operators, **{task_id(one): one for one in copies}}
+    return replace(read, graph=graph, operators=operators, step=replace(read.step, graph=graph, calls=calls))
+
+
 def predict(device: str) -> None:
     """Print what each step would take."""
-    for name in NETWORKS:
+    sheet, runtime = devices.get(device), EagerRuntime()
+    for name, precision in (*((name, "fp32") for name in NETWORKS), ("resnet50", "tf32")):
         network, batch = made(name, "cpu")
-        workload = Workload(network, (batch,), optimizer="sgd", loss=loss_of)
-        found = predict_step(workload, device=device, runtime="torch")
-        print(f"{name}: {1e3 * found.latency_s:.1f} ms", *found.prediction.warnings, sep="\n  ")
+        workload = Workload(network, (batch,), optimizer="sgd", loss=loss_of, mode="training_step", precision=precision)
+        read = in_buckets(runtime.read(workload, sheet))
+        priced = runtime.price(read, sheet)
+        dispatch_s = [*priced.dispatch_s]
+        dispatch_s[0] += _WRAPPER_S + _HOOK_S * sum(one.is_used for one in read.step.parameters)
+        priced = replace(priced, dispatch_s=dispatch_s)
+        found = compose(priced, runtime.launch(priced))
+        busy_s, host_s = sum(priced.call_s), sum(dispatch_s)
+        parts = f"device {1e3 * busy_s:.1f}, host {1e3 * host_s:.1f}"
+        print(f"{name}, {precision}: {1e3 * found.latency_s:.1f} ms ({parts})", *found.warnings, sep="\n  ")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 ``measure OUT`` runs there and appends JSON lines; ``score OUT DEVICE MODEL [MODEL ...]`` runs anywhere. No weight is
 downloaded: networks have random ones. An inference is a call in inference mode, a training step forward and backward
 (gradients dropped before, no optimiser), each between two synchronisations; the label is the median of the repeats.
-Convolutions run without TF32, unless a line says otherwise: such lines in float32 are not scored.
+Convolutions run without TF32, unless a line says otherwise: such networks of images in float32 are scored as ``tf32``,
+which has linear layers in TF32 as well, of which they have one to three.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,25 +139,27 @@ def score(out: Path, device: str, models: list[str]) -> None:
     from cdmpp import devices, load
     from cdmpp.network.eager.read import read_run
     from cdmpp.network.eager.runtime import EagerRuntime
+    from cdmpp.network.eager.step import read_step
     from cdmpp.network.predict import predict_read
 
     sheet, predictors = devices.get(device), {name: load(name) for name in models}
     errors: dict[str, list[list[float]]] = defaultdict(list)
     for row in map(json.loads, out.read_text().splitlines()):
         job, measured_s = row["job"], statistics.median(row["seconds"])
-        if row["tf32_convolutions"] and job["network"] in IMAGES and job["dtype"] == "float32":
-            continue
+        is_tf32 = row["tf32_convolutions"] and job["network"] in IMAGES and job["dtype"] == "float32"
+        precision = "tf32" if is_tf32 else job["dtype"]
         with torch.device("meta"):
             network, given = made(job["network"], job["batch"])
-        read = read_run(
-            Workload(
-                network, (given,), precision=job["dtype"], mode="forward_backward" if job["train"] else "inference"
-            )
-        )
+        workload = Workload(network, (given,), precision=precision)
+        if job["train"]:  # gradients take the places of those before, which were dropped
+            workload = replace(workload, mode="training_step", optimizer=None, loss=torch.sum)
+        read = (read_step if job["train"] else read_run)(workload)
         found = [predict_read(read, sheet, EagerRuntime(one)) for one in predictors.values()]
         off = [100 * (one.latency_s / measured_s - 1) for one in found]
-        kind = f"{job['dtype']} {'training' if job['train'] else 'inference'}"
-        errors[kind].append([abs(one) for one in off])
+        kind = f"{precision} {'training' if job['train'] else 'inference'}"
+        images = "images, " if job["network"] in IMAGES else "tokens, "
+        for of in (kind, images + kind, *([images + kind + ", larger batches"] if job["batch"] > 1 else [])):
+            errors[of].append([abs(one) for one in off])
         told = "  ".join(f"{1e3 * a.latency_s:9.3f} ms ({by:+.1f} %)" for a, by in zip(found, off, strict=True))
         print(f"{job['network']:15} {job['batch']:4} {kind:20} measured {1e3 * measured_s:9.3f} ms  {told}", flush=True)
     for kind, all_of in errors.items():

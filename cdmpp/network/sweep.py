@@ -183,7 +183,7 @@ def _eager(
     prices = dict(zip(operators, prices_of(predictor, operators, device), strict=True))
     found: _Found = {}
     for swept in reads:
-        priced = priced_by(predictor, model, swept.read, device, prices)
+        priced = priced_by(predictor, model, swept.read, device, prices, runtime.host)
         priced = replace(priced, warnings=(*said, *priced.warnings))
         is_step = swept.read.step is not None
         launched = runtime.launch(priced) if is_step else launched_briefly(priced)

@@ -10,8 +10,9 @@ from cdmpp.devices import Device
 from cdmpp.network.compose import bound_of
 from cdmpp.network.eager.attention_price import attention_prices
 from cdmpp.network.eager.device_precision import has_units
+from cdmpp.network.eager.host import DEFAULT, Host, dispatches_s
 from cdmpp.network.eager.read import EagerNetwork
-from cdmpp.network.eager.single_price import Price, as_stand_in, dispatched_s, learned_prices, times_as_long
+from cdmpp.network.eager.single_price import Price, as_stand_in, learned_prices, times_as_long
 from cdmpp.network.prediction import KernelPrediction
 from cdmpp.network.runtime import PricedNetwork
 from cdmpp.operators.measured_form import measured_form
@@ -46,10 +47,11 @@ def priced_by(
     read: EagerNetwork,
     device: Device,
     known: Mapping[EagerOperator, Price] | None = None,
+    host: Host | None = DEFAULT,
 ) -> PricedNetwork:
     """Price the calls of a network as ``predictor``, called ``model``, says; see ``prices_of``.
 
-    ``known``: the prices of all its operators, where they were asked for before.
+    ``known``: the prices of all its operators, where they were asked for before; ``host``: as of ``EagerRuntime``.
     """
     graph, own = read.graph, list(read.operators.values())
     found = prices_of(predictor, own, device) if known is None else [known[one] for one in own]
@@ -64,7 +66,13 @@ def priced_by(
         schedule=f"of PyTorch's libraries, {named}{'training' if read.trains else 'inference'}",
         kernels=kernels,
         call_s=[prices[call.task_id].latency_s for call in graph.calls],
-        dispatch_s=[dispatched_s(call, prices[call.task_id]) for call in graph.calls],
+        dispatch_s=dispatches_s(
+            graph.calls,
+            [prices[call.task_id] for call in graph.calls],
+            None if device.kind == "cpu" else host,
+            read.trains,
+            read.step,
+        ),
         by_datasheet=device.name not in predictor.trained_on,
         warnings=_warnings(read, kernels, device, predictor),
     )

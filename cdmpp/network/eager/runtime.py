@@ -9,6 +9,7 @@ from cdmpp.ast.layout import EAGER_FEATURES
 from cdmpp.devices import Device
 from cdmpp.errors import ModelFormatError
 from cdmpp.network.eager.device_precision import workload_on
+from cdmpp.network.eager.host import DEFAULT, Host
 from cdmpp.network.eager.launch import launched
 from cdmpp.network.eager.price import priced_by
 from cdmpp.network.eager.read import EagerNetwork, read_run
@@ -28,9 +29,11 @@ class EagerRuntime:
     Attributes:
         model: folder or name of a model of framework operators, or one that is loaded; None: the first that knows the
             device or its kind.
+        host: of a GPU; None: nothing but the dispatch of kernels.
     """
 
     model: str | Path | Predictor | None = None
+    host: Host | None = DEFAULT
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -50,7 +53,7 @@ class EagerRuntime:
 
     def price(self, read: EagerNetwork, device: Device, progress: bool = True) -> PricedNetwork:  # noqa: ARG002
         """Price each call; no bar is shown, since nothing is sampled or compiled."""
-        return priced_by(*self.predictor(device), read, device)
+        return priced_by(*self.predictor(device), read, device, host=self.host)
 
     def predictor(self, device: Device) -> tuple[Predictor, str]:
         """Return the model that answers for a device, and its name; ``ModelFormatError`` where there is none."""

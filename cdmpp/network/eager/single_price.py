@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from cdmpp.devices import Device
-from cdmpp.network.graph import Call
 from cdmpp.operators.operator import PRODUCTS, EagerOperator
 from cdmpp.predict.flags import IN_CACHE, STAND_IN
 from cdmpp.predict.predictor import Predictor
@@ -65,11 +64,6 @@ def learned_prices(predictor: Predictor, operators: Sequence[EagerOperator], dev
         )
         for i in range(len(operators))
     ]
-
-
-def dispatched_s(call: Call, price: Price) -> float:
-    """Return the seconds in which the host dispatches a call: no dispatch of its own where a library launches it."""
-    return min(price.dispatch_s, KERNEL_S) if call.is_joined else price.dispatch_s
 
 
 def times_as_long(price: Price, times: float) -> Price:

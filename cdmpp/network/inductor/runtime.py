@@ -67,5 +67,5 @@ class InductorRuntime:
 
     @property
     def libraries(self) -> EagerRuntime:
-        """The runtime whose operators the libraries serve."""
-        return EagerRuntime(self.model)
+        """The runtime whose operators the libraries serve; the graph is one node to autograd."""
+        return EagerRuntime(self.model, host=None)

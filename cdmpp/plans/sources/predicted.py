@@ -13,13 +13,14 @@ from cdmpp.errors import CdmppError, UsageError
 from cdmpp.network.compose import flag_warnings
 from cdmpp.network.eager.batches import SizedStep, TwoReadings, sized
 from cdmpp.network.eager.device_precision import workload_on
+from cdmpp.network.eager.host import dispatches_s
 from cdmpp.network.eager.launch import host_warnings, started_s
 from cdmpp.network.eager.like_nodes import node_of
 from cdmpp.network.eager.price import priced_by, prices_of
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.eager.rebatched import BATCH
 from cdmpp.network.eager.runtime import EagerRuntime
-from cdmpp.network.eager.single_price import Price, as_stand_in, dispatched_s
+from cdmpp.network.eager.single_price import Price, as_stand_in
 from cdmpp.network.eager.step import ExportedStep, export_step
 from cdmpp.network.prediction import LEVEL
 from cdmpp.network.source.user_code import may_take
@@ -61,7 +62,8 @@ class PredictedSource(StepSource):
         _check_batches(workload)
         workload, self._said = workload_on(workload, device)
         self.workload, self.device = replace(workload, mode="training_step"), device
-        self.predictor, self.model = (runtime or EagerRuntime()).predictor(device)
+        runtime = runtime or EagerRuntime()
+        (self.predictor, self.model), self.host = runtime.predictor(device), runtime.host
         self._exported = dict[int, ExportedStep]()
         self._read = dict[tuple[int, _Split], EagerNetwork]()
         self._pairs = dict[_Split, TwoReadings]()
@@ -161,7 +163,8 @@ class PredictedSource(StepSource):
         prices = [self._prices[operator] for operator in sized.operators]
         stand_in_for = self._at(self._low, split).stand_in_for
         prices = [as_stand_in(one) if stand_in_for(place) else one for place, one in enumerate(prices)]
-        dispatch_s = [dispatched_s(one.call, price) for one, price in zip(sized.calls, prices, strict=True)]
+        host = None if self.device.kind == "cpu" else self.host
+        dispatch_s = dispatches_s([one.call for one in sized.calls], prices, host, True, sized.step)
         starts = started_s([one.latency_s for one in prices], dispatch_s)
         ends = [start + price.latency_s for start, price in zip(starts, prices, strict=True)]
         ops = tuple(

@@ -115,7 +115,8 @@ def _check(function: Callable[..., Any], output: Any, targets: tuple[Any, ...]) 
     import torch
 
     try:
-        inspect.signature(function).bind(output, *targets)
+        with contextlib.suppress(ValueError):  # functions of C++, such as torch.sum, do not say what they take
+            inspect.signature(function).bind(output, *targets)
     except TypeError as error:
         raise CdmppError(f"the loss is called with output{' and target' if targets else ''}, but: {error}") from error
     value = function(output, *targets)

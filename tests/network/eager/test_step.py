@@ -268,3 +268,8 @@ def test_the_gradient_of_a_table_is_held_once():
     step = read_step(Workload(model, torch.randint(0, 5000, (2, 8)), **asked), "cpu").step
     table = 5000 * 16 * 4
     assert table < step.memory.live_bytes < 1.1 * table
+
+
+def test_a_loss_of_torchs_own_functions_is_taken():
+    read = read_step(Workload(nn.Linear(4, 3), torch.randn(2, 4), optimizer=None, loss=torch.sum, mode="training_step"))
+    assert [one.phase for one in read.step.calls][:2] == ["forward", "forward"] and len(read.step.parameters) == 2
