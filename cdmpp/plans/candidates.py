@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 from cdmpp.plans.combinations import Combination
 from cdmpp.plans.degrees import TITLES, ParallelDegrees
 from cdmpp.plans.plan import ACCUMULATION
-from cdmpp.plans.schedules import SCHEDULES
+from cdmpp.plans.schedules import LOOPED, SCHEDULES
+from cdmpp.plans.strategies.pipeline import why_not_with
 from cdmpp.steps.schedule import Schedule
+from cdmpp.steps.strategy import Strategy
 
 IntArray = NDArray[np.int64]
 DEGREES = tuple(one.name for one in fields(ParallelDegrees))
 REPLICAS = ("dp_replicate", "dp_shard")
 """Degrees along which each rank has a batch of its own."""
-VALID, FACTORS, LIMIT, BATCH = range(4)
+VALID, FACTORS, LIMIT, BATCH, SCHEDULE = range(5)
 """Reasons by number."""
 
 
@@ -107,6 +109,12 @@ class Candidates:
         if reason == BATCH:
             replicas = int(self.degree(*REPLICAS)[row])
             return f"{self.global_batch} examples cannot be divided evenly among {replicas} replicas"
+        if reason == SCHEDULE:
+            schedule, ranks = self.schedules[int(self.schedule[row])], self.degrees_of(row).pp
+            averaging = combination.strategy if int(self.degree(*REPLICAS)[row]) > 1 else None
+            return _why_not(schedule, ranks, int(self.micro_batches[row]), self.limits, averaging, combination) or (
+                f"{schedule.name} {why_not_with(schedule, averaging, bool(self.recompute[row]))}"
+            )
         return ""
 
 
@@ -128,7 +136,7 @@ def candidates(
         schedules: of a pipeline; None: all that are known.
         can_recompute: whether the network has modules that can be recomputed.
     """
-    schedules = [kind() for kind in SCHEDULES if kind.is_in_torch] if schedules is None else schedules
+    schedules = searched() if schedules is None else schedules
     ways = [(place, one, degrees) for place, one in enumerate(combinations) for degrees in _degrees(one, ranks)]
     blocks = [
         _block(*way, global_batch, limits, schedules, can_recompute)
@@ -209,11 +217,55 @@ def _block(
     rows[:, 0], rows[:, 1], rows[:, 2] = place, micro[number], np.array(counts)[number]
     rows[:, 3], rows[:, 4], rows[:, 5] = schedule, recompute, reason
     rows[:, 6:] = [own.get(name, 1) for name in DEGREES]
-    return rows if variants == 1 else rows[(rows[:, 2] != 1) | np.isin(rows[:, 3], _of_one(tuple(schedules), stages))]
+    if variants == 1:
+        return rows
+    rows = rows[(rows[:, 2] != 1) | np.isin(rows[:, 3], _of_one(tuple(schedules), stages))]
+    averaging = one.strategy if replicas > 1 else None
+    for number, looped in enumerate(schedules):
+        if looped.is_looped:
+            is_own = rows[:, 3] == number
+            wrong = [bool(_why_not(looped, stages, int(many), limits, averaging, one)) for many in rows[is_own, 2]]
+            again = bool(why_not_with(looped, None, recomputes=True))
+            rows[is_own, 5] = np.where(np.array(wrong, bool) | (again & (rows[is_own, 4] == 1)), SCHEDULE, VALID)
+    return rows
+
+
+def searched() -> list[Schedule]:
+    """Return the schedules of a search: those of PyTorch, with the fewest stages a rank, and with twice as many."""
+    found: list[Schedule] = [kind() for kind in SCHEDULES if kind.is_in_torch]
+    for kind in LOOPED:
+        counts = (kind.least_stages, 2 * kind.least_stages)
+        found += [kind(stages_per_rank=one) for one in counts if one in kind.LIMITS["stages_per_rank"]]
+    return found
+
+
+def _why_not(
+    schedule: Schedule, ranks: int, micro_batches: int, limits: Mapping[str, int], replicas: Strategy | None,
+    combination: Combination,
+) -> str:  # fmt: skip
+    """Say why a schedule does not go with so many ranks and micro-batches, or other strategies; empty if it does."""
+    stages = ranks * schedule.stages_per_rank
+    if stages > limits.get("pp", stages):
+        return (
+            f"{schedule.name} with {schedule.stages_per_rank} stages on each of {ranks} ranks: this network allows "
+            f"{limits['pp']} stages"
+        )
+    if why := schedule.why_not(ranks, micro_batches):
+        return why
+    why = why_not_with(schedule, replicas, recomputes=False, others=combination.model_parallel)
+    return why and f"{schedule.name} {why}"
 
 
 @lru_cache(maxsize=64)
 def _of_one(schedules: tuple[Schedule, ...], stages: int) -> list[int]:
-    """Places of the schedules that order a single micro-batch in different ways, the first of each way."""
-    orders = [tuple(one.actions(rank, stages, 1) for rank in range(stages)) for one in schedules]
-    return [place for place, order in enumerate(orders) if orders.index(order) == place]
+    """Places of the schedules that order a single micro-batch in different ways, the first of each way.
+
+    Several stages a rank, and divided backward passes, are of no use to one.
+    """
+    orders = {
+        place: tuple(one.actions(rank, stages, 1) for rank in range(stages))
+        for place, one in enumerate(schedules)
+        if not one.is_looped
+    }
+    known = list(orders.values())
+    return [place for number, (place, order) in enumerate(orders.items()) if known.index(order) == number]

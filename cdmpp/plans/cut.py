@@ -170,6 +170,13 @@ class Cut:
         """Return the bytes of each gradient that a stage sends to the one before."""
         return self._tensors(number - 1, is_gradient=True)
 
+    def returned(self, number: int) -> tuple[int, ...]:
+        """Return the places in a stage of the ops of its backward pass whose results earlier stages read."""
+        readers, sources = self.on.columns.reads
+        is_read = (self.of[sources] == number) & (self.of[readers] >= 0) & (self.of[readers] < number)
+        own = sources[is_read & self.on.columns.is_backward[sources]]
+        return tuple(np.unique(self.local[own]).tolist())
+
     def _tensors(self, number: int, is_gradient: bool) -> tuple[int, ...]:
         """Bytes of each tensor between stage ``number`` and the next, or only of those that have a gradient."""
         if not 0 <= number < len(self.cuts):
@@ -211,7 +218,7 @@ class Cut:
         )
         return Stage(
             self._rank(number, tuple(ops)), tuple(new), share, self.sent_bytes(number), self.returned_bytes(number),
-            self.outputs(number), self.tied(number),
+            self.returned(number), self.outputs(number), self.tied(number),
         )  # fmt: skip
 
     def _rank(self, number: int, ops: tuple[Op, ...]) -> RankGraph:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.cut import Cut, stages_of
+from cdmpp.plans.divided_backward import DividedBackward
 from cdmpp.plans.live_bytes import LiveBytes
 from cdmpp.plans.memory import Memory, rounded_bytes
 from cdmpp.plans.op_bytes import OpBytes
@@ -39,12 +40,18 @@ class HeldKind:
     """Bytes of its ops: of the smallest and the largest one."""
     is_gpu: bool
 
-    def live(self, recomputes: bool, shares: Floats) -> LiveBytes:
+    @cached_property
+    def divided(self) -> DividedBackward:
+        """Its backward pass in two parts; ``CdmppError`` as there."""
+        return DividedBackward(self.stage)
+
+    def live(self, recomputes: bool, shares: Floats, divides: bool = False) -> LiveBytes:
         """Return the results alive in the passes of micro-batches between the smallest (0) and the largest one (1)."""
         names = tuple(one.name for one in can_recompute(self.stage.rank)) if recomputes else ()
         low, high = self.held
         live_bytes: Any = np.rint(low.live_bytes + shares * (high.live_bytes - low.live_bytes)).astype(np.int64)
-        sized = self.memory.sized(replace(low, live_bytes=live_bytes), self.sizes[0].up_to(self.sizes[1], shares))
+        memory = replace(self.memory, pending=self.divided.pending if divides else ())
+        sized = memory.sized(replace(low, live_bytes=live_bytes), self.sizes[0].up_to(self.sizes[1], shares))
         return sized.live(names, self.is_gpu)
 
     @cached_property
@@ -127,6 +134,24 @@ class HeldStages:
         return HeldKind(stage, (held[0], held[1]), memory, (sizes[0], sizes[1]), self.is_gpu)
 
     @cached_property
+    def divided(self) -> tuple[tuple[NDArray[np.int64], Floats, NDArray[np.bool_]], ...]:
+        """Of each stage the places in the whole rank of the ops of a divided backward pass, in two parts.
+
+        Next to each place the share of the op's seconds that it has there, and whether it is of the second part.
+        ``CdmppError`` where it cannot be divided.
+        """
+        found, made = list[tuple[NDArray[np.int64], Floats, NDArray[np.bool_]]](), dict[object, DividedBackward]()
+        for number, like in enumerate(self.alike):
+            key = like, self._cut.returned(number)
+            if key not in made:
+                made[key] = DividedBackward(self._cut.stage(number))
+            one = made[key]
+            own = [place for place, op in enumerate(one.rank.ops) if op.phase == "backward"]
+            places = self._cut.places[number][[one.places[place] for place in own]]
+            found.append((places, one.shares[own], np.array(own, np.int64) >= one.first_weights))
+        return tuple(found)
+
+    @cached_property
     def ends(self) -> tuple[StepMemory, ...]:
         """What all stages hold, of the smallest and the largest micro-batch; empty: unknown. Arrays over stages."""
         found = list[StepMemory]()
@@ -137,14 +162,15 @@ class HeldStages:
             found.append(replace(held, input_bytes=inputs))
         return tuple(found)
 
-    def live(self, recomputes: bool, shares: Floats) -> LiveBytes:
+    def live(self, recomputes: bool, shares: Floats, divides: bool = False) -> LiveBytes:
         """Return what is alive on all stages; arrays (micro-batches, stages).
 
         Args:
             recomputes: whether all modules are recomputed.
             shares: place of each micro-batch between the smallest (0) and the largest one (1).
+            divides: whether gradients wait between two parts of backward passes.
         """
-        each = {number: kind.live(recomputes, shares) for number, kind in self.kinds.items()}
+        each = {number: kind.live(recomputes, shares, divides) for number, kind in self.kinds.items()}
         found = [[getattr(each[number], one.name) for number in self.alike] for one in fields(LiveBytes)]
         return LiveBytes(*(np.stack([own + np.zeros(len(shares), np.int64) for own in one], axis=1) for one in found))
 

@@ -23,11 +23,12 @@ from cdmpp.plans.held_stages import HeldStages
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.plan_stages import PlanStages, of_plans
 from cdmpp.plans.sources.source import StepSource
-from cdmpp.plans.stage_costs import PARTS, StageCosts
+from cdmpp.plans.stage_costs import PARTS, StageCosts, layout_of
 from cdmpp.plans.stage_structure import StageStructure
 from cdmpp.plans.step_terms import FIELDS, step_terms
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.plans.work_columns import WorkColumns
+from cdmpp.steps.schedule import Schedule
 
 IntArray = NDArray[np.int64]
 
@@ -54,10 +55,10 @@ class Judge:
         rows, errors = np.flatnonzero(plans.reason == VALID), dict[int, str]()
         divisions, groups = _divisions(plans, rows), GroupCosts(topology)
         self._prepare(plans, divisions)
-        by_stages: dict[tuple[int, bool], list[PlanStages]] = {}
+        by_stages: dict[tuple[object, ...], list[PlanStages]] = {}
         for division in divisions:
             for one in self._division(plans, groups, division, errors):
-                by_stages.setdefault((one.count, one.memory is None), []).append(one)
+                by_stages.setdefault((one.count, layout_of(one.order), one.memory is None), []).append(one)
         for each in by_stages.values():
             group = PlanStages.joined(each)
             for name, values in step_terms(plans.taken(group.rows), group).items():
@@ -83,13 +84,18 @@ class Judge:
         except CdmppError as error:
             errors |= dict.fromkeys(rows.tolist(), str(error))
             return
-        for batches, recomputes in itertools.product(classes, (False, True)):
-            own = rows[np.isin(plans.micro_batch[rows], batches) & (plans.recompute[rows] == recomputes)]
+        layouts = _layouts(plans.schedules)
+        each = np.array([place for place, _ in layouts])[plans.schedule[rows]]
+        for batches, recomputes, place in itertools.product(classes, (False, True), np.unique(each).tolist()):
+            is_own = np.isin(plans.micro_batch[rows], batches) & (plans.recompute[rows] == recomputes)
+            own, order = rows[is_own & (each == place)], plans.schedules[place]
             costs: StageCosts | None = None
             for number in dict.fromkeys(plans.combination[own].tolist()):
                 taken, combination = own[plans.combination[own] == number], plans.combinations[number]
                 try:
-                    costs = costs or self._stage_costs(degrees, recomputes, batches, combination, groups, plans.ranks)
+                    costs = costs or self._stage_costs(
+                        degrees, recomputes, batches, combination, groups, plans.ranks, order
+                    )
                 except CdmppError as error:
                     errors |= dict.fromkeys(taken.tolist(), str(error))
                     continue
@@ -112,18 +118,19 @@ class Judge:
 
     def _stage_costs(
         self, degrees: ParallelDegrees, recomputes: bool, sizes: tuple[int, ...], combination: Combination,
-        groups: GroupCosts, ranks: int,
+        groups: GroupCosts, ranks: int, order: Schedule,
     ) -> StageCosts:  # fmt: skip
         works, replicas = [self._work(size, degrees) for size in sizes], ranks // degrees.ranks
-        cuts = _cuts(works[0], recomputes, replace(degrees, dp_replicate=replicas), combination, groups.topology)
+        own = replace(degrees, dp_replicate=replicas)
+        cuts = _cuts(works[0], recomputes, own, combination, groups.topology, order.stages_per_rank)
         key = (degrees, recomputes, cuts, works[0].times.ops)
         if key not in self._structures or not self._structures[key].knows(sizes):
             low, high = works[0], works[-1]
-            own = replace(degrees, pp=1), cuts, low.batch, high.batch
-            if own not in self._held:
-                self._held[own] = HeldStages(low, high, cuts, self.is_gpu)
-            self._structures[key] = StageStructure(degrees, recomputes, self._held[own])
-        return StageCosts(works, self._structures[key], groups, replicas)
+            held = replace(degrees, pp=1), cuts, low.batch, high.batch
+            if held not in self._held:
+                self._held[held] = HeldStages(low, high, cuts, self.is_gpu)
+            self._structures[key] = StageStructure(degrees, recomputes, self._held[held])
+        return StageCosts(works, self._structures[key], groups, replicas, order)
 
 
 def _judged(
@@ -149,14 +156,23 @@ def _divisions(plans: Candidates, rows: IntArray) -> list[IntArray]:
     return [rows[which.ravel() == number] for number in np.argsort(firsts)]
 
 
+def _layouts(schedules: Sequence[Schedule]) -> list[tuple[int, object]]:
+    """Of each schedule the first that places stages on ranks as it does, and how that is."""
+    layouts = [layout_of(one) for one in schedules]
+    return [(layouts.index(one), one) for one in layouts]
+
+
 def _cuts(
-    work: WorkColumns, recomputes: bool, degrees: ParallelDegrees, combination: Combination, topology: Topology
-) -> tuple[int, ...]:
+    work: WorkColumns, recomputes: bool, degrees: ParallelDegrees, combination: Combination, topology: Topology,
+    stages_per_rank: int,
+) -> tuple[int, ...]:  # fmt: skip
     """Places of ops with which the second and later stages begin, as the pipeline itself chooses them."""
     pipeline = next((one for one in combination.model_parallel if isinstance(one, Pipeline)), None)
     if pipeline is None or degrees.pp == 1:
         return ()
     pair = Mesh(degrees).group_of(0, ("pp",))[:2]
     return pipeline.cut_places(
-        work.cut_places(recomputes), degrees.pp, lambda sizes: topology.latency_s("send_recv", sizes, pair)
+        work.cut_places(recomputes),
+        degrees.pp * stages_per_rank,
+        lambda sizes: topology.latency_s("send_recv", sizes, pair),
     )

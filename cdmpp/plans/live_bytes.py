@@ -33,6 +33,8 @@ class LiveBytes:
     """Bytes of gradients among ``with_gradients``."""
     outputs: Bytes = 0
     """Bytes of what a stage hands on; ``torch.distributed.pipelining`` keeps it to the end of the backward pass."""
+    pending: Bytes = 0
+    """Bytes of gradients that wait between the two parts of a divided backward pass, next to all that is saved."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,16 @@ class RunOrder:
         is_forward = [ops[place].phase == "forward" and not again for place, again in order]
         return cls(rank, Lifetimes.of(ops, runs), np.array(is_forward, np.bool_))
 
-    def live(self, sizes: OpBytes, outputs: tuple[int, ...], is_taken: bool) -> LiveBytes:
+    def live(
+        self, sizes: OpBytes, outputs: tuple[int, ...], is_taken: bool, pending: tuple[int, ...] = ()
+    ) -> LiveBytes:
         """Return the results alive in the passes.
 
         Args:
             sizes: bytes of the ops, of one micro-batch or of several; what is returned has a number for each.
             outputs: places of the ops whose results a stage hands on.
             is_taken: whether bytes are those that the allocator takes.
+            pending: places of the ops whose results wait between the parts of a divided backward pass.
         """
         places = [_written(self.rank.ops, one) for one in outputs]
         written, saved, workspace, result = sizes.written, sizes.saved, sizes.workspace, sizes.results[..., places]
@@ -78,7 +83,7 @@ class RunOrder:
         runs, outputs_bytes = self.lifetimes.places, sum(handed_on.values(), np.zeros(written.shape[:-1], np.int64))
         if not len(runs):
             nothing = np.zeros_like(outputs_bytes)
-            return LiveBytes(nothing, nothing, nothing, nothing, outputs_bytes)
+            return LiveBytes(nothing, nothing, nothing, nothing, outputs_bytes, nothing)
         gradients = np.cumsum(np.where(np.isin(runs, list(made)), written[..., runs], 0), axis=-1)
         peak = kept.argmax(axis=-1)[..., np.newaxis]
         return LiveBytes(
@@ -87,6 +92,7 @@ class RunOrder:
             np.maximum(kept.max(axis=-1), 0),
             np.take_along_axis(gradients, peak, axis=-1)[..., 0],
             outputs_bytes,
+            written[..., list(pending)].sum(axis=-1),
         )
 
 

@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from cdmpp.collectives.topology import Topology
 from cdmpp.plans.groups import on_groups, replica_exchanges
 from cdmpp.plans.mesh import Mesh
-from cdmpp.plans.placement import Placement, micro_batch_of, replicas_of
+from cdmpp.plans.placement import Placement, micro_batch_of, micro_batches_of, replicas_of
 from cdmpp.plans.plan import Plan
+from cdmpp.plans.scheduled import Scheduled
 from cdmpp.plans.sources.source import OpExchange, RankWork, StepSource
 from cdmpp.plans.stages import Stage, tied_groups
 from cdmpp.steps.exchange import START, Exchange
-from cdmpp.steps.schedule import BACKWARD, FORWARD
+from cdmpp.steps.looped_schedule import LoopedSchedule
+from cdmpp.steps.schedule import BACKWARD, FORWARD, WEIGHTS
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.transforms.scale import shard_update
 
@@ -60,14 +62,14 @@ class _Lowering(Placement):
     def lowered(self) -> Lowered:
         plan = self.plan
         strategy = plan.strategy.on_backend(self.topology.backend)
-        ranks = tuple(replace(self.steps[stage].rank, rank=place) for place, stage in enumerate(self.stage_of))
+        ranks = tuple(replace(self.steps[at].rank, rank=place) for place, at in enumerate(self.pipeline_place))
         sizes = {name: getattr(plan.degrees, name) for name in plan.replicating}
         graph = shard_update(StepGraph(ranks), strategy.shards(sizes))
-        replicas = replica_exchanges(graph, replace(plan, strategy=strategy), self.mesh, self.places)
+        replicas = self.replicas(graph, replace(plan, strategy=strategy))
         if self.fold and any(one.kind == "push_pull" for one in replicas):
             return replace(self, fold=False).lowered()  # servers are on some ranks only
         tied, messages = tuple(self.tied(strategy.gradient_parts(sizes))), tuple(self.messages())
-        late = tuple(one for one in messages if one.follows) if replicas and strategy.ends_backward else ()
+        late = tuple(one for one in messages if one.follows) if replicas and self.ends_backward else ()
         early = tuple(replace(one, follows=False) for one in messages if not (late and one.follows))
         own = graph.with_exchanges((*replicas, *tied)).exchanges
         ends = len(replicas)  # what is late waits for these
@@ -76,17 +78,51 @@ class _Lowering(Placement):
         if plan.degrees.size(*plan.replicating) > 1:
             warnings += strategy.memory_warnings()
         if self.pipeline is not None and len(self.stages) > 1:
-            order, count, many = self.pipeline.order, len(self.stages), self.pipeline.micro_batches
-            warnings += order.warnings(count, many)
+            warnings += self.order.warnings(plan.degrees.pp, self.pipeline.micro_batches)
             if replicas_of(plan) > 1:
-                warnings += plan.strategy.pipeline_warnings(1 < many == order.live_micro_batches(0, count, many))
+                warnings += plan.strategy.pipeline_warnings(any(map(_is_forward_first, self.steps)))
         return Lowered(graph, self.mesh, self.places, self.stages, warnings)
+
+    @property
+    def ends_backward(self) -> bool:
+        """Whether a backward pass ends only once its gradients are averaged."""
+        return self.plan.strategy.on_backend(self.topology.backend).ends_backward
+
+    def replicas(self, graph: StepGraph, plan: Plan) -> tuple[Exchange, ...]:
+        """Exchanges of the replicas of all stages; a rank of several stages waits for those of each when it ends."""
+        count = self.order.stages_per_rank
+        if not isinstance(self.order, LoopedSchedule):
+            return replica_exchanges(graph, plan, self.mesh, self.places)
+        found = list[Exchange]()
+        for number in range(count):
+            views = [self.steps[place].of_stages[number] for place in self.pipeline_place]
+            own = replace(
+                graph,
+                ranks=tuple(
+                    replace(view, rank=rank.rank, ops=rank.ops) for view, rank in zip(views, graph.ranks, strict=True)
+                ),
+            )
+            ends = {}
+            for place, at in enumerate(self.pipeline_place):
+                stage = self.order.stages_of(at, plan.degrees.pp)[number]
+                ends[place] = max(one.averaged for one in self.steps[at].passes if one.stage == stage)
+            for one in replica_exchanges(own, plan, self.mesh, self.places):
+                before = dict(one.before)
+                for place, after in one.after.items():
+                    if after < ends[place]:
+                        before[place] = (*before.get(place, ()), ends[place])
+                found.append(replace(one, before=before))
+        return tuple(sorted(found, key=lambda one: max(one.after.values())))
 
     def messages(self) -> Iterator[Exchange]:
         """Yield the messages between stages, those of each direction in the order in which they are sent.
 
         The last one of each stage to the one before it follows the exchanges of its last backward pass.
         """
+        if isinstance(self.order, LoopedSchedule):
+            for chain in self.chains:
+                yield from self._posted(chain, self.order)
+            return
         for chain in self.chains:
             for stage in range(len(chain) - 1):
                 sent, returned = self.stages[stage].sent_bytes, self.stages[stage + 1].returned_bytes
@@ -95,6 +131,43 @@ class _Lowering(Placement):
                     (stage + 1, stage, BACKWARD, returned),
                 ):
                     yield from self._sent(chain, source, target, kind, sizes)
+
+    def _posted(self, chain: tuple[int, ...], order: LoopedSchedule) -> Iterator[Exchange]:
+        """Messages of a schedule whose receives are posted ahead, rank after rank as each sends them.
+
+        What a turn sends leaves when it has ended; the step ends once all is sent.
+        """
+        ranks, many = self.plan.degrees.pp, micro_batches_of(self.plan)
+        lists, batches = order.lists(ranks, many), self.plan.gradient_accumulation_steps
+        starts = [
+            {(one.kind == FORWARD, one.stage, one.number): one.begin for one in step.passes if one.kind != WEIGHTS}
+            for step in self.steps
+        ]
+        for rank, step in enumerate(self.steps):
+            passes = iter(step.passes)
+            for number in range(batches):
+                for turn in lists.turns[rank]:
+                    own = [next(passes) for _ in turn]
+                    left = max(one.averaged if self.ends_backward else one.end for one in own)
+                    left = max(left, own[-1].end)
+                    for action in turn:
+                        message = lists.message(action)
+                        if message is None or not lists.is_sent(message):
+                            continue
+                        target, is_forward = lists.owners[message.stage], message.kind == FORWARD
+                        stage, batch = self.stages[action.stage], number * many
+                        begin = starts[target][is_forward, message.stage, batch + message.micro_batch]
+                        turned = number * len(self.steps[target].passes) // batches + lists.posts[message]
+                        posted = self.steps[target].passes[turned].begin - 1
+                        members = chain[rank], chain[target]
+                        sender, receiver = (self.places[one] for one in members)
+                        for size in stage.sent_bytes if is_forward else stage.returned_bytes:
+                            yield Exchange(
+                                "send_recv", size, {sender: left, receiver: posted},
+                                {receiver: (begin,), sender: (step.update,)},
+                                f"{message.kind} to stage {message.stage}, micro-batch {batch + action.micro_batch}",
+                                group=f"{sender}->{receiver}", members=members,
+                            )  # fmt: skip
 
     def _sent(
         self, chain: tuple[int, ...], source: int, target: int, kind: str, sizes: tuple[int, ...]
@@ -125,20 +198,22 @@ class _Lowering(Placement):
         As in Megatron's ``finalize_model_grads`` they come after all passes and after those of the replicas.
         """
         groups = tied_groups(((one.rank.gradients, one.tied) for one in self.stages), parts)
-        ends = [max(one.end for one in step.passes) for step in self.steps] if groups else []
+        ends = [step.update - 1 for step in self.steps] if groups else []
         for chain in self.chains:
             for name, own, size in groups:
-                after = {self.places[chain[number]]: ends[number] for number in own}
-                members = tuple(chain[number] for number in own)
-                yield Exchange("all_reduce", size, after, name=f"{name}, tied", members=members, follows=True)
+                ranks = tuple(dict.fromkeys(self.order.rank_of(number, self.plan.degrees.pp) for number in own))
+                if len(ranks) > 1:  # else the rank holds it once
+                    after = {self.places[chain[rank]]: ends[rank] for rank in ranks}
+                    members = tuple(chain[rank] for rank in ranks)
+                    yield Exchange("all_reduce", size, after, name=f"{name}, tied", members=members, follows=True)
 
     def of_operators(self) -> Iterator[Exchange]:
         """Exchanges of divided operators, for each micro-batch, stage after stage."""
-        for stage, step in enumerate(self.steps):
-            own = [place for place, of in enumerate(self.stage_of) if of == stage]
+        for at, step in enumerate(self.steps):
+            own = [place for place, of in enumerate(self.pipeline_place) if of == at]
             last = max(one.number for one in step.passes)
             for one in step.passes:
-                part = self.parts[stage][one.number == last]
+                part = self.parts[one.stage].of(one.number == last, one.is_divided)
                 for found in part.operators:
                     if part.rank.ops[found.before[0]].phase == one.kind:
                         after = one.begin - 1 if found.after == START else one.places[found.after]
@@ -164,3 +239,13 @@ class _Lowering(Placement):
                     seen.add(pair)
                     own = {place: after[place] for place in pair}, {place: before[place] for place in pair}
                     yield replace(one, after=own[0], before=own[1], group=f"{pair[0]}->{pair[1]}", members=members)
+
+
+def _is_forward_first(step: Scheduled) -> bool:
+    """Whether all forward passes of one of its stages, which are several, come before its first backward pass."""
+    for stage in {one.stage for one in step.passes}:
+        kinds = [one.kind == FORWARD for one in step.passes if one.stage == stage and one.batch == 0]
+        many = sum(kinds)
+        if many > 1 and all(kinds[:many]):
+            return True
+    return False

@@ -67,6 +67,7 @@ def peak_parts(
     received: Bytes = 0,
     returned: Bytes = 0,
     kept: Bytes = 0,
+    waiting: Bytes | None = None,
 ) -> MemoryParts:
     """Return what a rank holds at its peak, by closed form; every number may be an array over plans.
 
@@ -93,7 +94,11 @@ def peak_parts(
         returned: bytes of gradients that go to the stage before; those of one micro-batch are there until the next
             one has its own.
         kept: micro-batches whose outputs are returned: all on the last stage, else 0.
+        waiting: bytes of results that are alive next to those of one micro-batch, at most; None: what ``in_flight`` and
+            ``kept`` make of them.
     """
+    if waiting is None:
+        waiting = np.subtract(in_flight, 1) * live.saved + np.maximum(np.subtract(kept, in_flight), 0) * live.outputs
     adds_up = np.logical_or(own.holds_gradients, np.multiply(micro_batches, batches) > 1)
     share = np.minimum(own.gradient_bytes / np.maximum(held.gradient_bytes, 1), 1)
     most = np.minimum(
@@ -103,8 +108,7 @@ def peak_parts(
     gradients = np.where(
         adds_up, own.gradient_bytes + own.passing_bytes, np.maximum(most - live.passes, share * live.gradients)
     )
-    alive = np.subtract(in_flight, 1) * live.saved + np.where(adds_up, live.passes, most - gradients)
-    alive = alive + np.maximum(np.subtract(kept, in_flight), 0) * live.outputs
+    alive = waiting + np.where(adds_up, live.passes, most - gradients)
     outputs = np.multiply(kept, live.outputs)
     copied = np.where(outputs > own.update_bytes, outputs, 0)
     workspace = np.where(copied, 0, own.update_bytes)
@@ -135,6 +139,8 @@ class Memory:
     """True if PyTorch's caching allocator and the context of a GPU count."""
     outputs: tuple[int, ...] = ()
     """Places of the ops whose results a stage of a pipeline hands on."""
+    pending: tuple[int, ...] = ()
+    """Places of the ops whose results wait between the two parts of a divided backward pass."""
     sizes: OpBytes | None = None
     """Bytes of other micro-batches, which run the same ops; None: those of ``rank``. What is alive is then an array."""
     _live: dict[tuple[tuple[str, ...], bool], LiveBytes] = field(default_factory=dict, compare=False, repr=False)
@@ -167,21 +173,25 @@ class Memory:
         kept: int = 0,
     ) -> MemoryParts:
         """Return what the rank holds at its peak under a plan, as ``peak_parts`` does. Buffers of NCCL are unknown."""
-        batches, modules = plan.gradient_accumulation_steps, self.rank.modules
-        sizes = {name: getattr(plan.degrees, name) for name in plan.replicating}
-        strategy = plan.strategy.in_pipeline() if micro_batches > 1 else plan.strategy
-        own = strategy.rank_bytes(self.held, modules, sizes, micro_batches * batches)
+        batches = plan.gradient_accumulation_steps
+        own = self.rank_bytes(plan, micro_batches * batches, micro_batches > 1)
         schedule = micro_batches, in_flight, batches, received_bytes, returned_bytes, kept
         found = peak_parts(self.held, own, self.live(plan.recompute), *schedule)
         if self.is_gpu:
             taken = peak_parts(self.held, own, self.live(plan.recompute, is_taken=True), *schedule)
-            rounding = (
-                taken.peak_bytes
-                - found.peak_bytes
-                + rounded_bytes(self.held, Counter(one.bytes for one in self.rank.gradients), own)
-            )
+            rounding = taken.peak_bytes - found.peak_bytes + self.rounded_bytes(own)
             found = replace(found, rounding=rounding, context=CONTEXT)
         return MemoryParts(*(int(getattr(found, one.name)) for one in fields(found)))
+
+    def rank_bytes(self, plan: Plan, batches: int, is_piped: bool) -> RankBytes:
+        """Return what the rank holds under the plan's strategy, as ``Strategy.rank_bytes`` does."""
+        sizes = {name: getattr(plan.degrees, name) for name in plan.replicating}
+        strategy = plan.strategy.in_pipeline() if is_piped else plan.strategy
+        return strategy.rank_bytes(self.held, self.rank.modules, sizes, batches)
+
+    def rounded_bytes(self, own: RankBytes) -> int:
+        """Return what the allocator of a GPU takes on top for what does not change from pass to pass."""
+        return rounded_bytes(self.held, Counter(one.bytes for one in self.rank.gradients), own)
 
     def peak_bytes(self, plan: Plan) -> int:
         """Return the sum of the parts at the peak."""
@@ -198,7 +208,7 @@ class Memory:
     def _found(self, recomputed: tuple[str, ...], outputs: tuple[int, ...], is_taken: bool) -> LiveBytes:
         if recomputed not in self._orders:
             self._orders[recomputed] = RunOrder.of(self.rank, recomputed)
-        return self._orders[recomputed].live(self._sizes, outputs, is_taken)
+        return self._orders[recomputed].live(self._sizes, outputs, is_taken, self.pending)
 
     @cached_property
     def _sizes(self) -> OpBytes:

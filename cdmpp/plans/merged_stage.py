@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
+from cdmpp.network.training_step import PHASES
 from cdmpp.plans.sources.source import OpExchange
 from cdmpp.steps.exchange import START, Exchange
+from cdmpp.steps.schedule import BACKWARD, INPUTS, WEIGHTS
 from cdmpp.steps.step_graph import RankGraph, StepGraph
 from cdmpp.steps.transforms.merge_ops import merge_ops
 
@@ -18,6 +21,18 @@ class StageOps:
     rank: RankGraph
     operators: tuple[OpExchange, ...]
     """Exchanges of its divided operators, next to its ops; those that come from before its first op are after none."""
+    first_weights: int | None = None
+    """Place of the first op of the backward pass that gradients of inputs do not need, and behind which there are only
+    such ops; None where the pass is not divided."""
+
+    @cached_property
+    def passes(self) -> Mapping[str, tuple[int, ...]]:
+        """Kind of action -> places of its ops; next to them those of the update."""
+        found = {phase: tuple(i for i, op in enumerate(self.rank.ops) if op.phase == phase) for phase in PHASES}
+        if (first := self.first_weights) is not None:
+            found[INPUTS] = tuple(place for place in found[BACKWARD] if place < first)
+            found[WEIGHTS] = tuple(place for place in found[BACKWARD] if place >= first)
+        return found
 
 
 def merged_stage(given: StageOps, with_gradients: bool) -> StageOps:
@@ -34,6 +49,7 @@ def merged_stage(given: StageOps, with_gradients: bool) -> StageOps:
         *(_mark(one.after, one.before) for one in given.operators),
         *(_mark(place) for place in ready),
         *(_mark(last, (first,)) for first, last in spans),
+        *(_mark(place - 1, (place,)) for place in (given.first_weights,) if place is not None),
     ]
     made = merge_ops(StepGraph((replace(rank, rank=0),), tuple(marks)))
     moved = [(one.after[0], one.before.get(0, ())) for one in made.exchanges]
@@ -46,13 +62,14 @@ def merged_stage(given: StageOps, with_gradients: bool) -> StageOps:
         replace(one, ready_after=after, readers=())
         for one, (after, _) in zip(rank.gradients if with_gradients else (), moved[first:second], strict=True)
     )
-    places = [(before[0], after) for after, before in moved[second:]]
+    places = [(before[0], after) for after, before in moved[second : second + len(spans)]]
     modules = (
         replace(one, forward=forward, backward=backward)
         for one, forward, backward in zip(rank.modules, places[::2], places[1::2], strict=True)
     )
     own = replace(made.ranks[0], rank=rank.rank, gradients=tuple(gradients), modules=tuple(modules))
-    return StageOps(own, tuple(operators))
+    divided = [before[0] for _, before in moved[second + len(spans) :]]
+    return StageOps(own, tuple(operators), *divided)
 
 
 def operators_of(exchanges: Iterable[OpExchange], places: Sequence[int]) -> tuple[OpExchange, ...]:

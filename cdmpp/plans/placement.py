@@ -10,15 +10,17 @@ from cdmpp.collectives.topology import Topology
 from cdmpp.errors import CdmppError
 from cdmpp.plans.changed import one_batch
 from cdmpp.plans.cut import stages_of
+from cdmpp.plans.divided_backward import DividedBackward
 from cdmpp.plans.merged_stage import StageOps, merged_stage, operators_of
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.plan import Plan
-from cdmpp.plans.scheduled import Scheduled, scheduled
+from cdmpp.plans.scheduled import Scheduled, StageParts, scheduled
+from cdmpp.plans.schedules import SCHEDULES
 from cdmpp.plans.sources.source import OpExchange, RankWork
 from cdmpp.plans.stages import Stage
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.steps.exchange import Exchange
-from cdmpp.steps.schedule import BACKWARD, FORWARD, Action
+from cdmpp.steps.schedule import Schedule
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.tasks import check_work
 
@@ -108,8 +110,8 @@ class Placement:
         return tuple(seen.setdefault(tuple(own), len(seen)) for own in shapes)
 
     @cached_property
-    def stage_of(self) -> tuple[int, ...]:
-        """Stage of each rank of the graph."""
+    def pipeline_place(self) -> tuple[int, ...]:
+        """Place of each rank of the graph along its pipeline: of its stage, where it has one."""
         first = {place: rank for rank, place in reversed(list(enumerate(self.places)))}
         return tuple(self.mesh.place(first[place], "pp") for place in range(len(first)))
 
@@ -131,7 +133,7 @@ class Placement:
         chain = self.chains[0]
         return self.pipeline.stages(
             rank,
-            self.plan.degrees.pp,
+            self.plan.degrees.pp * self.order.stages_per_rank,
             lambda sizes: self.topology.latency_s("send_recv", sizes, chain[:2]),
         )
 
@@ -142,29 +144,43 @@ class Placement:
         return tuple({tuple(self.places[rank] for rank in chain): chain for chain in chains}.values())
 
     @cached_property
+    def order(self) -> Schedule:
+        """The schedule of the pipeline; where there is one stage, micro-batches come one after the other."""
+        if self.pipeline is None or self.plan.degrees.pp == 1:
+            return SCHEDULES["sequential"]()
+        return self.pipeline.order
+
+    @cached_property
     def steps(self) -> tuple[Scheduled, ...]:
-        """One step of each stage."""
-        count, many = len(self.stages), micro_batches_of(self.plan)
-        tasks = [many * self.plan.gradient_accumulation_steps * one.rank.task_count for one, _ in self.parts]
-        check_work(sum(tasks[stage] for stage in self.stage_of), len(self.stage_of))
-        orders = [
-            [Action(0, kind, number) for number in range(many) for kind in (FORWARD, BACKWARD)]
-            if self.pipeline is None or count == 1
-            else self.pipeline.order.actions(stage, count, many)
-            for stage in range(count)
-        ]
+        """One step of each rank of a pipeline."""
+        ranks, many, batches = self.plan.degrees.pp, micro_batches_of(self.plan), self.plan.gradient_accumulation_steps
+        tasks = [many * batches * one.last.rank.task_count for one in self.parts]
+        owned = [self.order.stages_of(rank, ranks) for rank in range(ranks)]
+        each = [sum(tasks[stage] for stage in stages) for stages in owned]
+        check_work(sum(each[place] for place in self.pipeline_place), len(self.pipeline_place))
         return tuple(
-            scheduled(last.rank, order, self.plan.gradient_accumulation_steps, earlier.rank)
-            for (earlier, last), order in zip(self.parts, orders, strict=True)
+            scheduled({stage: self.parts[stage] for stage in stages}, self.order.actions(rank, ranks, many), batches)
+            for rank, stages in enumerate(owned)
         )
 
     @cached_property
-    def parts(self) -> tuple[tuple[StageOps, StageOps], ...]:
-        """Ops of each stage for every micro-batch but the last, and for the last one."""
-        found = [StageOps(stage.rank, operators_of(self.operators, stage.places)) for stage in self.stages]
+    def parts(self) -> tuple[StageParts, ...]:
+        """Ops of each stage for one micro-batch."""
+        found = []
+        for stage in self.stages:
+            whole = self._merged(StageOps(stage.rank, operators_of(self.operators, stage.places)))
+            own = None
+            if self.order.divides_backward:
+                divided = DividedBackward(stage)
+                own = self._merged(StageOps(divided.rank, (), divided.first_weights))
+            found.append(StageParts(*whole, own))
+        return tuple(found)
+
+    def _merged(self, given: StageOps) -> tuple[StageOps, StageOps]:
+        """Ops of every micro-batch but the last, and of the last one."""
         if not self.merge:
-            return tuple((one, one) for one in found)
-        return tuple((merged_stage(one, with_gradients=False), merged_stage(one, True)) for one in found)
+            return given, given
+        return merged_stage(given, with_gradients=False), merged_stage(given, with_gradients=True)
 
     @cached_property
     def operators(self) -> tuple[OpExchange, ...]:

@@ -66,6 +66,9 @@ class Plan:
                 )
         if self.gradient_accumulation_steps > 1 and not self.strategy.can_accumulate:
             raise CdmppError(f"plan.gradient_accumulation_steps above 1 is not supported with {self.strategy.name}")
+        replicas = self.strategy if self.degrees.size(*self.replicating) > 1 else None
+        for one in self.model_parallel:
+            one.check_with(replicas, bool(self.recompute), self.model_parallel)
         for one in self.strategies:
             one.check(self.degrees.size(*(one.degrees if one.divides_model else self.replicating)))
 

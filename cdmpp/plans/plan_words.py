@@ -15,6 +15,8 @@ def words(plan: Plan, combination: str, micro_batch: int) -> str:
         if isinstance(one, Pipeline):
             many = one.micro_batches
             found.append(one.schedule)
+            if (count := one.order.stages_per_rank) > 1:
+                found.append(f"{count} stages a rank")
     found += ["recomputed"] if plan.recompute else []
     degrees = [f"{name} {getattr(plan.degrees, name)}" for name in plan.degrees.beyond_one()]
     times = f"{many} micro-batches of {micro_batch}" if many > 1 else f"micro-batch of {micro_batch}"

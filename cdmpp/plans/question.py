@@ -19,6 +19,7 @@ from cdmpp.plans.plan import Plan
 from cdmpp.plans.sources.source import StepSource
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.plans.twins import SAME, twins
+from cdmpp.steps.schedule import Schedule
 from cdmpp.steps.transforms.recompute import can_recompute
 
 
@@ -141,16 +142,19 @@ class Question:
         if plans.recompute[row]:
             rank = self.source.work(int(plans.micro_batch[row]), degrees).rank
             modules = tuple(one.name for one in can_recompute(rank))
-        return plan_of(combination, degrees, many, plans.schedules[int(plans.schedule[row])].name, modules)
+        return plan_of(combination, degrees, many, plans.schedules[int(plans.schedule[row])], modules)
 
 
 def plan_of(
-    combination: Combination, degrees: ParallelDegrees, many: int, schedule: str, recomputed: tuple[str, ...]
+    combination: Combination, degrees: ParallelDegrees, many: int, schedule: Schedule, recomputed: tuple[str, ...]
 ) -> Plan:
     """Make a plan; ``many`` are micro-batches where there is a pipeline, else gradient accumulation steps."""
     piped = degrees.pp > 1
+    count = schedule.stages_per_rank if schedule.is_looped else None
     dividing = tuple(
-        replace(one, schedule=schedule, micro_batches=many) if isinstance(one, Pipeline) else one
+        replace(one, schedule=schedule.name, micro_batches=many, stages_per_rank=count)
+        if isinstance(one, Pipeline)
+        else one
         for one in combination.model_parallel
     )
     return Plan(combination.strategy, degrees, 1 if piped else many, recomputed, model_parallel=dividing)

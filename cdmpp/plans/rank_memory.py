@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
+import numpy as np
+
+from cdmpp.plans.allocator import CONTEXT, PARTLY_FILLED
 from cdmpp.plans.cut import stages_of
+from cdmpp.plans.divided_backward import DividedBackward
 from cdmpp.plans.held_stages import held_by
+from cdmpp.plans.looped_memory import looped_parts
 from cdmpp.plans.lower import Lowered
 from cdmpp.plans.memory import Memory, MemoryParts
 from cdmpp.plans.placement import micro_batches_of, pipeline_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.sources.source import RankWork
+from cdmpp.plans.stage_bytes import stacked
+from cdmpp.steps.looped_schedule import LoopedSchedule
 
 
 def peak_of(work: RankWork, plan: Plan, lowered: Lowered, is_gpu: bool) -> int | None:
@@ -19,23 +27,74 @@ def peak_of(work: RankWork, plan: Plan, lowered: Lowered, is_gpu: bool) -> int |
 
 
 def parts_of(work: RankWork, plan: Plan, lowered: Lowered, is_gpu: bool) -> list[MemoryParts]:
-    """Return what a rank of each stage holds at its peak; nothing if the source knows no memory."""
+    """Return what each rank of a pipeline holds at its peak; nothing if the source knows no memory."""
     if work.memory is None:
         return []
     pipeline, many, count = pipeline_of(plan), micro_batches_of(plan), len(lowered.stages)
-    found = []
+    order = None if pipeline is None or count == 1 else pipeline.order
+    found = list[_HeldStage]()
     stages = stages_of(work.rank, [one.places[0] for one in lowered.stages[1:]])
     for number, stage in enumerate(stages):
-        in_flight = 1 if pipeline is None else pipeline.order.live_micro_batches(number, count, many)
-        memory = Memory(held_by(work.memory, work.rank, stage, number), stage.rank, is_gpu, stage.outputs)
+        held = held_by(work.memory, work.rank, stage, number)
+        divides = order is not None and order.divides_backward
+        pending = DividedBackward(stage).pending if divides else ()
         own = {one.name for one in stage.rank.modules}
-        local = replace(plan, recompute=tuple(name for name in plan.recompute if name in own))
         received = sum(size for one in stages[max(number - 1, 0) : number] for size in one.sent_bytes)
         received += sum(size for one in stages[number + 1 : number + 2] for size in one.returned_bytes)
-        kept = 0 if pipeline is None else pipeline.kept(number, count, many)
-        returned = sum(stage.returned_bytes)
-        found.append(memory.parts(local, many if count > 1 else 1, in_flight, received, returned, kept))
-    return found
+        found.append(
+            _HeldStage(
+                Memory(held, stage.rank, is_gpu, stage.outputs, pending),
+                replace(plan, recompute=tuple(name for name in plan.recompute if name in own)),
+                received,
+                sum(stage.returned_bytes),
+            )
+        )
+    if isinstance(order, LoopedSchedule):
+        ranks, kept = plan.degrees.pp, 0 if pipeline is None else pipeline.kept(count - 1, count, many)
+        return [
+            _looped(order, rank, ranks, many, kept, [found[one] for one in order.stages_of(rank, ranks)])
+            for rank in range(ranks)
+        ]
+    in_flight = [1 if order is None else order.live_micro_batches(number, count, many) for number in range(count)]
+    kepts = [0 if pipeline is None else pipeline.kept(number, count, many) for number in range(count)]
+    return [
+        one.memory.parts(one.plan, many if count > 1 else 1, alive, one.received, one.returned, kept)
+        for one, alive, kept in zip(found, in_flight, kepts, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _HeldStage:
+    """What one stage holds."""
+
+    memory: Memory
+    plan: Plan
+    """With the modules of the stage alone among those that are recomputed."""
+    received: int
+    """Bytes that its neighbours send for one micro-batch."""
+    returned: int
+    """Bytes of gradients that it sends to the stage before."""
+
+
+def _looped(
+    order: LoopedSchedule, rank: int, ranks: int, many: int, kept: int, own: Sequence[_HeldStage]
+) -> MemoryParts:
+    """What a rank of several stages holds."""
+    batches, is_gpu = many * own[0].plan.gradient_accumulation_steps, own[0].memory.is_gpu
+    each = [one.memory.rank_bytes(one.plan, batches, is_piped=True) for one in own]
+    held, share = stacked([one.memory.held for one in own]), stacked(each)
+    sent = np.array([one.received for one in own]), np.array([one.returned for one in own])
+
+    def parts(is_taken: bool) -> MemoryParts:
+        live = stacked([one.memory.live(one.plan.recompute, is_taken) for one in own])
+        return looped_parts(order, rank, ranks, many, kept, held, share, live, *sent)
+
+    found = parts(is_taken=False)
+    if is_gpu:
+        more = sum(one.memory.rounded_bytes(size) for one, size in zip(own, each, strict=True))
+        more -= (len(own) - 1) * PARTLY_FILLED
+        found = replace(found, rounding=parts(is_taken=True).peak_bytes - found.peak_bytes + more, context=CONTEXT)
+    return MemoryParts(*(int(getattr(found, one.name)) for one in fields(found)))
 
 
 def heaviest(work: RankWork, plan: Plan, lowered: Lowered, is_gpu: bool) -> tuple[int, MemoryParts] | None:
@@ -43,5 +102,5 @@ def heaviest(work: RankWork, plan: Plan, lowered: Lowered, is_gpu: bool) -> tupl
     stages = parts_of(work, plan, lowered, is_gpu)
     if not stages:
         return None
-    number = max(range(len(stages)), key=lambda stage: stages[stage].peak_bytes)
+    number = max(range(len(stages)), key=lambda rank: stages[rank].peak_bytes)
     return lowered.mesh.group_of(0, ("pp",))[number], stages[number]

@@ -100,7 +100,10 @@ class Replicas:
         for place, (degrees, sizes) in enumerate(zip(self.many, self.sizes, strict=True)):
             chain = self.costs.groups.members(degrees, ("pp",))
             for name, numbers, size in tied_groups(self.costs.structure.tied, self.strategy.gradient_parts(sizes)):
-                members = tuple(chain[number] for number in numbers)
+                ranks = dict.fromkeys(self.costs.owners[number] for number in numbers)
+                if len(ranks) < 2:  # the rank holds it once
+                    continue
+                members = tuple(chain[rank] for rank in ranks)
                 estimate = self.costs.groups.estimate("all_reduce", size, members)
                 least_s = float(topology.start_up_s("all_reduce", members))
                 parts_s[0, place, list(numbers)] += estimate.latency_s

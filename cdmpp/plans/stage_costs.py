@@ -13,13 +13,22 @@ from cdmpp.plans.group_costs import GroupCosts
 from cdmpp.plans.live_bytes import LiveBytes
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.overlap import Floats
+from cdmpp.plans.schedules import SCHEDULES
 from cdmpp.plans.sources.source import OpExchange
 from cdmpp.plans.stage_structure import StageStructure
 from cdmpp.plans.timeline import Timeline
 from cdmpp.plans.work_columns import WorkColumns
+from cdmpp.steps.looped_schedule import LoopedSchedule
+from cdmpp.steps.schedule import Schedule
 
 GRADIENTS, PARAMETERS, HALOS, SPLIT, SENDS = PARTS = ("gradients", "parameters", "halos", "split operators", "stages")
 """Kinds of communication of a step, by what is sent."""
+
+
+def layout_of(order: Schedule) -> tuple[object, ...]:
+    """Return what is equal for schedules under which stages lie on ranks alike, and send alike."""
+    is_in_v = isinstance(order, LoopedSchedule) and order.is_in_v
+    return order.stages_per_rank, order.is_looped, is_in_v, order.divides_backward
 
 
 def _part_of(one: OpExchange) -> str:
@@ -37,6 +46,18 @@ class StageCosts:
     """What exchanges take between the ranks of the job."""
     replicas: int = 1
     """Ranks of a stage stand next to each other: neighbours in the pipeline are so many times farther apart."""
+    order: Schedule = SCHEDULES["1f1b"]()  # noqa: RUF009
+    """It places stages on ranks; others with the same ``layout_of`` cost as much."""
+
+    @property
+    def ranks(self) -> int:
+        """Return the ranks of the pipeline."""
+        return self.structure.count // self.order.stages_per_rank
+
+    @cached_property
+    def owners(self) -> tuple[int, ...]:
+        """Rank of each stage along the pipeline."""
+        return tuple(self.order.rank_of(stage, self.ranks) for stage in range(self.structure.count))
 
     @property
     def topology(self) -> Topology:
@@ -141,10 +162,14 @@ class StageCosts:
     def _received(self, phase: str, sizes: Floats) -> Floats:
         """Seconds in which each stage receives messages of a phase, of ``sizes`` for each micro-batch."""
         found, senders = np.zeros((len(sizes), self.structure.count)), self._messages[phase][0]
-        chain, step = self.chain, 1 if phase == "forward" else -1
-        pairs = {number: (chain[number], chain[number + step]) for number in dict.fromkeys(senders.tolist())}
+        chain, step, owners = self.chain, 1 if phase == "forward" else -1, self.owners
+        pairs = {
+            number: (chain[owners[number]], chain[owners[number + step]]) for number in dict.fromkeys(senders.tolist())
+        }
         shapes: dict[object, list[int]] = {}
         for number, pair in pairs.items():
+            if pair[0] == pair[1]:
+                continue
             shapes.setdefault(self.topology.shape(pair), []).append(number)
         for own in shapes.values():
             which = np.isin(senders, own)
@@ -171,7 +196,7 @@ class StageCosts:
     @cached_property
     def live(self) -> LiveBytes:
         """Results alive in the passes of each micro-batch."""
-        return self.structure.held.live(self.structure.recomputes, self.shares)
+        return self.structure.held.live(self.structure.recomputes, self.shares, self.order.divides_backward)
 
     @cached_property
     def received_bytes(self) -> Floats:
@@ -190,8 +215,28 @@ class StageCosts:
 
     @cached_property
     def pass_s(self) -> Mapping[str, Floats]:
-        """Phase -> seconds of one pass of one micro-batch, with its exchanges, on each stage."""
-        return {phase: self.phase_s(phase, self.busy_s) + self.received_s[phase] for phase in ("forward", "backward")}
+        """Phase -> seconds of one pass of one micro-batch, with its exchanges, on each stage.
+
+        Messages are among them where a stage waits for what it receives.
+        """
+        received_s: Mapping[str, Floats | float] = dict.fromkeys(("forward", "backward"), 0.0)
+        if not self.order.is_looped:
+            received_s = self.received_s
+        return {phase: self.phase_s(phase, self.busy_s) + more_s for phase, more_s in received_s.items()}
+
+    @cached_property
+    def divided_s(self) -> tuple[Floats, Floats]:
+        """Seconds of both parts of a divided backward pass of one micro-batch, of inputs and of weights.
+
+        ``CdmppError`` where it cannot be divided.
+        """
+        found = np.zeros((2, len(self.works), self.structure.count))
+        for stage, (places, shares, is_weights) in enumerate(self.structure.held.divided):
+            gaps_s = self.gaps_s[:, places]
+            each_s = shares * (self.busy_s[:, places] - gaps_s) + gaps_s
+            for number, own in enumerate((~is_weights, is_weights)):
+                found[number, :, stage] = each_s[:, own].sum(axis=1)
+        return found[0], found[1]
 
     @cached_property
     def update_s(self) -> Floats:

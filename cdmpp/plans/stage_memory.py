@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from cdmpp.network.training_step import StepMemory
-from cdmpp.plans.allocator import CONTEXT
+from cdmpp.plans.allocator import CONTEXT, PARTLY_FILLED
 from cdmpp.plans.live_bytes import LiveBytes
+from cdmpp.plans.looped_memory import looped_parts
 from cdmpp.plans.memory import peak_parts
 from cdmpp.plans.overlap import Floats
-from cdmpp.plans.stage_bytes import between, joined, stacked, taken
+from cdmpp.plans.stage_bytes import between, joined, of_stages, stacked, taken
 from cdmpp.plans.stage_costs import StageCosts
 from cdmpp.plans.stage_structure import StageStructure
+from cdmpp.steps.looped_schedule import LoopedSchedule
 from cdmpp.steps.strategy import IntArray, RankBytes, Strategy
 
 
@@ -33,13 +35,24 @@ class StageMemory:
     """Bytes of gradients that it sends to the stage before."""
     added: Floats
     """What the allocator of a GPU takes on top."""
+    once: int
+    """Bytes among them that a rank has once, however many stages it has."""
 
     @classmethod
     def joined(cls, each: Sequence[StageMemory]) -> StageMemory:
         """Join plans."""
         held, live, own = (joined([getattr(one, name) for one in each]) for name in ("held", "live", "own"))
-        rest = (np.concatenate([getattr(one, name) for one in each]) for name in ("received", "returned", "added"))
-        return cls(held, live, own, *rest)
+        received, returned, added = (
+            np.concatenate([getattr(one, name) for one in each]) for name in ("received", "returned", "added")
+        )
+        return cls(held, live, own, received, returned, added, each[0].once)
+
+    def taken(self, rows: IntArray) -> StageMemory:
+        """Keep some plans."""
+        return StageMemory(
+            taken(self.held, rows), taken(self.live, rows), taken(self.own, rows),
+            self.received[rows], self.returned[rows], self.added[rows], self.once,
+        )  # fmt: skip
 
     def peak_bytes(self, many: IntArray, in_flight: IntArray, kept: IntArray) -> Floats:
         """Return the most bytes of the heaviest stage of each plan.
@@ -55,6 +68,26 @@ class StageMemory:
             self.held, self.own, self.live, micro_batches, in_flight, batches, self.received, self.returned, kept
         )
         most: Floats = (found.peak_bytes + self.added).max(axis=1)
+        return most
+
+    def looped_peak_bytes(self, order: LoopedSchedule, many: int, kept: int) -> Floats:
+        """Return the most bytes of the heaviest rank of each plan.
+
+        Args:
+            order: the schedule of all plans.
+            many: micro-batches of all plans.
+            kept: micro-batches whose outputs the last stage keeps.
+        """
+        ranks, found = self.received.shape[1] // order.stages_per_rank, list[Floats]()
+        for rank in range(ranks):
+            own = list(order.stages_of(rank, ranks))
+            parts = looped_parts(
+                order, rank, ranks, many, kept,
+                of_stages(self.held, own), of_stages(self.own, own), of_stages(self.live, own),
+                self.received[:, own], self.returned[:, own],
+            )  # fmt: skip
+            found.append(parts.peak_bytes + self.added[:, own].sum(axis=1) - (len(own) - 1) * self.once)
+        most: Floats = np.max(found, axis=0)
         return most
 
 
@@ -81,9 +114,10 @@ def memory_of(
     own = [_own(structure, strategy, sizes[one], 1 + is_many) for one, is_many in ways.T.tolist()]
     own_bytes = taken(stacked([stacked(each) for each, _ in own]), back.ravel())
     added = np.array([more for _, more in own])[back.ravel()]
+    once = CONTEXT + PARTLY_FILLED if structure.held.is_gpu else 0
     return StageMemory(
         between(low, most, share), taken(costs.live, which), own_bytes,
-        costs.received_bytes[which], costs.returned_bytes[which], added,
+        costs.received_bytes[which], costs.returned_bytes[which], added, once,
     )  # fmt: skip
 
 

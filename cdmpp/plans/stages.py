@@ -22,6 +22,8 @@ class Stage:
     """Bytes of each tensor that it sends to the next stage in the forward pass."""
     returned_bytes: tuple[int, ...] = ()
     """Bytes of each gradient that it sends to the stage before in the backward pass."""
+    returned: tuple[int, ...] = ()
+    """Places among its ops of those that make these gradients."""
     outputs: tuple[int, ...] = ()
     """Places among its ops of those whose results it hands on: to later stages, and the last one to the loss."""
     tied: tuple[str, ...] = ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields, replace
+
 import numpy as np
 
 from cdmpp.plans.candidates import Candidates
@@ -9,6 +11,9 @@ from cdmpp.plans.overlap import Floats
 from cdmpp.plans.plan_stages import PlanStages
 from cdmpp.plans.stage_costs import GRADIENTS, HALOS, PARAMETERS, SENDS, SPLIT
 from cdmpp.plans.strategies.pipeline import Pipeline
+from cdmpp.steps.list_times import StageSeconds
+from cdmpp.steps.looped_schedule import LoopedSchedule
+from cdmpp.steps.schedule import Schedule
 from cdmpp.steps.strategy import IntArray
 
 FIELDS = (
@@ -17,61 +22,139 @@ FIELDS = (
 """Fields of ``ClosedForm``; next to them each of ``PARTS`` has its seconds."""
 
 
+@dataclass(frozen=True)
+class _Terms:
+    """Each array has a number a plan."""
+
+    compute: Floats
+    bubble: Floats
+    update: Floats
+    replicas: Floats
+    """What replicas exchange delays the step by so much."""
+    waited: Floats
+    """Messages and exchanges of operators in the open."""
+    sends: Floats
+    halos: Floats
+    split: Floats
+    start_up: Floats
+    memory: Floats
+
+    @classmethod
+    def empty(cls, count: int) -> _Terms:
+        """Return arrays to be filled."""
+        return cls(*(np.full(count, np.nan) for _ in fields(cls)))
+
+    def fill(self, rows: IntArray, other: _Terms) -> None:
+        """Set some rows."""
+        for one in fields(self):
+            getattr(self, one.name)[rows] = getattr(other, one.name)
+
+
 def step_terms(plans: Candidates, stages: PlanStages) -> dict[str, Floats]:
     """Return an array for each of ``FIELDS`` and ``PARTS``, with a number a plan.
 
     The stage that takes longest for a micro-batch sets the pace; what its passes exchange is in the open. Gradients and
-    update come after the last backward pass of a stage, which it ends before those in front of it do.
+    update come after the last backward pass of a stage, which it ends before those in front of it do. Where ranks have
+    several stages, or divide backward passes, the lists of the schedule say when a pass runs.
 
     Args:
         plans: those of ``stages``, in the same order.
         stages: what each stage of them takes.
     """
-    many, rows = plans.micro_batches, np.arange(len(plans))
-    passes_s, in_flight, kept = _passes(plans, stages)
-    both_s = stages.forward_s + stages.backward_s
-    slowest = rows, both_s.argmax(axis=1)
-    last = rows, (stages.exposed_s + stages.update_s - stages.ahead_s).argmax(axis=1)
-    parts = {
-        SENDS: stages.received_s[slowest] * many,
-        HALOS: stages.halos_s[slowest] * many,
-        SPLIT: stages.split_s[slowest] * many,
+    own = _Terms.empty(len(plans))
+    for number, schedule in enumerate(plans.schedules):
+        rows = np.flatnonzero(plans.schedule == number)
+        if not len(rows):
+            continue
+        if not isinstance(schedule, LoopedSchedule):
+            own.fill(rows, _of_chains(plans.taken(rows), stages.taken(rows), schedule))
+            continue
+        for many in np.unique(plans.micro_batches[rows]):
+            each = rows[plans.micro_batches[rows] == many]
+            own.fill(each, _of_loops(plans.taken(each), stages.taken(each), schedule, int(many)))
+    exposed_s = own.waited + own.replicas
+    computed_s = own.compute + own.bubble + own.update + stages.once_s
+    rest_s = exposed_s - own.halos
+    start_up_s = own.replicas * stages.start_up_share + own.start_up
+    return {
+        "compute_s": own.compute,
+        "bubble_s": own.bubble,
+        "update_s": own.update,
+        "once_s": stages.once_s,
+        "exposed_s": exposed_s,
+        "low_s": computed_s * stages.kernels_low + exposed_s * stages.exchanges_low,
+        "high_s": computed_s * stages.kernels_high + exposed_s * stages.exchanges_high,
+        "start_up_share": start_up_s / np.where(rest_s > 0, rest_s, 1.0),
+        "memory_bytes": own.memory,
+        SENDS: own.sends,
+        HALOS: own.halos,
+        SPLIT: own.split,
         GRADIENTS: stages.gradients_s,
         PARAMETERS: stages.parameters_s,
     }
-    open_s = parts[SENDS] + parts[HALOS] + parts[SPLIT]
-    longest_s = many * both_s[slowest]
-    found = {
-        "compute_s": longest_s - open_s,
-        "bubble_s": passes_s - longest_s - stages.ahead_s[last],
-        "update_s": stages.update_s[last],
-        "once_s": stages.once_s,
-    }
-    computed_s = sum(found.values(), np.zeros(len(plans)))
-    replicas_s = stages.exposed_s[last]
-    exposed_s = found["exposed_s"] = open_s + replicas_s
-    found["low_s"] = computed_s * stages.kernels_low + exposed_s * stages.exchanges_low
-    found["high_s"] = computed_s * stages.kernels_high + exposed_s * stages.exchanges_high
-    rest_s = exposed_s - parts[HALOS]
-    start_up_s = replicas_s * stages.start_up_share + stages.start_up_s[slowest] * many
-    found["start_up_share"] = start_up_s / np.where(rest_s > 0, rest_s, 1.0)
-    unknown = np.full(len(plans), np.nan)
-    found["memory_bytes"] = unknown if stages.memory is None else stages.memory.peak_bytes(many, in_flight, kept)
-    return found | parts
 
 
-def _passes(plans: Candidates, stages: PlanStages) -> tuple[Floats, IntArray, IntArray]:
-    """Seconds of all passes; micro-batches in flight, and those of which a stage keeps the outputs, on each stage."""
-    many, shape = plans.micro_batches, (len(plans), stages.count)
-    passes_s, in_flight, kept = np.empty(len(plans)), np.ones(shape, np.int64), np.zeros(shape, np.int64)
-    for number, schedule in enumerate(plans.schedules):
-        rows = np.flatnonzero(plans.schedule == number)
-        passes_s[rows] = schedule.passes_s(stages.forward_s[rows], stages.backward_s[rows], many[rows])
-        if stages.count > 1:
-            in_flight[rows] = schedule.in_flight(stages.count, many[rows])
+def _of_chains(plans: Candidates, stages: PlanStages, schedule: Schedule) -> _Terms:
+    """Terms of plans whose ranks have a stage each."""
+    many, rows = plans.micro_batches, np.arange(len(plans))
+    passes_s = schedule.passes_s(stages.forward_s, stages.backward_s, many)
+    both_s = stages.forward_s + stages.backward_s
+    slowest = rows, both_s.argmax(axis=1)
+    last = rows, (stages.exposed_s + stages.update_s - stages.ahead_s).argmax(axis=1)
+    sends, halos, split = (one[slowest] * many for one in (stages.received_s, stages.halos_s, stages.split_s))
+    longest_s, waited = many * both_s[slowest], sends + halos + split
+    memory = np.full(len(plans), np.nan)
+    if stages.memory is not None:
+        shape = len(plans), stages.count
+        in_flight = schedule.in_flight(stages.count, many) if stages.count > 1 else np.ones(shape, np.int64)
+        kept = np.zeros(shape, np.int64)
+        kept[:, -1] = _kept(plans, stages.count)
+        memory = stages.memory.peak_bytes(many, in_flight, kept)
+    return _Terms(
+        longest_s - waited, passes_s - longest_s - stages.ahead_s[last], stages.update_s[last],
+        stages.exposed_s[last], waited, sends, halos, split, stages.start_up_s[slowest] * many, memory,
+    )  # fmt: skip
+
+
+def _of_loops(plans: Candidates, stages: PlanStages, schedule: LoopedSchedule, many: int) -> _Terms:
+    """Terms of plans whose schedule is a list, with as many micro-batches: steps with and without exchanges."""
+    ranks, rows, nothing = stages.count // schedule.stages_per_rank, np.arange(len(plans)), np.zeros_like(stages.sent_s)
+    free = StageSeconds(
+        stages.forward_s, stages.backward_s, stages.inputs_s, stages.weights_s, nothing, nothing, nothing,
+        stages.update_s,
+    )  # fmt: skip
+    sending = replace(free, sent=stages.sent_s, returned=stages.returned_s)
+    busy_s = schedule.busy_s(free, ranks, many)
+    slowest = rows, busy_s.argmax(axis=1)
+    free_s, sent_s = (schedule.step_s(one, ranks, many) for one in (free, sending))
+    step_s = sent_s
+    if stages.ending_s.any() or stages.tied_s.any():
+        ending = replace(sending, ending=stages.ending_s, update=stages.update_s + stages.tied_s)
+        step_s = schedule.step_s(ending, ranks, many)
+    sends, halos, split, start_up, update = (
+        schedule.of_ranks(one, ranks)[slowest]
+        for one in (stages.received_s, stages.halos_s, stages.split_s, stages.start_up_s, stages.update_s)
+    )
+    inside_s, waited = many * (halos + split), sent_s - free_s
+    memory = np.full(len(plans), np.nan)
+    if stages.memory is not None:
+        kept = _kept(plans, stages.count)
+        for one in np.unique(kept):
+            own = np.flatnonzero(kept == one)
+            memory[own] = stages.memory.taken(own).looped_peak_bytes(schedule, many, int(one))
+    sends = many * sends
+    start_up_s = np.minimum(many * start_up, inside_s + waited)
+    return _Terms(
+        busy_s[slowest] - inside_s, free_s - busy_s[slowest] - update, update, step_s - sent_s, inside_s + waited,
+        sends, many * halos, many * split, start_up_s, memory,
+    )  # fmt: skip
+
+
+def _kept(plans: Candidates, stages: int) -> IntArray:
+    """Micro-batches of which the last stage keeps the outputs."""
+    found = np.zeros(len(plans), np.int64)
     for place, combination in enumerate(plans.combinations):
         rows = np.flatnonzero(plans.combination == place)
         for pipeline in (one for one in combination.model_parallel if isinstance(one, Pipeline)):
-            for stage in range(stages.count):
-                kept[rows, stage] = pipeline.kept(stage, stages.count, many[rows])
-    return passes_s, in_flight, kept
+            found[rows] = pipeline.kept(stages - 1, stages, plans.micro_batches[rows])
+    return found

@@ -33,6 +33,9 @@ class Layer:
     """Bytes that its forward pass leaves for its backward pass; None: those of its output."""
     update_s: float = 0.0
     """Seconds of the update of its parameters."""
+    weights_s: float = 0.0
+    """Seconds of its backward pass that only the gradients of its parameters take: schedules that divide backward
+    passes need them."""
     examples: int = 1
     """Its seconds and bytes hold for so many examples at a time."""
 
@@ -42,11 +45,16 @@ class Layer:
             least = 1 if what == "examples" else 0
             if not (value is None and what == "saved_bytes") and not (math.isfinite(value) and value >= least):
                 raise DataError(f"layer {self.name!r}: {what} is {value}, expected {least} or more")
+        if self.weights_s > self.backward_s or (self.weights_s and not self.parameter_bytes):
+            raise DataError(
+                f"layer {self.name!r}: weights_s is {self.weights_s}, expected a part of backward_s, "
+                f"{self.backward_s}, of a layer with parameters"
+            )
 
 
 COLUMNS = ("name", "forward_s", "backward_s", "parameter_bytes", "output_bytes")
 """Columns of every table of layers, in any order."""
-OPTIONAL = ("saved_bytes", "update_s", "examples")
+OPTIONAL = ("saved_bytes", "update_s", "weights_s", "examples")
 """Columns that a table may have too."""
 
 
@@ -76,7 +84,7 @@ def graph_of_layers(layers: Sequence[Layer], ranks: int = 1, update_s: float = 0
 
     Each layer is one op of the forward pass, one op of the backward pass, and, where it has parameters, one gradient
     and one FSDP module. The backward op writes the gradient of the layer's input; that of its parameters comes from
-    an op behind it that takes no time of its own and reads what the layer saved.
+    an op behind it that takes ``weights_s`` of the layer's time and reads what the layer saved.
 
     Args:
         layers: in the order of the forward pass.
@@ -107,11 +115,13 @@ def graph_of_layers(layers: Sequence[Layer], ranks: int = 1, update_s: float = 0
         inputs = tuple(dict.fromkeys((place, after)))
         after = len(ops)
         name = f"{one.name} backward"
-        ops.append(Op(name, "backward", one.backward_s, output_bytes=before, inputs=inputs, forward=place))
+        ops.append(
+            Op(name, "backward", one.backward_s - one.weights_s, output_bytes=before, inputs=inputs, forward=place)
+        )
         if one.parameter_bytes:
             made = len(ops)
             name, size = f"{one.name} gradient", one.parameter_bytes
-            ops.append(Op(name, "backward", 0.0, output_bytes=size, inputs=(place, after), forward=place))
+            ops.append(Op(name, "backward", one.weights_s, output_bytes=size, inputs=(place, after), forward=place))
             gradients.append(Gradient(one.name, size, made, readers=(place,)))
             modules.append(ModuleSpan(one.name, size, (place, place), (after, made)))
     if update_s := update_s + sum(one.update_s for one in layers):

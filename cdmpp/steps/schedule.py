@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from cdmpp.platform.limits import Limits, check_fields
 
 FORWARD, BACKWARD = "forward", "backward"
-"""Kinds of actions. A schedule that divides the backward pass gets two more: of the inputs and of the weights."""
+INPUTS, WEIGHTS = "backward of inputs", "backward of weights"
+"""Kinds of actions. The last two are parts of a backward pass: gradients of what a stage got, and of its weights."""
 
 
 class Action(NamedTuple):
@@ -24,7 +25,7 @@ class Action(NamedTuple):
 
     stage: int
     kind: str
-    """``FORWARD`` or ``BACKWARD``."""
+    """One of the kinds above."""
     micro_batch: int
 
 
@@ -51,9 +52,26 @@ class Schedule(ABC):
     """True if each micro-batch ends with an update of its own; else those of a step share one."""
     passes_side_by_side: ClassVar[bool] = False
     """True if a stage has two workers, which share its memory: one runs forward passes, the other backward passes."""
+    is_looped: ClassVar[bool] = False
+    """True of a ``LoopedSchedule``: a rank may have several stages."""
+    divides_backward: ClassVar[bool] = False
+    """True if some backward passes are divided into gradients of inputs and of weights."""
 
     def __post_init__(self) -> None:
         check_fields(self, f"{self.name}.")
+
+    @property
+    def stages_per_rank(self) -> int:
+        """Return the stages of a rank."""
+        return 1
+
+    def rank_of(self, stage: int, ranks: int) -> int:  # noqa: ARG002
+        """Return the rank of a stage."""
+        return stage
+
+    def stages_of(self, rank: int, ranks: int) -> tuple[int, ...]:
+        """Return the stages of a rank, in rising order."""
+        return tuple(one for one in range(ranks * self.stages_per_rank) if self.rank_of(one, ranks) == rank)
 
     @abstractmethod
     def actions(self, rank: int, ranks: int, micro_batches: int) -> tuple[Action, ...]:
@@ -66,7 +84,7 @@ class Schedule(ABC):
         """
         alive = most = 0
         for action in self.actions(rank, ranks, micro_batches):
-            alive += 1 if action.kind == FORWARD else -1
+            alive += {FORWARD: 1, INPUTS: 0}.get(action.kind, -1)
             most = max(most, alive)
         return most
 

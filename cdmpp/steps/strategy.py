@@ -90,6 +90,8 @@ class Strategy(ABC):
     """True if ranks along its degrees must average the gradients of the parameters that they share."""
     can_accumulate: ClassVar[bool] = True
     """True if gradients of several batches can be added up before they are exchanged."""
+    averages_by_hooks: ClassVar[bool] = False
+    """True if gradients are exchanged as autograd adds them to parameters, which divided backward passes never do."""
 
     overlap: bool = field(default=True, kw_only=True)
     """True if ranks compute while they exchange."""
@@ -201,6 +203,16 @@ class Strategy(ABC):
 
     def check(self, ranks: int) -> None:
         """Raise ``CdmppError`` where the settings do not fit so many ranks."""
+        return None
+
+    def check_with(self, replicas: Strategy | None, recomputes: bool, others: Sequence[Strategy]) -> None:
+        """Raise ``CdmppError`` where a strategy that divides the model does not go with the rest of a plan.
+
+        Args:
+            replicas: the strategy of the replicas; None where there is one replica.
+            recomputes: whether modules run again in the backward pass.
+            others: all strategies of the plan that divide the model.
+        """
         return None
 
     def rank_bytes(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from cdmpp.plans.candidates import VALID, candidates, divisors, factors
 from cdmpp.plans.combinations import Combination, combination, combination_of, combinations, usual
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.plan import Plan
+from cdmpp.plans.schedules import SCHEDULES
 from cdmpp.plans.strategies.ddp import DDP
 
 
@@ -39,9 +42,23 @@ def test_counts():
 
 def test_schedules_that_order_one_micro_batch_alike_are_one_plan():
     """Two divisors of 2, each with and without recomputing: two schedules of 2 micro-batches, one of a single one."""
-    plans = candidates(combinations(["pipeline"]), 4, 2, {"pp": 8})
+    plans = candidates(combinations(["pipeline"]), 4, 2, {"pp": 8}, [SCHEDULES[name]() for name in ("gpipe", "1f1b")])
     assert sorted(plans.micro_batches) == [1, 1, 2, 2, 2, 2]
     assert set(plans.schedule[plans.micro_batches == 1]) == {0}
+
+
+def test_schedules_of_several_stages_a_rank_are_searched_with_few_and_with_twice_as_many():
+    plans = candidates(combinations(["pipeline"]), 4, 8, {"pp": 16}, can_recompute=False)
+    many = Counter(
+        (plans.schedules[number].name, plans.schedules[number].stages_per_rank)
+        for number in plans.schedule[(plans.micro_batches == 8) & (plans.reason == VALID)]
+    )
+    assert many == dict.fromkeys(
+        [("gpipe", 1), ("1f1b", 1), ("interleaved1f1b", 2), ("interleaved1f1b", 4), ("interleavedzerobubble", 1),
+         ("interleavedzerobubble", 2), ("zbvzerobubble", 2), ("dualpipev", 2)], 1,
+    )  # fmt: skip
+    alone = plans.schedule[plans.micro_batches == 1]
+    assert [plans.schedules[number].name for number in alone] == ["gpipe"]
 
 
 def test_one_device_has_one_way_to_train():

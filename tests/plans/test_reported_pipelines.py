@@ -41,7 +41,7 @@ def plans(batch, schedule="1f1b"):
     """Micro-batches -> bytes of the heaviest stage by closed form, and by the plan itself, of two stages."""
     question = Question(TableSource(ROWS), links, 2, batch, ("pipeline",))
     judged, found = question.judged(), {}
-    for row in range(len(judged.plans.reason)):
+    for row in np.flatnonzero(~np.isnan(judged.costs.step_s)).tolist():
         plan = question.plan(judged.plans, row)
         (pipeline,) = plan.model_parallel
         if pipeline.schedule == schedule and not plan.recompute:

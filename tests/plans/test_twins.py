@@ -8,9 +8,12 @@ import pytest
 from cdmpp.plans.candidates import candidates
 from cdmpp.plans.closed_form import ClosedForm
 from cdmpp.plans.combinations import combinations
+from cdmpp.plans.schedules import SCHEDULES
 from cdmpp.plans.twins import twins
 
-PLANS = candidates(combinations(["data", "pipeline"]), 4, 16, {"pp": 4})
+PLANS = candidates(
+    combinations(["data", "pipeline"]), 4, 16, {"pp": 4}, [SCHEDULES[one]() for one in ("gpipe", "1f1b")]
+)
 
 
 def costs(step_s, memory_bytes):

@@ -43,6 +43,7 @@ class DDP(Strategy):
     LIMITS = {"bucket_bytes": Limits(1, MOST_BYTES, "bytes")}
     name = "ddp"
     title = "data parallel"
+    averages_by_hooks = True
 
     bucket_bytes: tuple[int, ...] = field(
         default=DEFAULT_BUCKETS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -14,11 +14,13 @@ from cdmpp.errors import CdmppError
 from cdmpp.plans.balance import balanced
 from cdmpp.plans.cut import stages_of
 from cdmpp.plans.cut_places import CutPlaces
-from cdmpp.plans.schedules import SCHEDULES
+from cdmpp.plans.divided_backward import AGAIN
+from cdmpp.plans.schedules import LOOPED, SCHEDULES
 from cdmpp.plans.stages import Stage
 from cdmpp.plans.strategies.registry import STRATEGIES
 from cdmpp.platform.limits import Limits, check_choice, check_once, fitting, text
 from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.looped_schedule import LoopedSchedule
 from cdmpp.steps.schedule import Schedule
 from cdmpp.steps.step_graph import RankGraph, StepGraph
 from cdmpp.steps.strategy import Strategy, flag
@@ -27,6 +29,40 @@ SendCost = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 """Bytes of messages -> seconds of each."""
 MICRO_BATCHES = Limits(1, 1024, "micro-batches")
 """A replay holds the operations of each."""
+STAGES = LoopedSchedule.LIMITS["stages_per_rank"]
+_TORCH = {
+    "1f1b": "Schedule1F1B", "gpipe": "ScheduleGPipe", "interleaved1f1b": "ScheduleInterleaved1F1B",
+    "interleavedzerobubble": "ScheduleInterleavedZeroBubble", "zbvzerobubble": "ScheduleZBVZeroBubble",
+    "dualpipev": "ScheduleDualPipeV",
+}  # fmt: skip
+"""Schedule -> its class in ``torch.distributed.pipelining``."""
+
+
+def why_not_with(order: Schedule, replicas: Strategy | None, recomputes: bool, others: Sequence[Strategy] = ()) -> str:
+    """Say why a schedule does not go with the rest of a plan; empty if it does.
+
+    Args:
+        order: the schedule.
+        replicas: the strategy of replicas; None: there is one.
+        recomputes: whether modules run again in the backward pass.
+        others: strategies that divide the model.
+    """
+    if not order.divides_backward:
+        return ""
+    if recomputes:
+        return f"divides backward passes, and modules are recomputed: {AGAIN}"
+    if replicas is not None and replicas.averages_by_hooks:
+        return (
+            f"divides backward passes, and {replicas.name} averages gradients in hooks of DistributedDataParallel, "
+            "which PyTorch does not run there, so that replicas drift apart: take fsdp, or a schedule that divides "
+            "none, such as interleaved1f1b"
+        )
+    if dividing := [one.name for one in others if not isinstance(one, Pipeline)]:
+        return (
+            f"divides backward passes, which is not supported with {dividing[0]}: take a schedule that divides none, "
+            "such as interleaved1f1b"
+        )
+    return ""
 
 
 @STRATEGIES.register
@@ -36,7 +72,8 @@ class Pipeline(Strategy):
 
     Without ``overlap``, as ``torch.distributed.pipelining`` runs GPipe and 1F1B, a stage receives only when it does
     nothing else, and waits for what it sends before its next pass in the other direction. With it a stage receives
-    while it runs the pass before, and never waits for what it sends.
+    while it runs the pass before, and never waits for what it sends. Schedules with several stages a rank receive ahead
+    and wait for no send, as PyTorch runs them.
     """
 
     LIMITS = {"micro_batches": MICRO_BATCHES}
@@ -48,9 +85,9 @@ class Pipeline(Strategy):
 
     schedule: str = field(
         default="1f1b",
-        metadata=flag("--pipeline-schedule", text, "order of a pipeline's passes: 1f1b or gpipe (default: 1f1b)"),
+        metadata=flag("--pipeline-schedule", text, "order of a pipeline's passes, such as gpipe (default: 1f1b)"),
     )
-    """A name of ``SCHEDULES``."""
+    """A name of ``SCHEDULES`` or ``LOOPED``."""
     micro_batches: int = field(
         default=1, metadata=flag("--micro-batches", MICRO_BATCHES, "micro-batches of a pipeline (default: 1)")
     )
@@ -58,6 +95,14 @@ class Pipeline(Strategy):
     cuts: tuple[str, ...] | None = None
     """Names of modules or ops of the forward pass with which the second and later stages begin. None: stages are cut so
     that the slowest is as fast as can be."""
+    stages_per_rank: int | None = field(
+        default=None,
+        kw_only=True,
+        metadata=flag(
+            "--stages-per-rank", STAGES, "stages of each rank under a schedule that allows several (default: its own)"
+        ),
+    )
+    """None: the schedule's own number."""
     overlap: bool = field(default=False, kw_only=True)
     """True if a stage computes while it sends and receives."""
     return_outputs: bool = field(default=True, kw_only=True)
@@ -65,14 +110,28 @@ class Pipeline(Strategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("pipeline.schedule", self.schedule, [one.name for one in SCHEDULES if one.is_in_torch])
+        names = [one.name for one in (*SCHEDULES, *LOOPED) if one.is_in_torch]
+        check_choice("pipeline.schedule", self.schedule, names)
         if self.cuts is not None:
             object.__setattr__(self, "cuts", fitting("pipeline.cuts", self.cuts, tuple[str, ...]))
             check_once("pipeline.cuts", self.cuts)
+        if self.order.is_looped and self.overlap:
+            raise CdmppError(
+                f"pipeline.overlap is true, and {self.schedule} receives ahead as it is: leave overlap out"
+            )
 
     @property
     def order(self) -> Schedule:
-        """Return the schedule."""
+        """Return the schedule; ``CdmppError`` where it allows no such number of stages of a rank."""
+        count, several = self.stages_per_rank, [one.name for one in LOOPED]
+        if self.schedule in several:
+            kind = LOOPED[self.schedule]
+            return kind() if count is None else kind(stages_per_rank=count)
+        if count not in (None, 1):
+            raise CdmppError(
+                f"pipeline.stages_per_rank is {count}, and {self.schedule} has one stage a rank: leave it out, or take "
+                f"one of {', '.join(several)}"
+            )
         return SCHEDULES[self.schedule]()
 
     def kept(self, stage: int, stages: int, micro_batches: Any) -> Any:
@@ -80,9 +139,20 @@ class Pipeline(Strategy):
         return micro_batches * int(self.return_outputs and stages > 1 and stage == stages - 1)
 
     def check(self, ranks: int) -> None:
+        """Raise ``CdmppError`` where cuts or micro-batches do not fit so many ranks."""
+        self.check_cuts(ranks * self.order.stages_per_rank)
+        if ranks > 1 and self.order.is_looped and (why := self.order.why_not(ranks, self.micro_batches)):
+            raise CdmppError(why)
+
+    def check_cuts(self, stages: int) -> None:
         """Raise ``CdmppError`` where the cuts do not make so many stages."""
-        if self.cuts is not None and len(self.cuts) != ranks - 1:
-            raise CdmppError(f"pipeline.cuts has {len(self.cuts)} names for {ranks} stages: expected {ranks - 1}")
+        if self.cuts is not None and len(self.cuts) != stages - 1:
+            raise CdmppError(f"pipeline.cuts has {len(self.cuts)} names for {stages} stages: expected {stages - 1}")
+
+    def check_with(self, replicas: Strategy | None, recomputes: bool, others: Sequence[Strategy]) -> None:
+        """Raise ``CdmppError`` where backward passes are divided and the rest of a plan does not allow it."""
+        if why := why_not_with(self.order, replicas, recomputes, others):
+            raise CdmppError(f"{self.schedule} {why}")
 
     def stages(self, rank: RankGraph, count: int, send_s: SendCost | None = None) -> tuple[Stage, ...]:
         """Cut a rank into so many stages.
@@ -101,7 +171,7 @@ class Pipeline(Strategy):
     def cut_places(self, on: CutPlaces, count: int, send_s: SendCost | None = None) -> tuple[int, ...]:
         """Return the places of the ops with which the second and later stages begin; arguments as of ``stages``."""
         if self.cuts is not None:
-            self.check(count)
+            self.check_cuts(count)
             found = tuple(on.named(name) for name in self.cuts)
             for (name, place), (after, later) in pairwise(zip(self.cuts, found, strict=True)):
                 if later <= place:
@@ -127,6 +197,7 @@ class Pipeline(Strategy):
             "schedule": lambda: f"schedule {self.schedule}: {self.order.title}",
             "micro_batches": lambda: f"{self.micro_batches} micro-batches",
             "cuts": lambda: "balanced stages" if self.cuts is None else f"stages begin with {', '.join(self.cuts)}",
+            "stages_per_rank": lambda: f"{self.order.stages_per_rank} stages a rank",
             "overlap": lambda: f"stages compute {'while they' if self.overlap else 'or'} send and receive",
             "return_outputs": lambda: f"outputs are {'' if self.return_outputs else 'not '}returned",
         }
@@ -134,11 +205,17 @@ class Pipeline(Strategy):
 
     def torch_lines(self) -> tuple[str, ...]:
         """Cut the model, and run its stages in the order of the schedule."""
-        name = {"1f1b": "Schedule1F1B", "gpipe": "ScheduleGPipe"}.get(self.schedule, self.schedule)
+        name, count = _TORCH[self.schedule], self.order.stages_per_rank
         cuts = "" if self.cuts is None else "".join(f'"{one}": SplitPoint.BEGINNING, ' for one in self.cuts)
         asked = "" if self.return_outputs else ", return_outputs=False"
+        stages, numbers = "pipe.build_stage(rank, device)", "range(rank, pipe.num_stages, ranks)"
+        if self.order.is_looped:
+            if isinstance(self.order, LoopedSchedule) and self.order.is_in_v:
+                numbers = "(rank, pipe.num_stages - 1 - rank)"
+            stages = f"[pipe.build_stage(stage, device, group) for stage in {numbers}]"
         return (
-            f"pipe = pipeline(model, mb_args=(micro_batch,), split_spec={{{cuts.removesuffix(', ')}}})",
-            f"schedule = {name}(pipe.build_stage(rank, device), n_microbatches={self.micro_batches}, loss_fn=loss_fn)",
+            f"pipe = pipeline(model, mb_args=(micro_batch,), split_spec={{{cuts.removesuffix(', ')}}})"
+            + f"  # {count} stages a rank" * (count > 1),
+            f"schedule = {name}({stages}, n_microbatches={self.micro_batches}, loss_fn=loss_fn)",
             f"schedule.step(*inputs{asked})",
         )

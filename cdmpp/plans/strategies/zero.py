@@ -44,6 +44,7 @@ class ZeRO(Strategy):
     LIMITS = {"stage": Limits(1, 2), "bucket_elements": Limits(1, 2**40, "elements")}
     name = "zero"
     title = "ZeRO, sharded optimizer"
+    averages_by_hooks = True
 
     stage: int = 1
     """1: states of the optimizer are divided; 2: gradients too."""

@@ -1,0 +1,107 @@
+"""LoopedSchedule: ranks have several stages each, or divide their backward passes, and run what a list says.
+
+It runs as PyTorch's pipeline runtime does: receives are posted long before they are needed, and no pass waits for what
+it sends.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.platform.limits import Limits
+from cdmpp.steps.action_lists import ActionLists, Turn
+from cdmpp.steps.list_times import Floats, ListTimes, StageSeconds
+from cdmpp.steps.schedule import BACKWARD, FORWARD, INPUTS, WEIGHTS, Action, Schedule
+
+MOST_STAGES = 64
+"""Stages of a rank."""
+ROUNDS = 4
+"""Rounds of micro-batches that are followed one by one."""
+
+
+@dataclass(frozen=True)
+class LoopedSchedule(Schedule):
+    """The lists of all ranks decide when a pass runs; gaps that PyTorch's lists have stand for nothing."""
+
+    is_looped: ClassVar[bool] = True
+    is_in_v: ClassVar[bool] = False
+    """True if the last rank has two neighbouring stages, and the first one the first and the last: stages go to the
+    last rank and back. Else each pass over the ranks begins with the first one again."""
+    least_stages: ClassVar[int] = 1
+    """Fewest stages of a rank for which plans are searched."""
+
+    LIMITS = {"stages_per_rank": Limits(1, MOST_STAGES, "stages of a rank")}
+    stages_per_rank: int = 2
+    """Stages of each rank, its chunks of the model."""
+
+    def rank_of(self, stage: int, ranks: int) -> int:
+        """Return the rank of a stage."""
+        turn, place = divmod(stage, ranks)
+        return ranks - 1 - place if self.is_in_v and turn % 2 else place
+
+    @abstractmethod
+    def turns(self, rank: int, ranks: int, micro_batches: int) -> tuple[Turn, ...]:
+        """List what one rank runs in one step, in order."""
+
+    def actions(self, rank: int, ranks: int, micro_batches: int) -> tuple[Action, ...]:
+        """List the actions of all turns."""
+        return tuple(action for turn in self.turns(rank, ranks, micro_batches) for action in turn)
+
+    def lists(self, ranks: int, micro_batches: int) -> ActionLists:
+        """Return the lists of all ranks."""
+        return _times(self, ranks, micro_batches).lists
+
+    def round(self, ranks: int, micro_batches: int) -> int:  # noqa: ARG002
+        """Return the micro-batches after which the order of a rank begins anew."""
+        return ranks
+
+    def alike(self, ranks: int, micro_batches: int) -> int:
+        """Return the micro-batches of a few rounds, after which each further round is like the last; up to all."""
+        return min(micro_batches, ROUNDS * self.round(ranks, micro_batches))
+
+    def step_s(self, seconds: StageSeconds, ranks: int, micro_batches: int) -> Floats:
+        """Return the seconds from step to step, by the lists: each pass waits for its rank and for what it reads.
+
+        A rank begins the next step when it has ended this one: where backward passes are divided, ranks that begin
+        late end late. Else the first rank begins first and ends last.
+
+        Args:
+            seconds: of all stages.
+            ranks: of the pipeline.
+            micro_batches: of all plans.
+
+        Returns:
+            (plans,) seconds. Rounds beyond the first ``ROUNDS`` take as long as the one before the last of these, or as
+            the work of a rank.
+        """
+        few, each = self.alike(ranks, micro_batches), self.round(ranks, micro_batches)
+        found, round_s = _times(self, ranks, few).step_s(seconds, self.divides_backward, each)
+        if few < micro_batches:
+            busy_s = self.busy_s(seconds, ranks, few).max(axis=1) * each / few
+            found += (micro_batches - few) / each * np.maximum(round_s, busy_s)
+        return found
+
+    def busy_s(self, seconds: StageSeconds, ranks: int, micro_batches: int) -> Floats:
+        """Return the seconds for which each rank runs passes in a step, (plans, ranks)."""
+        few, found = self.alike(ranks, micro_batches), np.zeros_like(seconds.forward)
+        for kind in (FORWARD, BACKWARD, INPUTS, WEIGHTS):
+            found += self.lists(ranks, few).counts(kind) * seconds.of(kind)
+        return self.of_ranks(found * micro_batches / few, ranks)
+
+    def of_ranks(self, values: NDArray[Any], ranks: int) -> NDArray[Any]:
+        """Sum values of stages, (plans, stages), over the stages of each rank; (plans, ranks)."""
+        owners = [list(self.stages_of(rank, ranks)) for rank in range(ranks)]
+        return np.stack([values[:, own].sum(axis=1) for own in owners], axis=1)
+
+
+@lru_cache(maxsize=512)
+def _times(schedule: LoopedSchedule, ranks: int, micro_batches: int) -> ListTimes:
+    turns = tuple(schedule.turns(rank, ranks, micro_batches) for rank in range(ranks))
+    owners = tuple(schedule.rank_of(stage, ranks) for stage in range(ranks * schedule.stages_per_rank))
+    return ListTimes(ActionLists(turns, owners, micro_batches))
