@@ -6,7 +6,8 @@
       gradient_as_bucket_view: false
       overlap: true
     degrees: {dp_replicate: 8}       # dp_replicate, dp_shard, tp, pp, cp, ep, spatial, filter, channel; else 1
-    model_parallel: []               # strategies that divide the model, by name or with settings
+    model_parallel: []               # strategies that divide the model, by name or with settings, such as
+                                     # {name: pipeline, schedule: interleaved1f1b, stages_per_rank: 2, micro_batches: 8}
     gradient_accumulation_steps: 1   # 1 to 1024 batches
     recompute: [h.0, h.1]            # names of modules
     update: separate                 # or fused

@@ -16,7 +16,7 @@ from cdmpp.plans.sources.source import SPLITS, RankWork, StepSource, StepTimes, 
 from cdmpp.steps.from_layers import Layer, graph_of_layers
 from cdmpp.steps.step_graph import Op, RankGraph
 
-_BY_EXAMPLES = ("forward_s", "backward_s", "output_bytes", "saved_bytes", "update_s")
+_BY_EXAMPLES = ("forward_s", "backward_s", "output_bytes", "saved_bytes", "update_s", "weights_s")
 
 
 class TableSource(StepSource):
