@@ -57,7 +57,8 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.epilog = (
         "All ways to train are ranked. --strategy or --plan names one way, whose settings are searched. What a search "
         "chooses or compares by itself (--bucket-mb, --pipeline-schedule, --stages-per-rank, --micro-batches, "
-        "--no-overlap, --ring-steps) and --timeline are options of cdmpp step. NETWORK may also be a table of measured layers."
+        "--no-overlap, --ring-steps) and --timeline are options of cdmpp step. NETWORK may also be a table of measured "
+        "layers."
     )
     inputs = "most examples a second that the input pipeline yields, for all devices"
     ways.add_argument("--input-samples-per-s", type=numbers(0, 10**12, above=True), metavar="N", help=inputs)
