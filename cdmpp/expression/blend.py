@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +48,19 @@ class Blend:
     def of(cls, design: Design, strength: float = _STRENGTH) -> Blend:
         """Take the known terms that vary in the table, or are constant."""
         known = known_terms(design.factors)
-        return cls(design, tuple(one for one in known if np.any(_values(design, one))), strength)
+        factors = _factors(design)
+        return cls(
+            design, tuple(one for one in known if one.product.values(factors, len(design.table)).any()), strength
+        )
+
+    @cached_property
+    def columns(self) -> Floats:
+        """Values of the terms in every row, shape ``(rows, terms)``."""
+        return np.column_stack([one.product.values(self._factors, len(self.design.table)) for one in self.terms])
+
+    @cached_property
+    def _factors(self) -> dict[str, Floats]:
+        return _factors(self.design)
 
     def shorter(self, *folds: Sequence[Fold]) -> Blend:
         """Leave out small terms, the smallest first, without which rows that are held out are predicted as well.
@@ -88,7 +101,7 @@ class Blend:
         """Constants, shape ``(groups, terms)``, fitted to some rows, and values of the terms there."""
         table = self.design.table
         times_s, codes = table.times_s[rows], table.codes[rows]
-        columns = np.column_stack([_values(self.design, one)[rows] for one in self.terms])
+        columns = self.columns[rows]
         far = self._far(rows)
         far = np.where(far > 0, far, 1.0)
         typical = np.array([
@@ -111,7 +124,7 @@ class Blend:
         found = np.zeros(len(rows))
         counts = [one for one in self.design.factors if one.kind == "column" and one.role.is_count]
         for factor in counts:
-            values = factor.values(self.design.table.factors)[rows]
+            values = self._factors[factor.name][rows]
             found += values / values.max() / len(counts)
         return found / found.mean() if counts else found + 1.0
 
@@ -119,7 +132,7 @@ class Blend:
         """Value of each term at a point far outside of the range of some rows."""
         point = {}
         for factor in self.design.factors:
-            values = factor.values(self.design.table.factors)[rows]
+            values = self._factors[factor.name][rows]
             count = factor.role.is_count
             point[factor.name] = np.array([_FAR * values.max() if count else np.exp(np.log(values).mean())])
         return np.array([one.product.values(point, 1)[0] for one in self.terms])
@@ -143,6 +156,5 @@ def _ridge(shares: Floats, weights: Floats, prior: Floats, middle: Floats) -> Fl
     return nonnegative(weighted.T @ shares + held, weighted.sum(axis=0) + held @ middle)
 
 
-def _values(design: Design, one: KnownTerm) -> Floats:
-    factors = {factor.name: factor.values(design.table.factors) for factor in design.factors}
-    return one.product.values(factors, len(design.table))
+def _factors(design: Design) -> dict[str, Floats]:
+    return {factor.name: factor.values(design.table.factors) for factor in design.factors}

@@ -23,10 +23,10 @@ _PLAUSIBLE = 0.25
 """An exponent is tried as a plausible one where it is this near to it."""
 
 
-def search(judge: Judge, most_terms: int, budget_s: float) -> Iterator[list[ScoredForm]]:
+def search(judge: Judge, most_terms: int) -> Iterator[list[ScoredForm]]:
     """Yield ever better forms, best first: forms grow term by term, then the best ones are revised.
 
-    It ends where nothing gets better, or after ``budget_s`` nominal seconds.
+    It ends where nothing gets better, or where the work of the judge is done.
     """
     candidates = Candidates.of(judge.design)
     beam, pool = list[ScoredForm](), list[ScoredForm]()
@@ -39,7 +39,7 @@ def search(judge: Judge, most_terms: int, budget_s: float) -> Iterator[list[Scor
             break
         pool = _sorted([*pool, *beam])
         yield pool
-        if judge.spent_s > budget_s:
+        if judge.work.is_done:
             return
     seen = set[Form]()
     for _ in range(_REVISIONS):
@@ -47,7 +47,7 @@ def search(judge: Judge, most_terms: int, budget_s: float) -> Iterator[list[Scor
         for form in begun:
             seen.add(form)
             pool = _sorted([*pool, *judge.best(_revised(judge, candidates, form, most_terms))])
-            if judge.spent_s > budget_s:
+            if judge.work.is_done:
                 yield pool
                 return
         yield pool

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cdmpp.expression.design import Design
-from cdmpp.expression.exponents import ExponentFit, polish, snapped, squared_errors
+from cdmpp.expression.exponents import ExponentFit, snapped, squared_errors
 from cdmpp.expression.folds import Fold
 from cdmpp.expression.form import Form
+from cdmpp.expression.work import Work
 
 Floats = npt.NDArray[np.float64]
 _INSIDE = 0.35
@@ -21,8 +22,6 @@ _FLOOR = 2e-3
 _WORST = 2.0
 """A larger relative error counts as this."""
 _STEPS = 8
-_FIT_S, _NUMBER_S, _GROUP_S = 4e-3, 2.5e-7, 4e-4
-"""Nominal seconds of a fit: whatever it is, for each number in its columns, and for each group."""
 _HOPE, _HOPELESS = 0.6, 0.5
 """Error on held-out rows by that on fitted ones that a form is hoped to have, and how far above the best score it is
 given up with that hope."""
@@ -53,13 +52,8 @@ class Judge:
     """Strength of the regularisation."""
     known: dict[Form, ScoredForm] = field(default_factory=dict, repr=False)
     """Scores that are known already, by the begin of the fit."""
-    fits: list[float] = field(default_factory=list, repr=False)
-    """Nominal seconds of each fit so far: a budget of them gives the same answer on every machine."""
-
-    @property
-    def spent_s(self) -> float:
-        """Return the nominal seconds of all fits so far."""
-        return sum(self.fits)
+    work: Work = field(default_factory=Work, repr=False)
+    """Fits so far."""
 
     def score(self, form: Form, strength: float | None = None) -> ScoredForm:
         """Fit a form to all rows and without each fold, and score it.
@@ -71,7 +65,7 @@ class Judge:
         used = self.strength if strength is None else strength
         design = self.design
         plain = snapped(design, form)
-        fit = self._polished(plain if np.isinf(used) else form, design.every, used)
+        fit = self.work.polish(design, plain if np.isinf(used) else form, design.every, used, _STEPS)
         inside = float(np.abs(squared_errors(design, fit, design.every)).mean())
         price = self.price * self._size(fit)
         bound = min((one.score for one in self.known.values()), default=np.inf) + _HOPELESS
@@ -80,7 +74,7 @@ class Judge:
             if self.total(inside, held.mean()) + price > bound:
                 held[:] = _WORST
                 break
-            again = self._polished(plain, fold.trained, used)
+            again = self.work.polish(design, plain, fold.trained, used, _STEPS)
             held[place] = np.minimum(np.abs(squared_errors(design, again, fold.held)), _WORST).mean()
         held_out = float(held.mean()) if len(held) else inside
         found = ScoredForm(fit, used, inside, held_out, float(self.total(inside, held_out)) + price)
@@ -88,14 +82,14 @@ class Judge:
             self.known[form] = found
         return found
 
-    def _polished(self, form: Form, rows: npt.NDArray[np.intp], strength: float) -> ExponentFit:
-        numbers = len(self.design.table) * len(form.terms) * (len(form.free) + 5)
-        self.fits.append(_FIT_S + _NUMBER_S * numbers + _GROUP_S * len(self.design.table.groups))
-        return polish(self.design, form, rows, strength, _STEPS)
-
     def best(self, forms: Iterable[Form]) -> list[ScoredForm]:
-        """Score forms, best first."""
-        return sorted((self.score(form) for form in forms), key=lambda one: one.score)
+        """Score forms, best first; those that come when the work is done are left out, but for the first."""
+        scored = list[ScoredForm]()
+        for one in forms:
+            if scored and self.work.is_done:
+                break
+            scored.append(self.score(one))
+        return sorted(scored, key=lambda one: one.score)
 
     @property
     def price(self) -> float:

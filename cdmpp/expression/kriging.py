@@ -26,8 +26,10 @@ _LENGTH, _LENGTH_SPREAD = 4.0, 1.0
 """Prior of length scales, in factors of two: its median and the standard deviation of its logarithm."""
 _OTHER_GROUP = 0.5
 """Covariance of runs of two groups, as a part of that of runs of one."""
-_MOST_LEARNT, _MOST_KNOWN = 160, 1500
-"""Runs that length scales are learnt from, and runs that predictions lean on; more are drawn by lot."""
+MOST_LEARNT = 160
+"""Runs that length scales are learnt from at most, if nothing else is said."""
+_MOST_KNOWN = 1500
+"""Runs that predictions lean on; more are drawn by lot."""
 _ROUNDS, _FEW_ROUNDS = 40, 6
 """Steps that length scales are learnt in at most: from nothing, and from those of nearly the same runs."""
 _JITTER = 1e-8
@@ -53,6 +55,8 @@ class Kriging:
     """Residuals over their covariance, shape ``(runs,)``."""
     factor: Floats
     """Cholesky factor of the covariance, lower triangle."""
+    learnt: int
+    """Runs at most that length scales are learnt from; they are drawn by lot."""
 
     @classmethod
     def of(
@@ -62,6 +66,7 @@ class Kriging:
         residuals: Floats,
         seed: int = 0,
         like: Kriging | None = None,
+        learnt: int = MOST_LEARNT,
     ) -> Kriging:
         """Learn from the residuals of runs.
 
@@ -70,22 +75,24 @@ class Kriging:
             codes: their groups.
             residuals: logarithms of measured over fitted times.
             seed: of the lot that draws runs where there are too many.
-            like: of nearly the same runs: its length scales and variances are where learning begins.
+            like: of nearly the same runs: its length scales and variances are where learning begins, from as many.
+            learnt: runs at most that length scales are learnt from.
         """
         lot = np.random.default_rng(seed).permutation(len(residuals))
         known = np.sort(lot[:_MOST_KNOWN])
         names = tuple(columns)
         points = np.log2(np.column_stack([columns[name] for name in names]))[known]
         codes, left = codes[known], np.clip(residuals[known], -_WORST, _WORST)
-        learnt = np.sort(np.argsort(lot[lot < len(known)])[:_MOST_LEARNT]) if len(known) > _MOST_LEARNT else slice(None)
+        most = like.learnt if like else learnt
+        chosen = np.sort(np.argsort(lot[lot < len(known)])[:most]) if len(known) > most else slice(None)
         intrinsic = _intrinsic(names)
-        found = _learn(points[learnt], codes[learnt], left[learnt], intrinsic, like)
+        found = _learn(points[chosen], codes[chosen], left[chosen], intrinsic, like)
         lengths, variances = np.exp(found[:-3]), np.exp(2 * found[-3:])
         covariance = _covariance(points, points, codes, codes, lengths, variances, intrinsic)
         covariance[np.diag_indices_from(covariance)] += variances[2] + _JITTER
         factor = cho_factor(covariance, lower=True)
         first, second, noise = map(float, variances)
-        return cls(names, points, codes, lengths, (first, second, noise), cho_solve(factor, left), factor[0])
+        return cls(names, points, codes, lengths, (first, second, noise), cho_solve(factor, left), factor[0], most)
 
     @classmethod
     def of_fit(
@@ -95,10 +102,11 @@ class Kriging:
         codes: Codes,
         times_s: Floats,
         like: Kriging | None = None,
+        learnt: int = MOST_LEARNT,
     ) -> Kriging:
         """Learn from what is left of the times of runs by an expression; arguments as of ``of``."""
         fitted = np.maximum(expression.times_s(columns, codes), TINY_S)
-        return cls.of(columns, codes, np.log(times_s / fitted), like=like)
+        return cls.of(columns, codes, np.log(times_s / fitted), like=like, learnt=learnt)
 
     def at(self, columns: Mapping[str, Floats], codes: Codes) -> tuple[Floats, Floats]:
         """Return the residual that is expected at points and its standard deviation, shape ``(points,)`` each."""

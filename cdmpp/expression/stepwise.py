@@ -6,6 +6,7 @@ count, exponents are fitted to the end, and each free number costs what Schwarz 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,8 +14,9 @@ import numpy as np
 
 from cdmpp.expression.candidates import Candidates, independent
 from cdmpp.expression.design import Design
-from cdmpp.expression.exponents import ExponentFit, polish
+from cdmpp.expression.exponents import ExponentFit
 from cdmpp.expression.form import Atom, Form
+from cdmpp.expression.work import Work
 
 _STEPS = 30
 """Steps of the fit of exponents, at most."""
@@ -31,35 +33,46 @@ _LEAST = 1e-12
 """Mean squared relative errors below this are alike."""
 
 
-def stepwise(design: Design, form: Form) -> ExponentFit:
+def stepwise(design: Design, form: Form, budget_s: float = np.inf) -> ExponentFit:
     """Take the step that lowers the criterion most, until none does: a term or a factor less or more.
 
     Args:
         design: of the table.
         form: where to begin; exponents that it fixes are freed.
+        budget_s: nominal seconds of all fits: one half for steps from ``form``, what is left from a constant.
 
     Returns:
         The best fit to all rows, without regularisation.
     """
-    candidates = Candidates.of(design)
+    candidates, work = Candidates.of(design), Work(budget_s / 2)
 
     def fitted(one: Form) -> tuple[float, ExponentFit]:
-        fit = polish(design, one, design.every, 0.0, _STEPS)
+        fit = work.polish(design, one, design.every, 0.0, _STEPS)
         return criterion(design, fit), fit
+
+    def step(tried: Iterator[Form], best: tuple[float, ExponentFit]) -> tuple[float, ExponentFit]:
+        for one in tried:
+            if work.is_done:
+                break
+            best = min(best, fitted(one), key=lambda one: one[0])
+        return best
 
     def improved(begun: Form) -> tuple[float, ExponentFit]:
         best = fitted(begun)
         for _ in range(_ROUNDS):
             here = best[1].form
-            step = min(map(fitted, (*_shorter(here), *_longer(design, candidates, here))), key=lambda one: one[0])
-            if step[0] >= best[0]:
+            after = step(itertools.chain(_shorter(here), _longer(design, candidates, here)), best)
+            if after is best:
                 break
-            best = step
+            best = after
         return best
 
-    best, found = min((improved(one) for one in (_freed(form), _CONSTANT)), key=lambda one: one[0])
-    while shorter := [one for one in map(fitted, _shorter(found.form)) if one[0] < best + _ALIKE]:
-        found = min(shorter, key=lambda one: one[0])[1]
+    begun = improved(_freed(form))
+    work.budget_s = budget_s
+    best, found = min(begun, improved(_CONSTANT), key=lambda one: one[0])
+    work.budget_s = np.inf  # there are few shorter forms
+    while (shorter := step(_shorter(found.form), (best + _ALIKE, found))[1]) is not found:
+        found = shorter
     return found
 
 
