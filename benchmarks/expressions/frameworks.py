@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.expressions.methods import by_cdmpp, by_extrap, by_forest, by_nothing
-from benchmarks.expressions.rows import NAMES
+from benchmarks.expressions.rows import NAMES, coverage
 from benchmarks.expressions.split import Split
 
 RUNS = Path(__file__).parents[2] / "docs" / "measured" / "runs" / "frameworks.csv"
@@ -55,7 +55,7 @@ def tables(data: Path) -> list[dict[str, Any]]:
             split.name, str(int(split.known.sum())), str(int(split.asked.sum())), f"{plain.mean:.1f}",
             "not run" if extrap is None else f"{extrap[place].mean:.1f}", f"{by_forest(split).mean:.1f}",
             f"{ours.mean:.1f}", *(f"{ours.errors[alone == is_one].mean():.1f}" for is_one in (True, False)),
-            f"{100 * ours.covered:.0f} %",
+            *coverage([ours]),
         ])  # fmt: skip
     note = (
         "Steps of dense networks on two virtual cores of an Intel Xeon, one thread a process; 1 and 2 processes, "
@@ -68,7 +68,7 @@ def tables(data: Path) -> list[dict[str, Any]]:
     return [_repeats(), {
         "title": "Real runs of two frameworks", "note": note, "commands": COMMANDS, "rows": rows,
         "columns": ["framework and split", "fitted", "asked", "no model", NAMES["extrap"], NAMES["forest"],
-                    NAMES["cdmpp"], "on one process", "on two", "in the 80 % interval"],
+                    NAMES["cdmpp"], "on one process", "on two", "in the 80 % interval", "width for 80 %"],
     }][::-1]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.expressions.methods import by_cdmpp, by_extrap, by_forest
-from benchmarks.expressions.rows import COMMANDS, NAMES
+from benchmarks.expressions.rows import COLUMNS, COMMANDS, NAMES, coverage
 from benchmarks.expressions.split import Split
 
 FACTORS = ("gpus", "global_batch", "micro_batch", "hidden", "layers", "seq_length", "tp", "dp", "pp")
@@ -43,11 +43,15 @@ def tables(data: Path) -> list[dict[str, Any]]:
     extrap = by_extrap(own, ("global_batch", "micro_batch", "layers", "tp", "dp", "pp"))
     ours, forest = [by_cdmpp(one) for one in own], [by_forest(one) for one in own]
     rows = [
-        [NAMES["extrap"], *("not run" if extrap is None else f"{one.mean:.1f}" for one in extrap or own), ""],
-        [NAMES["forest"], *(f"{one.mean:.1f}" for one in forest), ""],
-        [NAMES["cdmpp"], *(f"{one.mean:.1f}" for one in ours), ", ".join(f"{100 * one.covered:.0f} %" for one in ours)],
+        [NAMES["extrap"], *("not run" if extrap is None else f"{one.mean:.1f}" for one in extrap or own), "", ""],
+        [NAMES["forest"], *(f"{one.mean:.1f}" for one in forest), "", ""],
+        [
+            NAMES["cdmpp"],
+            *(f"{one.mean:.1f}" for one in ours),
+            *(", ".join(column) for column in zip(*(coverage([one]) for one in ours), strict=True)),
+        ],
     ]
     return [{
         "title": "Parallel layouts of GPTs", "note": _NOTE.format(rows=len(own[0].times_s)), "commands": COMMANDS,
-        "columns": ["predicted by, mean error in %", *(one.name for one in own), "in the 80 % interval"], "rows": rows,
+        "columns": ["predicted by, mean error in %", *(one.name for one in own), *COLUMNS[-2:]], "rows": rows,
     }]  # fmt: skip

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from sklearn.ensemble import RandomForestRegressor
 
 from benchmarks.expressions.split import Split
-from cdmpp.expression import FitSettings, RunTable, fit_runs
+from cdmpp.expression import FitSettings, RunPrediction, RunTable, fit_runs
 
 Floats = npt.NDArray[np.float64]
 SETTINGS = FitSettings(seed=0, budget_s=5.0)
@@ -32,13 +32,18 @@ class Outcome:
     errors: Floats
     """In per cent, shape ``(asked,)``."""
     cpu_s: float = 0.0
-    covered: float = float("nan")
-    """Part of the asked runs inside of the 80 % interval."""
+    reach: Floats | None = None
+    """How far each asked run is from the predicted time, as a part of the way to the bound of the 80 % interval."""
     text: str = ""
 
     @property
     def mean(self) -> float:
         return float(np.mean(self.errors))
+
+    @property
+    def covered(self) -> float:
+        """Part of the asked runs inside of the 80 % interval; NaN where there is none."""
+        return float("nan") if self.reach is None else float((self.reach <= 1).mean())
 
 
 def by_cdmpp(split: Split, settings: FitSettings = SETTINGS) -> Outcome:
@@ -52,9 +57,15 @@ def by_cdmpp(split: Split, settings: FitSettings = SETTINGS) -> Outcome:
         fitted = fit_runs(table, settings)
     found = fitted.predict({name: values.tolist() for name, values in split.part(split.asked).items()})
     measured = split.times_s[split.asked]
-    inside = (found.low_s <= measured) & (measured <= found.high_s)
-    return Outcome(
-        split.errors(found.times_s), time.process_time() - begun, float(inside.mean()), fitted.expression.text()
+    cpu_s = time.process_time() - begun
+    return Outcome(split.errors(found.times_s), cpu_s, reach_of(found, measured), fitted.expression.text())
+
+
+def reach_of(predicted: RunPrediction, measured_s: Floats) -> Floats:
+    """Return how far measured times are from predicted ones, as parts of the way to the bound of the interval."""
+    way = np.log(measured_s / predicted.times_s)
+    return np.abs(way) / np.log(
+        np.where(way > 0, predicted.high_s / predicted.times_s, predicted.times_s / predicted.low_s)
     )
 
 

@@ -20,7 +20,7 @@ from cdmpp.expression.expression import Expression
 from cdmpp.expression.folds import Fold
 from cdmpp.expression.held_out import plain_error
 from cdmpp.expression.known_terms import KnownTerm, known_terms
-from cdmpp.expression.term import Term
+from cdmpp.expression.term import Term, shape_values
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
@@ -61,6 +61,12 @@ class Blend:
     @cached_property
     def _factors(self) -> dict[str, Floats]:
         return _factors(self.design)
+
+    @cached_property
+    def _powers(self) -> Floats:
+        """Exponents of the factors, shape ``(terms, factors)``."""
+        names = [factor.name for factor in self.design.factors]
+        return np.array([[one.product.powers.get(name, 0.0) for name in names] for one in self.terms])
 
     def shorter(self, *folds: Sequence[Fold]) -> Blend:
         """Leave out small terms, the smallest first, without which rows that are held out are predicted as well.
@@ -133,9 +139,15 @@ class Blend:
         point = {}
         for factor in self.design.factors:
             values = self._factors[factor.name][rows]
-            count = factor.role.is_count
-            point[factor.name] = np.array([_FAR * values.max() if count else np.exp(np.log(values).mean())])
-        return np.array([one.product.values(point, 1)[0] for one in self.terms])
+            point[factor.name] = _FAR * values.max() if factor.role.is_count else np.exp(np.log(values).mean())
+        shapes = {
+            key: shape_values(key[0], np.array([point[key[1]]]))[0]
+            for one in self.terms
+            if (key := one.product.shape) is not None
+        }
+        logs = np.log([point[factor.name] for factor in self.design.factors])
+        own = np.array([1.0 if one.product.shape is None else shapes[one.product.shape] for one in self.terms])
+        return np.exp(self._powers @ logs) * own
 
     def _expression(self, constants: Floats, columns: Floats, times_s: Floats, codes: Rows) -> Expression:
         largest = (constants[codes] * columns / times_s[:, None]).max(axis=0)
