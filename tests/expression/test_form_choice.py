@@ -1,7 +1,6 @@
 """FormChoice: known terms without a search where the budget is short, and a search that keeps to its budget."""
 
 import numpy as np
-import pytest
 from expression.planted import SCALING, planted, scaling_law
 
 from cdmpp.expression import FitSettings, fit_runs
