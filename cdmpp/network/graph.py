@@ -38,6 +38,11 @@ class Call:
     """Place of the call of the forward pass whose gradients it makes, or that it runs again; None: unknown."""
     workspace_bytes: int = 0
     """Bytes that it holds while it runs, beside what it reads and writes."""
+    own_saved_bytes: int | None = None
+    """Bytes of ``saved_bytes`` that the backward pass of this call reads, such as a mask; only that of others reads the
+    rest, such as the factor of a product. None: all."""
+    gradient_bytes: int | None = None
+    """Bytes of gradients of parameters among what it writes; None: all, if it makes any."""
     is_joined: bool = False
     """True if a library launches it together with the call before: the host dispatches both as one."""
 

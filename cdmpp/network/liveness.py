@@ -29,8 +29,52 @@ class Written(Protocol):
         """The backward pass reads so many of them; None: all, if it reads any."""
 
     @property
+    def own_saved_bytes(self) -> int | None:
+        """So many of them, such as a mask, are read by its own backward pass; None: all."""
+
+    @property
+    def result_bytes(self) -> int | None:
+        """So many of what it writes are its result; None: all."""
+
+    @property
+    def gradient_bytes(self) -> int | None:
+        """So many of them are gradients of parameters; None: all, if any."""
+
+    @property
     def workspace_bytes(self) -> int:
         """It holds so many more while it runs."""
+
+    @property
+    def forward(self) -> int | None:
+        """It is of the backward pass of the call at this place, or runs it again; None: unknown."""
+
+
+@dataclass(frozen=True)
+class CallBytes:
+    """The last axis of each array has a number a call; an axis before it is over sizes of the same step."""
+
+    written: NDArray[np.int64]
+    saved: NDArray[np.int64]
+    """Bytes of ``written`` that the backward pass reads, if it reads any."""
+    own: NDArray[np.int64]
+    """Bytes of ``saved`` that the call's own backward pass reads; only others read the rest."""
+    lasting: NDArray[np.int64]
+    """Bytes of ``written`` that live to the end where the call makes a gradient of a parameter, or a result."""
+    workspace: NDArray[np.int64]
+    """Bytes that a call holds in addition while it runs."""
+
+    @classmethod
+    def of(cls, calls: Sequence[Written]) -> CallBytes:
+        """Read them from the calls."""
+        written, saved, own, lasting = list[int](), list[int](), list[int](), list[int]()
+        for one in calls:
+            written.append(one.output_bytes)
+            saved.append(one.output_bytes if one.saved_bytes is None else one.saved_bytes)
+            own.append(saved[-1] if one.own_saved_bytes is None else one.own_saved_bytes)
+            known = (one.gradient_bytes, one.result_bytes, one.output_bytes)
+            lasting.append(next(size for size in known if size is not None))
+        workspace = [one.workspace_bytes for one in calls]
+        return cls(*(np.array(one, np.int64) for one in (written, saved, own, lasting, workspace)))
 
 
 @dataclass(frozen=True)
@@ -45,7 +89,9 @@ class Lifetimes:
     ends: NDArray[np.int64]
     """The last run that reads all of what each run wrote; the run itself if none does."""
     saved_ends: NDArray[np.int64]
-    """The same of runs that read what autograd saved."""
+    """The same of runs that read what autograd saved, but for those of the call's own backward pass."""
+    own_ends: NDArray[np.int64]
+    """The same of those of its own backward pass."""
     latest: Mapping[int, int]
     """Place of a call -> the run whose bytes are read from then on."""
 
@@ -58,48 +104,48 @@ class Lifetimes:
             runs: place of each call as they run, and whether it reads only what autograd saved. A call that runs twice
                 writes twice, and the second result is read from then on.
         """
-        latest = dict[int, int]()
-        ends = {False: list(range(len(runs))), True: list(range(len(runs)))}
+        latest, ends, saved_ends, own_ends = dict[int, int](), *(list(range(len(runs))) for _ in range(3))
         for run, (place, reads_saved) in enumerate(runs):
-            call, own = calls[place], ends[reads_saved]
+            call = calls[place]
             for source in call.inputs:
                 if source in latest:
-                    own[latest[source]] = run
+                    is_own = call.forward is not None and call.forward in (source, calls[source].forward)
+                    found = ends if not reads_saved else own_ends if is_own else saved_ends
+                    found[latest[source]] = run
             first = call.inputs[0] if call.inputs else place
             latest[place] = run if call.output_bytes else latest.get(first, run)
         places = np.array([place for place, _ in runs], np.int64)
-        return cls(places, np.array(ends[False], np.int64), np.array(ends[True], np.int64), latest)
+        return cls(places, *(np.array(one, np.int64) for one in (ends, saved_ends, own_ends)), latest)
 
     def alive(
-        self,
-        sizes: NDArray[np.int64],
-        saved: NDArray[np.int64],
-        workspace: NDArray[np.int64],
-        to_end: Collection[int] = (),
-        held: Mapping[int, Any] = MappingProxyType({}),
+        self, sizes: CallBytes, to_end: Collection[int] = (), held: Mapping[int, Any] = MappingProxyType({})
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the bytes alive while each run writes its result, and after it; they have the axes of ``sizes``.
 
         Args:
-            sizes: bytes that each call writes; an axis in front of the calls is over sizes of the same step.
-            saved: bytes of them that the backward pass reads, if it reads any.
-            workspace: bytes that each call holds in addition while it runs.
-            to_end: places of calls whose results live to the end.
+            sizes: what the calls write, and how much of it is kept.
+            to_end: places of calls whose results or gradients live to the end.
             held: place of a call -> so many bytes of what its first run writes live to the end.
         """
         if not len(self.places):
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        ends, stays = self.ends.copy(), np.zeros((*sizes.shape[:-1], len(self.places)), np.int64)
-        ends[[self.latest[place] for place in to_end if place in self.latest]] = len(ends)
+        written, stays = sizes.written[..., self.places], np.zeros(sizes.written[..., self.places].shape, np.int64)
+        for place in to_end:
+            if (last := self.latest.get(place)) is not None:
+                stays[..., last] = sizes.lasting[..., self.places[last]]
         for place, size in held.items():
             for run in np.flatnonzero(self.places == place)[:1]:
                 stays[..., run] = size
-        all_of, kept = sizes[..., self.places], saved[..., self.places]
-        over = np.minimum(np.maximum(stays - (all_of - kept), 0), kept)
-        freed = _freed(ends, np.maximum(all_of - kept - stays, 0))
-        freed += _freed(np.maximum(ends, self.saved_ends), kept - over)
-        written, gone = np.cumsum(all_of, axis=-1), np.cumsum(freed, axis=-1)
-        return written - gone + freed + workspace[..., self.places], written - gone
+        saved, own = sizes.saved[..., self.places], sizes.own[..., self.places]
+        last_read = np.maximum(self.ends, self.saved_ends)
+        freed = np.zeros(written.shape, np.int64)
+        parts = (self.ends, written - saved), (last_read, saved - own), (np.maximum(last_read, self.own_ends), own)
+        for ends, size in parts:  # what stays is the first part as far as it goes, then the next
+            gone = np.maximum(size - stays, 0)
+            stays = stays - (size - gone)
+            freed += _freed(ends, gone)
+        begun, over = np.cumsum(written, axis=-1), np.cumsum(freed, axis=-1)
+        return begun - over + freed + sizes.workspace[..., self.places], begun - over
 
 
 def _freed(ends: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -110,16 +156,9 @@ def _freed(ends: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int6
     return found[..., :-1]
 
 
-def bytes_of(calls: Sequence[Written]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the bytes that each call writes, those of them that the backward pass reads, if any, and its workspace."""
-    sizes = np.array([one.output_bytes for one in calls], np.int64)
-    saved = [one.output_bytes if one.saved_bytes is None else one.saved_bytes for one in calls]
-    return sizes, np.array(saved, np.int64), np.array([one.workspace_bytes for one in calls], np.int64)
-
-
 def peak_of(calls: Sequence[Written], runs: Sequence[tuple[int, bool]], to_end: Collection[int] = ()) -> int:
     """Return the most bytes alive at a time; arguments as of ``Lifetimes``."""
-    during, _ = Lifetimes.of(calls, runs).alive(*bytes_of(calls), to_end)
+    during, _ = Lifetimes.of(calls, runs).alive(CallBytes.of(calls), to_end)
     return int(during.max(initial=0))
 
 

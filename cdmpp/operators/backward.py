@@ -16,6 +16,8 @@ class Gradient(NamedTuple):
     """The tensor whose gradient it gives: ``inputs``, ``first`` or ``second`` (input), ``weight``; empty: none."""
     is_always: bool = False
     """True if a library makes it even where nothing learns from it."""
+    reads_saved: bool = True
+    """False if it reads the gradient of the result alone, and what autograd saved is let go before it runs."""
 
 
 def backward_of(operator: EagerOperator) -> tuple[Gradient, ...]:
@@ -34,7 +36,7 @@ def backward_of(operator: EagerOperator) -> tuple[Gradient, ...]:
         of_weight = EagerOperator("linear", {"rows": cols, "inner": rows, "cols": inner, "bias": 0}, dtype)
         of_bias = EagerOperator("mean", {"rows": cols, "cols": rows}, operator.result_dtype)
         both = (Gradient(of_input, "inputs"), Gradient(of_weight, "weight"))
-        return (*both, Gradient(of_bias, "weight")) if operator["bias"] else both
+        return (*both, Gradient(of_bias, "weight", reads_saved=False)) if operator["bias"] else both
     if operator.name == "bmm":
         batch, rows, inner, cols = (operator[name] for name in ("batch", "rows", "inner", "cols"))
         of_first = {"batch": batch, "rows": rows, "inner": cols, "cols": inner, "transposed": 1}

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.network.liveness import Lifetimes
-from cdmpp.plans.allocator import taken_bytes
 from cdmpp.plans.op_bytes import OpBytes
 from cdmpp.steps.step_graph import Op, RankGraph
 from cdmpp.steps.transforms.recompute import run_order
@@ -70,24 +69,19 @@ class RunOrder:
             pending: places of the ops whose results wait between the parts of a divided backward pass.
         """
         places = [_written(self.rank.ops, one) for one in outputs]
-        written, saved, workspace, result = sizes.written, sizes.saved, sizes.workspace, sizes.results[..., places]
-        if is_taken:  # what is saved and what is not lie apart
-            both = taken_bytes(written - saved) + taken_bytes(saved)
-            workspace = taken_bytes(workspace)
-            saved, written = taken_bytes(saved), np.where(sizes.is_apart, both, taken_bytes(written))
-            result = np.where(sizes.is_whole[places], written[..., places], taken_bytes(result))
-        handed_on = {place: result[..., number] for number, place in enumerate(places)}
-        during, after = self.lifetimes.alive(written, saved, workspace, (), handed_on)
+        sizes = sizes.taken() if is_taken else sizes
+        handed_on = {place: sizes.results[..., place] for place in places}
+        during, after = self.lifetimes.alive(sizes, (), handed_on)
         made = {one.ready_after for one in self.rank.gradients if one.is_used}
-        kept, _ = self.lifetimes.alive(written, saved, workspace, made, handed_on)
-        runs, outputs_bytes = self.lifetimes.places, sum(handed_on.values(), np.zeros(written.shape[:-1], np.int64))
+        kept, _ = self.lifetimes.alive(sizes, made, handed_on)
+        runs, nothing = self.lifetimes.places, np.zeros(sizes.written.shape[:-1], np.int64)
+        outputs_bytes = sum(handed_on.values(), nothing)
         if not len(runs):
-            nothing = np.zeros_like(outputs_bytes)
             return LiveBytes(nothing, nothing, nothing, nothing, outputs_bytes, nothing)
-        gradients = np.cumsum(np.where(np.isin(runs, list(made)), written[..., runs], 0), axis=-1)
+        gradients = np.cumsum(np.where(np.isin(runs, list(made)), sizes.lasting[..., runs], 0), axis=-1)
         peak = kept.argmax(axis=-1)[..., np.newaxis]
         return LiveBytes(
-            after[..., np.flatnonzero(self.is_forward)[-1]] if self.is_forward.any() else np.zeros_like(outputs_bytes),
+            after[..., np.flatnonzero(self.is_forward)[-1]] if self.is_forward.any() else nothing,
             np.maximum(during.max(axis=-1), 0),
             np.maximum(kept.max(axis=-1), 0),
             np.take_along_axis(gradients, peak, axis=-1)[..., 0],

@@ -56,7 +56,16 @@ class OpColumns:
         """A number for each op, the same for those that write as many bytes and read as many results."""
         found = dict[object, int]()
         kinds = [
-            (op.phase, op.is_recomputed, op.output_bytes, op.saved_bytes, op.result_bytes, len(op.inputs))
+            (
+                op.phase,
+                op.is_recomputed,
+                op.output_bytes,
+                op.saved_bytes,
+                op.result_bytes,
+                len(op.inputs),
+                op.own_saved_bytes,
+                op.gradient_bytes,
+            )
             for op in self.rank.ops
         ]
         return np.array([found.setdefault(one, len(found)) for one in kinds], np.int64)

@@ -51,6 +51,7 @@ def op_of(
         call.call.name, call.phase, duration_s, gap_s, kind, stream, waits, call.is_recomputed,
         output_bytes=call.call.output_bytes, inputs=call.call.inputs, saved_bytes=call.call.saved_bytes,
         result_bytes=call.call.result_bytes, forward=call.call.forward, workspace_bytes=call.call.workspace_bytes,
+        own_saved_bytes=call.call.own_saved_bytes, gradient_bytes=call.call.gradient_bytes,
     )  # fmt: skip
 
 

@@ -62,6 +62,11 @@ class Op:
     """Place of the op of the forward pass whose gradients it makes, or that it runs again; None: unknown."""
     workspace_bytes: int = 0
     """Bytes that it holds while it runs, beside what it reads and writes."""
+    own_saved_bytes: int | None = None
+    """Bytes of ``saved_bytes`` that the backward pass of this op reads, such as a mask; only that of others reads the
+    rest. None: all."""
+    gradient_bytes: int | None = None
+    """Bytes of gradients of parameters among what it writes; None: all, if it makes any."""
 
     def is_sound_at(self, place: int) -> bool:
         """Return True if it may be op ``place`` of a rank; quick, since graphs have many."""
@@ -75,8 +80,10 @@ class Op:
                 and isinstance(self.is_recomputed, bool)
                 and (isinstance(self.output_bytes, int) and self.output_bytes >= 0)
                 and (isinstance(self.workspace_bytes, int) and self.workspace_bytes >= 0)
-                and (self.saved_bytes is None or (type(self.saved_bytes) is int and self.saved_bytes >= 0))
-                and (self.result_bytes is None or (type(self.result_bytes) is int and self.result_bytes >= 0))
+                and all(
+                    size is None or (type(size) is int and size >= 0)
+                    for size in (self.saved_bytes, self.result_bytes, self.own_saved_bytes, self.gradient_bytes)
+                )
                 and (self.forward is None or (type(self.forward) is int and 0 <= self.forward < place))
                 and self.phase in PHASES
             )

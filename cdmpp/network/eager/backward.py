@@ -11,7 +11,7 @@ from cdmpp.network.eager.graph import EagerGraph, GrownTasks
 from cdmpp.network.eager.learning import Factor, Part
 from cdmpp.network.eager.recomputation import Recomputation
 from cdmpp.network.graph import Call, NetworkGraph
-from cdmpp.network.liveness import Lifetimes, bytes_of
+from cdmpp.network.liveness import CallBytes, Lifetimes
 from cdmpp.operators import attention
 from cdmpp.operators.backward import Gradient, accumulation_of, backward_of, table_gradient
 from cdmpp.operators.float8 import casts_before
@@ -54,7 +54,7 @@ class _Backward:
         self.accumulates, self.scaling = accumulates, made.scaling
         self.grown = GrownTasks(self.graph.name, self.operators.values())
         self.elements, self.returns, self.places = dict(made.elements), made.returns, made.places
-        self.silent = made.silent
+        self.silent, self.convolutions = made.silent, made.convolutions
         self.calls = list(self.graph.calls)
         self.saved = dict[int, dict[int, int]]()
         """Call of the forward pass, or that runs one again -> buffers of it that gradients are made from: bytes."""
@@ -90,26 +90,55 @@ class _Backward:
                 self._call(place)
         for first, last in self.places.values():
             self._temporaries(first, last)
-        for place, buffers in self.saved.items():
-            self.calls[place] = replace(self.calls[place], saved_bytes=sum(buffers.values()))
+        copies = frozenset(self.copies)
+        for place in (*range(len(self.learning)), *self.copies):
+            self.calls[place] = self._kept(place, self.calls[place].forward if place in copies else place)
+        for place, size in self._gradient_bytes().items():
+            self.calls[place] = replace(self.calls[place], gradient_bytes=size)
         for place in range(len(self.graph.calls)):
             self.calls[place] = replace(self.calls[place], result_bytes=self._result_bytes(place))
         results = tuple(dict.fromkeys((*self.graph.results, *self.ready.values())))
         return ForwardBackward(
             replace(self.graph, calls=tuple(self.calls), tasks=self.grown.tasks, results=results),
-            self.grown.operators, len(self.graph.calls), self.ready, frozenset(self.copies),
+            self.grown.operators, len(self.graph.calls), self.ready, copies,
             self.elements,
         )  # fmt: skip
+
+    def _kept(self, place: int, origin: int | None) -> Call:
+        """Call ``place``, which is call ``origin`` of the forward pass or runs it again, with the bytes that are kept.
+
+        What it writes for a backward pass that does not read it, since its region runs again, is let go at once.
+        """
+        call, one = self.calls[place], self.learning[place if origin is None else origin]
+        own = {buffer.number: buffer.bytes for buffer in one.kept if buffer.place == origin}
+        buffers, made = self.saved.get(place, {}), {buffer.number for buffer in one.made}
+        lost = sum(size for number, size in own.items() if number not in made and number not in buffers)
+        if lost:
+            held = call.workspace_bytes + lost
+            call = replace(call, output_bytes=max(call.output_bytes - lost, 0), workspace_bytes=held)
+        if place not in self.saved:
+            return call
+        kept = sum(size for number, size in buffers.items() if number in own)
+        return replace(call, saved_bytes=sum(buffers.values()), own_saved_bytes=kept)
+
+    def _gradient_bytes(self) -> dict[int, int]:
+        """Call of the backward pass -> bytes of gradients of parameters that it writes beside others."""
+        sizes, found = dict(pair for call in self.graph.calls for pair in call.resident), dict[int, int]()
+        for number, place in self.ready.items():
+            while not self.calls[place].output_bytes and self.calls[place].inputs:  # in place
+                place = self.calls[place].inputs[0]
+            found[place] = found.get(place, 0) + sizes[number]
+        return {place: size for place, size in found.items() if size < self.calls[place].output_bytes}
 
     def _call(self, place: int) -> None:
         operator, part = self.operators[self.graph.calls[place].task_id], self.learning[place].part
         given = self.gradients.get(place, [])
-        for other in self.again.before(place):
-            self._again(other)
-        self._hold(place, given)
         for _ in given[1:]:
             summed = accumulation_of(int((part.whole if part else operator).written_elements), operator.result_dtype)
             given = [self._add(place, summed, given, self._result_bytes(place))]
+        for other in self.again.before(place):
+            self._again(other)
+        self._hold(place, given)
         begin = len(self.calls)
         if part:
             self._part(place, part, given)
@@ -151,7 +180,7 @@ class _Backward:
             calls.append(replace(self.calls[one], inputs=tuple(numbers.get(place, 0) for place in read)))
         passed_on = {*numbers.values()}.difference(*(call.inputs for call in calls))
         order = Lifetimes.of(calls, [(number, False) for number in range(len(calls))])
-        alive = order.alive(*bytes_of(calls), passed_on)[0].tolist()
+        alive = order.alive(CallBytes.of(calls), passed_on)[0].tolist()
         most = max(range(1, len(calls)), key=alive.__getitem__)
         more = max(self.learning[last].backward_bytes - alive[most], 0)
         held = self.calls[made[most - 1]].workspace_bytes
@@ -197,10 +226,10 @@ class _Backward:
                 continue
             written = sum(self._result_bytes(key) if key in passed else part_bytes for key in sources)
             written += 0 if operator.name == "embedding" else sum(weights[key] for key in own)
-            read = (*given, *(owner for owner, _ in buffers))
+            read = (*given, *(owner for owner, _ in buffers if one.reads_saved))
             for cast in casts_before(one.operator, self.scaling) if one.operator.dtype == "float8" else ():
                 self._add(place, cast, read, 0)
-            last = self._add(place, one.operator, read, written)
+            last = self._add(place, one.operator, read, written, one.of)
             self._join(place, last)
             if not one.of:
                 given = [last]
@@ -303,14 +332,17 @@ class _Backward:
             return inputs[:1]
         return inputs[1:] if one.of == "second" or (one.of == "weight" and not has_weights) else ()
 
-    def _add(self, place: int, operator: EagerOperator, inputs: Sequence[int], written: int) -> int:
+    def _add(self, place: int, operator: EagerOperator, inputs: Sequence[int], written: int, of: str = "") -> int:
         call = self.graph.calls[place]
         name = f"{call.name} backward#{len(self.calls)}"
         read = tuple(dict.fromkeys((*inputs, *self.again.given_back())))
         is_same = operator is self.operators[call.task_id]
         if elements := self.elements.get(place, 0) if is_same else operator.elements:
             self.elements[len(self.calls)] = elements
-        held = attention.workspace_bytes(operator.name, operator.sizes, operator.element_bytes)
+        if (copies := self.convolutions.get(place)) and of:
+            held = copies.of_filter if of == "weight" else copies.of_input
+        else:
+            held = attention.workspace_bytes(operator.name, operator.sizes, operator.element_bytes)
         made = Call(name, self.grown.task(operator), read, written, call.resident, forward=place)
         self.calls.append(replace(made, workspace_bytes=held) if held else made)
         return len(self.calls) - 1

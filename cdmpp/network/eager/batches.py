@@ -13,7 +13,14 @@ from cdmpp.network.training_phases import live_bytes, saved_bytes
 from cdmpp.network.training_step import StepCall, StepMemory, TrainingStep
 from cdmpp.operators.operator import EagerOperator
 
-_BYTES = ("output_bytes", "saved_bytes", "result_bytes", "workspace_bytes")
+_BYTES = (
+    "output_bytes",
+    "saved_bytes",
+    "own_saved_bytes",
+    "result_bytes",
+    "gradient_bytes",
+    "workspace_bytes",
+)
 """Fields of a call that may depend on the batch."""
 
 

@@ -17,11 +17,13 @@ from cdmpp.network.graph import Call, NetworkGraph
 from cdmpp.network.precision import Precision
 from cdmpp.operators.aten import ATTENTION_CALL, Calls, calls_of, name_of, place_of_node
 from cdmpp.operators.aten_attention import choose, mask_of
+from cdmpp.operators.aten_convolution import CONVOLUTIONS
 from cdmpp.operators.aten_layout import matrix, tensors_in
 from cdmpp.operators.aten_losses import IN_PLACE
 from cdmpp.operators.aten_operands import operands_of
-from cdmpp.operators.attention_rules import NEWEST
+from cdmpp.operators.attention_rules import CPU, NEWEST
 from cdmpp.operators.backward import Gradient
+from cdmpp.operators.convolution_memory import ConvolutionMemory, convolution_memory
 from cdmpp.operators.float8 import MULTIPLE
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_task import OperatorTasks, task_id
@@ -58,6 +60,8 @@ class EagerGraph(NamedTuple):
     """Places of calls whose gradient runs nothing: it is passed on as it is, or there is none."""
     scaling: str = ""
     """How factors of products in float8 are scaled; empty where there are none."""
+    convolutions: Mapping[int, ConvolutionMemory] = MappingProxyType({})
+    """Place of a convolution -> what a CPU holds while it and its gradients run."""
     untold: tuple[str, ...] = ()
     """Operators that are trained, and whose gradients need temporaries that nobody knows."""
 
@@ -120,7 +124,7 @@ def eager_graph_of(
     return EagerGraph(
         made.graph(), made.grown.operators, made.stand_ins, parameters, frozen, held, kind, tuple(made.learning),
         made.elements, made.places, made.returns, frozenset(made.silent),
-        (products.float8 or "") if products else "", tuple(made.untold),
+        (products.float8 or "") if products else "", made.convolutions, tuple(made.untold),
     )  # fmt: skip
 
 
@@ -171,6 +175,7 @@ class _Made:
         self.places: dict[str, tuple[int, int]] = {}
         self.returns: dict[int, tuple[Gradient, ...]] = {}
         self.stand_ins: StandIns = {}
+        self.convolutions = dict[int, ConvolutionMemory]()
         self.untold = dict[str, None]()
         self.silent = set[int]()
         self.bytes = {True: 0, False: 0}
@@ -220,6 +225,7 @@ class _Made:
         results, kept, extra_bytes = self._buffers(saved, len(self.calls) + len(found.operators) - 1)
         copied, product = dict[Any, int](), found.product
         self.places[node.name] = len(self.calls), len(self.calls) + len(found.operators) - 1
+        self.convolutions |= self._convolution(node, len(self.calls) + found.product)
         if RETURNS in node.meta:
             self.returns[len(self.calls)] = (Gradient(node.meta[RETURNS], "inputs"),)
         whole, own_bytes = learning, written_bytes(node, found)
@@ -235,7 +241,9 @@ class _Made:
                 written = extra_bytes + (0 if is_part else written)
             place, joined = len(self.calls), found.is_joined and not is_first
             task = self.grown.task(operator)
-            self.calls.append(Call(f"{node.name}#{place}", task, before, written, reads, is_joined=joined))
+            held = self.convolutions.get(place, ConvolutionMemory()).forward
+            name = f"{node.name}#{place}"
+            self.calls.append(Call(name, task, before, written, reads, workspace_bytes=held, is_joined=joined))
             is_product = index == product and bool(learning.sources or learning.weights)
             own = tuple(self._factor(one, copied) for one in operands_of(node)) if is_product else ()
             copied |= dict.fromkeys(_copied(found, index), place)
@@ -255,6 +263,11 @@ class _Made:
             self._with_formula(node, whole, saved)
         self.sources[node], self.learned[node] = before, learning
         self._overwrite(node)
+
+    def _convolution(self, node: Any, place: int) -> dict[int, ConvolutionMemory]:
+        """Return what a CPU holds for a node whose product is call ``place``, if it is a convolution."""
+        is_held = name_of(node) in CONVOLUTIONS and self.place == CPU
+        return {place: convolution_memory(node, name_of(node))} if is_held else {}
 
     def _note(self, found: Calls, index: int) -> None:
         """Note of the next call, which is one of a node, what is said beside its operator."""
