@@ -43,6 +43,8 @@ class Call:
     rest, such as the factor of a product. None: all."""
     gradient_bytes: int | None = None
     """Bytes of gradients of parameters among what it writes; None: all, if it makes any."""
+    held: tuple[int, ...] = ()
+    """Places of calls whose results are held until it ran, beside those that it reads: arguments of its module."""
     is_joined: bool = False
     """True if a library launches it together with the call before: the host dispatches both as one."""
 

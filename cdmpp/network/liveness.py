@@ -21,6 +21,10 @@ class Written(Protocol):
         """These are the places of those whose results it reads."""
 
     @property
+    def held(self) -> tuple[int, ...]:
+        """It does not read the results of these, but they live until it ran."""
+
+    @property
     def output_bytes(self) -> int:
         """It writes so many bytes."""
 
@@ -107,15 +111,17 @@ class Lifetimes:
         latest, ends, saved_ends, own_ends = dict[int, int](), *(list(range(len(runs))) for _ in range(3))
         for run, (place, reads_saved) in enumerate(runs):
             call = calls[place]
-            for source in call.inputs:
+            for source in (*call.inputs, *call.held):
                 if source in latest:
                     is_own = call.forward is not None and call.forward in (source, calls[source].forward)
                     found = ends if not reads_saved else own_ends if is_own else saved_ends
                     found[latest[source]] = run
             first = call.inputs[0] if call.inputs else place
             latest[place] = run if call.output_bytes else latest.get(first, run)
-        places = np.array([place for place, _ in runs], np.int64)
-        return cls(places, *(np.array(one, np.int64) for one in (ends, saved_ends, own_ends)), latest)
+        places, last, saved, own = (
+            np.array(one, np.int64) for one in ([place for place, _ in runs], ends, saved_ends, own_ends)
+        )
+        return cls(places, last, saved, own, latest)
 
     def alive(
         self, sizes: CallBytes, to_end: Collection[int] = (), held: Mapping[int, Any] = MappingProxyType({})

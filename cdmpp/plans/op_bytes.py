@@ -35,7 +35,11 @@ class OpBytes(CallBytes):
         ops: Sequence[Op] = calls
         sizes = CallBytes.of(ops)
         return cls(
-            *(getattr(sizes, one.name) for one in fields(sizes)),
+            sizes.written,
+            sizes.saved,
+            sizes.own,
+            sizes.lasting,
+            sizes.workspace,
             np.array([result_bytes(op) for op in ops], np.int64),
             np.array([op.saved_bytes is not None for op in ops], np.bool_),
             np.array([op.result_bytes is None for op in ops], np.bool_),

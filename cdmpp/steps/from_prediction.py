@@ -52,6 +52,7 @@ def op_of(
         output_bytes=call.call.output_bytes, inputs=call.call.inputs, saved_bytes=call.call.saved_bytes,
         result_bytes=call.call.result_bytes, forward=call.call.forward, workspace_bytes=call.call.workspace_bytes,
         own_saved_bytes=call.call.own_saved_bytes, gradient_bytes=call.call.gradient_bytes,
+        held=call.call.held,
     )  # fmt: skip
 
 

@@ -67,6 +67,8 @@ class Op:
     rest. None: all."""
     gradient_bytes: int | None = None
     """Bytes of gradients of parameters among what it writes; None: all, if it makes any."""
+    held: tuple[int, ...] = ()
+    """Places of ops whose results are held until it ran, beside those that it reads: arguments of its module."""
 
     def is_sound_at(self, place: int) -> bool:
         """Return True if it may be op ``place`` of a rank; quick, since graphs have many."""
@@ -75,6 +77,7 @@ class Op:
                 (0 <= self.duration_s < math.inf and 0 <= self.gap_s < math.inf)
                 and (0 <= self.delay_s < math.inf and 0 <= self.spread_s < math.inf)
                 and (self.inputs == () or _are_places(self.inputs, place))
+                and (self.held == () or _are_places(self.held, place))
                 and (self.waits == () or _are_places(self.waits, place))
                 and (isinstance(self.name, str) and isinstance(self.kind, str) and isinstance(self.stream, str))
                 and isinstance(self.is_recomputed, bool)
@@ -228,7 +231,8 @@ class RankGraph:
         check_seconds(op.duration_s, f"duration of {what}")
         check_seconds(op.gap_s, f"gap after {what}")
         check_seconds(op.delay_s, f"delay of {what}")
-        others = (*op.waits, *op.inputs) if isinstance(op.waits, tuple) and isinstance(op.inputs, tuple) else ()
+        named = (op.waits, op.inputs, op.held)
+        others = [other for one in named for other in one] if all(isinstance(one, tuple) for one in named) else []
         if wrong := [other for other in others if not isinstance(other, int) or not 0 <= other < place]:
             raise DataError(f"{what} waits for op {wrong[0]}, which is no earlier one")
         raise DataError(f"{what} has a value that cannot be: {shown(op)}")

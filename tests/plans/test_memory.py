@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from cdmpp.network.liveness import Lifetimes, bytes_of
+from cdmpp.network.liveness import CallBytes, Lifetimes
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.allocator import CONTEXT, PARTLY_FILLED, taken_bytes
 from cdmpp.plans.live_bytes import LiveBytes
@@ -52,7 +52,7 @@ def test_a_call_in_place_keeps_what_it_writes_into():
     """Such as the gradient of a loss that is scaled where it stands: 8 bytes of 0, read through 1 by 2."""
     made = [Op("loss", "backward", 0.0, output_bytes=8), Op("scaled", "backward", 0.0, inputs=(0,))]
     read = Op("scores", "backward", 0.0, output_bytes=4, inputs=(1,))
-    during, _ = Lifetimes.of([*made, read], [(place, True) for place in range(3)]).alive(*bytes_of([*made, read]))
+    during, _ = Lifetimes.of([*made, read], [(place, True) for place in range(3)]).alive(CallBytes.of([*made, read]))
     assert during.tolist() == [8, 8, 12]
 
 
@@ -103,7 +103,7 @@ def _timeline_bytes(rank, order):
             if place in made and number == 0:
                 kept.append(places[number, place])
     runs = [(place, op.phase == "backward") for place, op in enumerate(ops)]
-    during, _ = Lifetimes.of(ops, runs).alive(*bytes_of(ops), kept)
+    during, _ = Lifetimes.of(ops, runs).alive(CallBytes.of(ops), kept)
     return int(during.max())
 
 

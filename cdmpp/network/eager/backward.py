@@ -306,7 +306,8 @@ class _Backward:
         if place in self.elements:
             self.elements[len(self.calls)] = self.elements[place]
         name = f"{call.name} recomputed#{len(self.calls)}"
-        self.calls.append(replace(call, name=name, inputs=inputs, forward=place))
+        held = tuple(map(self.again.latest, call.held))
+        self.calls.append(replace(call, name=name, inputs=inputs, held=held, forward=place))
         self.copies.append(len(self.calls) - 1)
         self.again.done(place, self.copies[-1])
 

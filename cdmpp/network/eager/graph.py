@@ -11,6 +11,7 @@ from cdmpp.errors import UnsupportedProgramError, UsageError
 from cdmpp.network.eager.divided import RETURNS
 from cdmpp.network.eager.formula import has_formula
 from cdmpp.network.eager.learning import Buffer, Factor, Learning, Part, together
+from cdmpp.network.eager.module_arguments import with_arguments
 from cdmpp.network.eager.products import in_products
 from cdmpp.network.eager.saved import AFTER, BEFORE, Autograd, Saved, overwritten_by
 from cdmpp.network.graph import Call, NetworkGraph
@@ -116,6 +117,7 @@ def eager_graph_of(
             f"precision {products}: {name} has no torch.nn.Linear whose sizes are multiples of {MULTIPLE}, and torchao "
             "converts no other layer: take bf16"
         )
+    made.calls = with_arguments(made.calls, exported.graph.nodes, made.places)
     made.bytes[True] -= _tied_bytes(exported)
     every = {number: node.name for node, (number, _) in made.resident.items() if node.name in named}
     parameters = {number: trained[name] for number, name in every.items() if name in trained}

@@ -16,9 +16,10 @@ from cdmpp.operators.operator import EagerOperator
 from cdmpp.programs.patch import patched
 
 _BLOCK = 256
-"""Values of a state of 8 bits that share a scale."""
+"""Values of a state of 8 bits that share a scale: ``blocksize`` in ``optim/optimizer.py`` of bitsandbytes 0.50.2."""
 _LEAST = 4096
-"""Elements of the smallest parameter whose states have 8 bits; those of smaller ones are float32."""
+"""Elements of the smallest parameter whose states have 8 bits; those of smaller ones are float32: ``min_8bit_size``
+there."""
 
 Sizes = tuple[tuple[tuple[int, ...], str], ...]
 """Shape and type of each parameter."""

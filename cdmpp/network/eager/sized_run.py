@@ -9,12 +9,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from cdmpp.network.eager.like_nodes import DEPTH, LikeNodes, NodeCall, by_node, like_nodes, node_of
 from cdmpp.network.eager.read import EagerNetwork, ExportedRun
 from cdmpp.network.eager.symbolic import Shapes, SymbolicExport, batch_in
-from cdmpp.network.liveness import Lifetimes
+from cdmpp.network.liveness import CallBytes, Lifetimes
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_task import task_id
 
@@ -89,8 +87,7 @@ class SizedRun:
             resident = tuple((number, inputs.get(number, size)) for number, size in calls[place].resident)
             calls[place] = replace(calls[place], resident=resident)
         graph = replace(read.graph, calls=tuple(calls), tasks={}, input_bytes=sum(inputs.values()))
-        sizes, none = np.array([one.output_bytes for one in calls], np.int64), np.zeros(len(calls), np.int64)
-        during, _ = whole.lifetimes.alive(sizes, sizes, none, read.graph.results)
+        during, _ = whole.lifetimes.alive(CallBytes.of(calls), read.graph.results)
         alive = int(during.max(initial=0))
         return replace(read, graph=graph, operators=operators, batch=batch_in(shapes), alive_bytes=alive)
 

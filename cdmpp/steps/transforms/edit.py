@@ -55,14 +55,14 @@ def moved(exchange: Exchange, edits: Mapping[int, Edit]) -> Exchange:
 
 def moved_op(op: Op, places: Mapping[int, int]) -> Op:
     """Give the op new places of the ops that it waits for and reads; those that have none are left out."""
-    if not op.inputs and not op.waits and op.forward is None:
+    if not op.inputs and not op.held and not op.waits and op.forward is None:
         return op
     inputs = tuple([places[one] for one in op.inputs if one in places])
-    waits = tuple([places[one] for one in op.waits if one in places]) if op.waits else ()
+    waits, held = (tuple([places[one] for one in own if one in places]) if own else () for own in (op.waits, op.held))
     found = object.__new__(Op)  # as ``derived``, written out: graphs have many
     found.__dict__.update(op.__dict__)
-    changed = {"waits": waits, "inputs": inputs, "forward": None if op.forward is None else places.get(op.forward)}
-    found.__dict__.update(changed)
+    forward = None if op.forward is None else places.get(op.forward)
+    found.__dict__.update({"waits": waits, "inputs": inputs, "held": held, "forward": forward})
     return found
 
 

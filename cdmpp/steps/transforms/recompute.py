@@ -71,6 +71,7 @@ def _edit(rank: RankGraph, modules: Collection[str]) -> Edit:
         moved: dict[str, Any] = {
             "waits": waits,
             "inputs": tuple([latest[other] for other in op.inputs]),
+            "held": tuple([latest[other] for other in op.held]),
             "forward": forward,
         }
         if is_again:
