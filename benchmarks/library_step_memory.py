@@ -55,8 +55,9 @@ def peak_bytes(
     precision: str = "fp32",
     make: Callable[[Any], Any] = torch.optim.AdamW,
 ) -> int:
-    """What the allocator holds at most in a step: what was there before it, and its own."""
-    optimizer = make(module.parameters())
+    """What the allocator holds at most in a step on two threads: what was there before it, and its own."""
+    optimizer, threads = make(module.parameters()), torch.get_num_threads()
+    torch.set_num_threads(2)  # with a single one ATen leaves convolutions of 1x1 to other kernels than oneDNN's
 
     def step() -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-autocast"):
@@ -70,6 +71,7 @@ def peak_bytes(
     held = [*module.parameters(), *module.buffers(), *states, *(one for one in arguments if torch.is_tensor(one))]
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         step()
+    torch.set_num_threads(threads)
     moves = [one for one in profile.profiler.kineto_results.events() if one.name() == "[memory]"]
     own = itertools.accumulate(one.nbytes() for one in sorted(moves, key=lambda one: one.start_ns()))
     return max(own) + sum({one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in held}.values())

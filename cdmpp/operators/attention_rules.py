@@ -4,11 +4,11 @@ As ATen decides it, for tensors that are not nested, with the CUDA 13 wheels of 
 AMD GPUs follow the same rules where AOTriton has kernels for them.
 
 Sources: rules of types, axes, masks, batches, heads, empty sequences and strides were compared line by line with
-``ATen/native/transformers/sdp_utils_cpp.h`` in the wheel of torch 2.13.0 (commit cf30153c). Those of GPUs, and the order
-of each kernel's rules, stand in ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp``, which no wheel holds: they were
-read from sources of torch 2.10 to 2.12. A later source (commit 001f694a, after 2.13) differs in three places: efficient
-attention takes grouped heads, which the header of 2.13 cannot say yet; it asks for aligned offsets in storage; and cuDNN
-newer than 9.22 takes heads up to 256 on sm_100 too. The rest is the same there.
+``ATen/native/transformers/sdp_utils_cpp.h`` in the wheel of torch 2.13.0 (commit cf30153c). Those of GPUs, and the
+order of each kernel's rules, stand in ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp``, which no wheel holds:
+they were read from other versions, 2.10 and later. A source after 2.13 (commit 001f694a) differs in three places:
+efficient attention takes grouped heads, which the header of 2.13 cannot say yet; it asks for aligned offsets in
+storage; and cuDNN newer than 9.22 takes heads up to 256 on sm_100 too. The rest is the same there.
 """
 
 from __future__ import annotations
