@@ -55,6 +55,7 @@ class _Backward:
         self.grown = GrownTasks(self.graph.name, self.operators.values())
         self.elements, self.returns, self.places = dict(made.elements), made.returns, made.places
         self.silent, self.convolutions = made.silent, made.convolutions
+        self.views, self.weight_views = made.views, made.weight_views
         self.calls = list(self.graph.calls)
         self.saved = dict[int, dict[int, int]]()
         """Call of the forward pass, or that runs one again -> buffers of it that gradients are made from: bytes."""
@@ -133,6 +134,8 @@ class _Backward:
     def _call(self, place: int) -> None:
         operator, part = self.operators[self.graph.calls[place].task_id], self.learning[place].part
         given = self.gradients.get(place, [])
+        if (tree := self.views.get(place)) and tree.arrivals == len(given) and not part:
+            given = [self._steps(place, tree.formula, given)[tree.formula.makers[0]]] if tree.formula.steps else given
         for _ in given[1:]:
             summed = accumulation_of(int((part.whole if part else operator).written_elements), operator.result_dtype)
             given = [self._add(place, summed, given, self._result_bytes(place))]
@@ -210,6 +213,7 @@ class _Backward:
         if place in self.silent:
             for made in given:
                 self._pass(passed, made)
+                self._give(place, weights, made)
             return given[-1] if given else place
         buffers = [(self.again.latest(buffer.place), buffer) for buffer in self.learning[place].kept]
         for owner, buffer in buffers:
@@ -248,16 +252,8 @@ class _Backward:
         self, place: int, formula: Formula, given: Sequence[int], saved: tuple[int, ...], passed: frozenset[int]
     ) -> int:
         """Add the kernels of the gradients of a call; without ``given`` what it hands on is that of the result."""
-        weights, made, last = self._weights(place), list[int](), place
-        for step in formula.steps:
-            read = [*(given if GIVEN in step.reads or not step.reads else ()), *(made[i] for i in step.reads if i >= 0)]
-            for operator in step.operators:
-                written = step.written_bytes
-                if operator is not step.operators[-1]:
-                    written = min(written, int(operator.written_bytes)) if written else 0
-                last = self._add(place, operator, (*read, *saved), written)
-                read = [last]
-            made.append(last)
+        weights, made = self._weights(place), self._steps(place, formula, given, saved)
+        last = made[-1] if made else place
         for argument, maker in formula.makers.items():
             factor = self.learning[place].arguments[argument]
             from_call = made[maker] if maker != GIVEN else next(iter(given[-1:]), None)
@@ -266,6 +262,19 @@ class _Backward:
                 self._give(place, {number: weights[number] for number in weights.keys() & factor.weights}, from_call)
         self._accumulate(place, weights)
         return last
+
+    def _steps(self, place: int, formula: Formula, given: Sequence[int], saved: tuple[int, ...] = ()) -> list[int]:
+        """Add the kernels of a formula, and return the last call of each."""
+        made = list[int]()
+        for step in formula.steps:
+            read = [*(given if GIVEN in step.reads or not step.reads else ()), *(made[i] for i in step.reads if i >= 0)]
+            for operator in step.operators:
+                written = step.written_bytes
+                if operator is not step.operators[-1]:
+                    written = min(written, int(operator.written_bytes)) if written else 0
+                read = [last := self._add(place, operator, (*read, *saved), written)]
+            made.append(last)
+        return made
 
     def _join(self, place: int, made: int) -> None:
         """Note that a library launches call ``made`` with others, as it did call ``place`` of the forward pass."""
@@ -315,6 +324,8 @@ class _Backward:
         """Call ``made`` has their gradients, to which those of other calls that read them are added (tied weights)."""
         operator = self.operators[self.graph.calls[place].task_id]
         for number, size in weights.items():
+            if (formula := self.weight_views.get((place, number))) and (step := formula.makers[0]) != GIVEN:
+                made = self._steps(place, formula, (made,))[step]
             if number in self.ready and not self.accumulates:
                 summed = accumulation_of(size // operator.result_element_bytes, operator.result_dtype)
                 self.ready[number] = self._add(place, summed, (self.ready[number], made), size)

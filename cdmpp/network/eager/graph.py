@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from cdmpp.errors import UnsupportedProgramError, UsageError
 from cdmpp.network.eager.divided import RETURNS
-from cdmpp.network.eager.formula import has_formula
+from cdmpp.network.eager.formula import Formula, has_formula
 from cdmpp.network.eager.learning import Buffer, Factor, Learning, Part, together
 from cdmpp.network.eager.module_arguments import with_arguments
 from cdmpp.network.eager.products import in_products
 from cdmpp.network.eager.saved import AFTER, BEFORE, Autograd, Saved, overwritten_by
+from cdmpp.network.eager.view_trees import ViewTree, ViewTrees
 from cdmpp.network.graph import Call, NetworkGraph
 from cdmpp.network.precision import Precision
 from cdmpp.operators.aten import ATTENTION_CALL, Calls, calls_of, name_of, place_of_node
@@ -63,6 +64,10 @@ class EagerGraph(NamedTuple):
     """How factors of products in float8 are scaled; empty where there are none."""
     convolutions: Mapping[int, ConvolutionMemory] = MappingProxyType({})
     """Place of a convolution -> what a CPU holds while it and its gradients run."""
+    views: Mapping[int, ViewTree] = MappingProxyType({})
+    """Place of a call whose result is read through views -> how its gradient is made."""
+    weight_views: Mapping[tuple[int, int], Formula] = MappingProxyType({})
+    """Place of a call, and number of a parameter that it reads through a view -> how its gradient is made."""
     untold: tuple[str, ...] = ()
     """Operators that are trained, and whose gradients need temporaries that nobody knows."""
 
@@ -126,7 +131,7 @@ def eager_graph_of(
     return EagerGraph(
         made.graph(), made.grown.operators, made.stand_ins, parameters, frozen, held, kind, tuple(made.learning),
         made.elements, made.places, made.returns, frozenset(made.silent),
-        (products.float8 or "") if products else "", made.convolutions, tuple(made.untold),
+        (products.float8 or "") if products else "", made.convolutions, *made.views_read(trained), tuple(made.untold),
     )  # fmt: skip
 
 
@@ -180,6 +185,7 @@ class _Made:
         self.convolutions = dict[int, ConvolutionMemory]()
         self.untold = dict[str, None]()
         self.silent = set[int]()
+        self.trees = ViewTrees(autograd.mode, autograd.values) if autograd else None
         self.bytes = {True: 0, False: 0}
         self.views = 0
         self.results: tuple[int, ...] = ()
@@ -215,6 +221,7 @@ class _Made:
             learning = Learning()
         if saved.backward_bytes is None:
             self.untold[str(node.target)] = None
+        self._read(node, bool(found.operators))
         if not found.operators:
             self.views += 1
             self.sources[node], self.learned[node] = before, learning
@@ -271,12 +278,32 @@ class _Made:
         is_held = name_of(node) in CONVOLUTIONS and self.place == CPU
         return {place: convolution_memory(node, name_of(node))} if is_held else {}
 
+    def _read(self, node: Any, runs: bool) -> None:
+        """Note a node that runs something, or only sees what it reads."""
+        if self.trees is not None:
+            (self.trees.read if runs else self.trees.view)(node)
+
+    def views_read(self, trained: Collection[str]) -> tuple[dict[int, ViewTree], dict[tuple[int, int], Formula]]:
+        """Return how the gradients of results and parameters are made that calls read through views."""
+        results, weights = dict[int, ViewTree](), dict[tuple[int, int], Formula]()
+        if self.trees is None or self.autograd is None:
+            return results, weights
+        for base in self.trees.readers:
+            if any(number in self.writers for number, _ in self.autograd.storages_of(base)):
+                continue
+            if base.name in self.places and (tree := self.trees.tree(base)):
+                results[self.places[base.name][1]] = tree
+            for reader, formula in self.trees.each(base) if base.name in trained else ():
+                first, last = self.places[reader.name]
+                weights |= {(place, self.resident[base][0]): formula for place in range(first, last + 1)}
+        return results, weights
+
     def _note(self, found: Calls, index: int) -> None:
         """Note of the next call, which is one of a node, what is said beside its operator."""
         place, operator = len(self.calls), found.operators[index]
         if found.gradients and (returned := found.gradients[index]) is not None:
             self.returns[place] = returned
-        if index in found.silent:
+        if index in found.silent or _copied(found, index):  # autograd sees through a copy into another layout
             self.silent.add(place)
         if operator.elements:
             self.elements[place] = operator.elements

@@ -1,0 +1,125 @@
+"""The gradients of values that are read through views: autograd's own formulas, which stack, fill up, add and sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from cdmpp.network.eager.formula import Formula
+from cdmpp.network.eager.temporaries import gradients_of
+from cdmpp.network.eager.without_values import Known, key_of, on_cpu, told
+from cdmpp.operators.aten import ATTENTION_CALL, name_of
+from cdmpp.programs.regions import has_gradient
+
+
+class ViewTree(NamedTuple):
+    """A value has readers, at least one of which reads a view of it."""
+
+    arrivals: int
+    """Gradients that arrive from the readers: one an argument, one in all from attention."""
+    formula: Formula
+    """The kernels that make the gradient of the value of them."""
+
+
+class ViewTrees:
+    """It goes along with an exported graph and notes who reads which value through which views."""
+
+    def __init__(self, mode: Any, values: Mapping[Any, Any]) -> None:
+        """Begin with ``FakeTensorMode`` and the value of each node that ran under it."""
+        self.mode, self.values = mode, values
+        self.parents = dict[Any, Any]()
+        """View -> what it is a view of."""
+        self.readers = dict[Any, list[tuple[Any, Any]]]()
+        """Value that a kernel wrote, or that the network was given -> (reader, what it reads)."""
+
+    def view(self, node: Any) -> None:
+        """Note a node that runs nothing."""
+        if node.all_input_nodes:
+            self.parents[node] = node.all_input_nodes[0]
+
+    def read(self, node: Any) -> None:
+        """Note a node that runs a kernel."""
+        import torch
+
+        for one in torch.utils._pytree.tree_leaves((node.args, dict(node.kwargs))):
+            value = self.values.get(one) if hasattr(one, "meta") else None
+            if not isinstance(value, torch.Tensor) or not value.requires_grad:
+                continue
+            base = one
+            while base in self.parents and has_gradient(base):
+                base = self.parents[base]
+            if base not in self.parents:
+                self.readers.setdefault(base, []).append((node, one))
+
+    def tree(self, base: Any) -> ViewTree | None:
+        """Return how the gradient of a value is made; None: it is their sum, or unknown."""
+        edges = self.readers.get(base, [])
+        if (formula := self._formula(base, [one for _, one in edges])) is None:
+            return None
+        fused = [reader for reader, _ in edges if name_of(reader) == ATTENTION_CALL]
+        return ViewTree(len(edges) - len(fused) + len({*fused}), formula)
+
+    def each(self, base: Any) -> list[tuple[Any, Formula]]:
+        """List the readers of a value that make a gradient of it by a formula of their own."""
+        edges, found = self.readers.get(base, []), list[tuple[Any, Formula]]()
+        for reader, one in edges:
+            formula = self._formula(base, [one]) if [r for r, _ in edges].count(reader) == 1 else None
+            if formula is not None and formula.steps:
+                found.append((reader, formula))
+        return found
+
+    def _formula(self, base: Any, read: list[Any]) -> Formula | None:
+        """Return the kernels of the gradients of views; None if there are none, or unknown ones."""
+        import torch
+        from torch.fx import map_arg
+
+        if all(one is base for one in read) or not isinstance(self.values[base], torch.Tensor):
+            return None
+        views = self._between(base, read)
+        numbers = {node: f"view {place}" for place, node in enumerate((base, *views))}
+        named = [
+            (node.target, key_of(map_arg((node.args, node.kwargs), lambda one: numbers.get(one, self._told(one)))))
+            for node in views
+        ]
+        key = told(self.values[base]), tuple(named), tuple(numbers[one] for one in read)
+        known = _formulas().get(key)
+        if known is None:
+            run = self._run(base, views, read)
+            _formulas().put(key, known := (gradients_of(self.mode, run, (self.values[base],), {}).formula,))
+        return known[0]
+
+    def _between(self, base: Any, read: Collection[Any]) -> list[Any]:
+        """Views from ``base`` to those that are read, in order."""
+        found = dict[Any, None]()
+        for one in read:
+            way = list[Any]()
+            while one is not base:
+                way.append(one)
+                one = self.parents[one]
+            found |= dict.fromkeys(reversed(way))
+        return list(found)
+
+    def _run(self, base: Any, views: list[Any], read: list[Any]) -> Callable[[Any], tuple[Any, ...]]:
+        from torch.fx import map_arg
+
+        def run(value: Any) -> tuple[Any, ...]:
+            made = {base: value}
+            for node in views:
+                args, kwargs = map_arg((node.args, node.kwargs), lambda one: made.get(one, self.values.get(one)))
+                made[node] = node.target(*on_cpu(args), **on_cpu(kwargs))
+            return tuple(made[one] for one in read)
+
+        return run
+
+    def _told(self, node: Any) -> Any:
+        import torch
+
+        value = self.values.get(node)
+        return told(value) if isinstance(value, torch.Tensor) else str(value)
+
+
+@cache
+def _formulas() -> Known[tuple[Formula | None]]:
+    """Return what is known in this process: a value, its views and which of them are read -> their formula."""
+    return Known()
