@@ -371,7 +371,10 @@ _GRADIENT_RULES: dict[str, Callable[[Any], Sequence[EagerOperator]]] = {
         ("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "binary_cross_entropy_backward"),
         lambda n: [matrix("sub", _value(n))],
     ),
-    **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), lambda n: [matrix("copy", _value(n))]),
+    **dict.fromkeys(
+        ("nll_loss_backward", "nll_loss2d_backward", "select_backward", "slice_backward", "diagonal_backward"),
+        lambda n: [matrix("copy", _value(n))],
+    ),  # zeros of which a part is written
     **dict.fromkeys(
         ("_softmax_backward_data", "_log_softmax_backward_data"),
         lambda n: [matrix("mul", _value(n), int(n.args[2])), matrix("softmax", _value(n), int(n.args[2]))],

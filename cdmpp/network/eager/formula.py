@@ -109,14 +109,14 @@ def _number(tensor: Any) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-_COPIES = ("clone", "contiguous", "reshape", "reshape_as", "flatten", "ravel")
-"""Copies into another layout: autograd sees through them, and the gradient is copied where it is read as a matrix."""
+COPIES = ("clone", "contiguous", "reshape", "reshape_as", "flatten", "ravel")
+"""Copies into another layout: autograd sees through them, and a gradient is copied where it is read as a matrix."""
 
 
 def has_formula(node: Any, found: Calls) -> bool:
     """Return False for a node whose gradients are those of ``backward_of``: a product, attention, a copy."""
     return (
         not found.gradients
-        and name_of(node) not in _COPIES
+        and name_of(node) not in COPIES
         and not any(one.kind.family in (*PRODUCTS, ATTENTION) for one in found.operators)
     )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from cdmpp.errors import UnsupportedProgramError, UsageError
 from cdmpp.network.eager.divided import RETURNS
-from cdmpp.network.eager.formula import Formula, has_formula
+from cdmpp.network.eager.formula import COPIES, Formula, has_formula
 from cdmpp.network.eager.learning import Buffer, Factor, Learning, Part, together
 from cdmpp.network.eager.module_arguments import with_arguments
 from cdmpp.network.eager.products import in_products
@@ -239,7 +239,7 @@ class _Made:
             self.returns[len(self.calls)] = (Gradient(node.meta[RETURNS], "inputs"),)
         whole, own_bytes = learning, written_bytes(node, found)
         for index, operator in enumerate(found.operators):
-            self._note(found, index)
+            self._note(node, found, index)
             is_first, is_last = index == 0, index == len(found.operators) - 1
             if found.reads:
                 chain = ((), Learning()) if is_first else (before, learning)
@@ -298,12 +298,12 @@ class _Made:
                 weights |= {(place, self.resident[base][0]): formula for place in range(first, last + 1)}
         return results, weights
 
-    def _note(self, found: Calls, index: int) -> None:
+    def _note(self, node: Any, found: Calls, index: int) -> None:
         """Note of the next call, which is one of a node, what is said beside its operator."""
         place, operator = len(self.calls), found.operators[index]
         if found.gradients and (returned := found.gradients[index]) is not None:
             self.returns[place] = returned
-        if index in found.silent or _copied(found, index):  # autograd sees through a copy into another layout
+        if index in found.silent or _copied(found, index) or name_of(node) in COPIES:
             self.silent.add(place)
         if operator.elements:
             self.elements[place] = operator.elements

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -76,17 +77,20 @@ class ViewTrees:
 
         if all(one is base for one in read) or not isinstance(self.values[base], torch.Tensor):
             return None
-        views = self._between(base, read)
+        views, matrix = self._between(base, read), _matrix(base, self.values[base])
         numbers = {node: f"view {place}" for place, node in enumerate((base, *views))}
         named = [
             (node.target, key_of(map_arg((node.args, node.kwargs), lambda one: numbers.get(one, self._told(one)))))
             for node in views
         ]
-        key = told(self.values[base]), tuple(named), tuple(numbers[one] for one in read)
+        key = told(self.values[base]), matrix, tuple(named), tuple(numbers[one] for one in read)
         known = _formulas().get(key)
         if known is None:
+            with self.mode:
+                value = self.values[base].detach()
+                value = (value if matrix is None else torch.empty(matrix, dtype=value.dtype)).requires_grad_()
             run = self._run(base, views, read)
-            _formulas().put(key, known := (gradients_of(self.mode, run, (self.values[base],), {}).formula,))
+            _formulas().put(key, known := (gradients_of(self.mode, run, (value,), {}).formula,))
         return known[0]
 
     def _between(self, base: Any, read: Collection[Any]) -> list[Any]:
@@ -104,7 +108,7 @@ class ViewTrees:
         from torch.fx import map_arg
 
         def run(value: Any) -> tuple[Any, ...]:
-            made = {base: value}
+            made = {base: value.view(self.values[base].shape)}
             for node in views:
                 args, kwargs = map_arg((node.args, node.kwargs), lambda one: made.get(one, self.values.get(one)))
                 made[node] = node.target(*on_cpu(args), **on_cpu(kwargs))
@@ -117,6 +121,16 @@ class ViewTrees:
 
         value = self.values.get(node)
         return told(value) if isinstance(value, torch.Tensor) else str(value)
+
+
+def _matrix(node: Any, value: Any) -> tuple[int, ...] | None:
+    """Shape of what a product writes, which is then seen as the value: a gradient that is not dense is copied first."""
+    name, (*many, rows, cols) = name_of(node), (1, 1, *value.shape)
+    if value.dim() < 3 or name not in ("linear", "matmul"):
+        return None
+    is_batched = name == "matmul" and all(one.meta["val"].dim() > 2 for one in node.args[:2])
+    batch = math.prod(many)
+    return (batch, rows, cols) if is_batched else (batch * rows, cols)
 
 
 @cache
