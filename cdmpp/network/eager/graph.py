@@ -274,8 +274,8 @@ class _Made:
         self._overwrite(node)
 
     def _convolution(self, node: Any, place: int) -> dict[int, ConvolutionMemory]:
-        """Return what a CPU holds for a node whose product is call ``place``, if it is a convolution."""
-        is_held = name_of(node) in CONVOLUTIONS and self.place == CPU
+        """Return what a CPU holds for a node that is trained and whose product is call ``place``: a convolution."""
+        is_held = name_of(node) in CONVOLUTIONS and self.place == CPU and self.autograd is not None
         return {place: convolution_memory(node, name_of(node))} if is_held else {}
 
     def _read(self, node: Any, runs: bool) -> None:

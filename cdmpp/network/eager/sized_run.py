@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from cdmpp.network.eager.like_nodes import DEPTH, LikeNodes, NodeCall, by_node, like_nodes, node_of
 from cdmpp.network.eager.read import EagerNetwork, ExportedRun
 from cdmpp.network.eager.symbolic import Shapes, SymbolicExport, batch_in
@@ -87,7 +89,8 @@ class SizedRun:
             resident = tuple((number, inputs.get(number, size)) for number, size in calls[place].resident)
             calls[place] = replace(calls[place], resident=resident)
         graph = replace(read.graph, calls=tuple(calls), tasks={}, input_bytes=sum(inputs.values()))
-        during, _ = whole.lifetimes.alive(CallBytes.of(calls), read.graph.results)
+        sizes, none = np.array([one.output_bytes for one in calls], np.int64), np.zeros(len(calls), np.int64)
+        during, _ = whole.lifetimes.alive(CallBytes(sizes, sizes, sizes, sizes, none), read.graph.results)
         alive = int(during.max(initial=0))
         return replace(read, graph=graph, operators=operators, batch=batch_in(shapes), alive_bytes=alive)
 

@@ -125,12 +125,11 @@ class ViewTrees:
 
 def _matrix(node: Any, value: Any) -> tuple[int, ...] | None:
     """Shape of what a product writes, which is then seen as the value: a gradient that is not dense is copied first."""
-    name, (*many, rows, cols) = name_of(node), (1, 1, *value.shape)
-    if value.dim() < 3 or name not in ("linear", "matmul"):
+    shape, name = tuple(map(int, value.shape)), name_of(node)
+    if len(shape) < 3 or name not in ("linear", "matmul"):
         return None
     is_batched = name == "matmul" and all(one.meta["val"].dim() > 2 for one in node.args[:2])
-    batch = math.prod(many)
-    return (batch, rows, cols) if is_batched else (batch * rows, cols)
+    return (math.prod(shape[:-2]), *shape[-2:]) if is_batched else (math.prod(shape[:-1]), shape[-1])
 
 
 @cache
