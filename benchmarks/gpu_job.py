@@ -3,6 +3,7 @@
 DistributedDataParallel over NCCL with SGD and a loss that is read every step. ``cdmpp trace FOLDER`` replays it.
 ``python -m benchmarks.gpu_job predict DEVICE`` predicts the steps instead; no GPU is needed. What the wrapper of one
 rank adds is among them: each gradient is copied into its bucket and back, and its hooks take the host's time.
+``predict h100 --publish`` writes them to ``docs/results/training-steps.md``, beside those that were measured.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch.distributed as dist
 
 from benchmarks.distributed_jobs.networks import gpt
 from benchmarks.distributed_jobs.rank import loss_of
+from benchmarks.publish.measured import publish
 from cdmpp import Workload, devices
 from cdmpp.network.compose import compose
 from cdmpp.network.eager.read import EagerNetwork
@@ -34,8 +36,14 @@ _WRAPPER_S, _HOOK_S = 190e-6, 3.9e-6
 LARGE = {"width": 768, "depth": 12, "tokens": 32000, "length": 512}
 
 
-NETWORKS = ("gpt", "gpt_small", "resnet50")
-"""``_small``: so little work that the host decides."""
+JOBS = {
+    ("gpt", "fp32"): ("GPT, 12 layers of 768, 16 x 512 tokens", 144.3),
+    ("resnet50", "fp32"): ("ResNet-50, 64 images, without TF32", 85.4),
+    ("gpt_small", "fp32"): ("GPT, 4 layers of 256, 8 x 64 tokens", 7.5),
+    ("resnet50", "tf32"): ("ResNet-50, 64 images, with TF32", 45.0),
+}
+"""Name of a network and precision -> the job, and the median milliseconds of a step on an H100 without a profiler.
+``_small``: so little work that the host decides."""
 
 
 def made(name: str, place: str) -> tuple[torch.nn.Module, torch.Tensor]:
@@ -88,10 +96,10 @@ def in_buckets(read: EagerNetwork) -> EagerNetwork:
     return replace(read, graph=graph, operators=operators, step=replace(read.step, graph=graph, calls=calls))
 
 
-def predict(device: str) -> None:
-    """Print what each step would take."""
-    sheet, runtime = devices.get(device), EagerRuntime()
-    for name, precision in (*((name, "fp32") for name in NETWORKS), ("resnet50", "tf32")):
+def predict(device: str, publishes: bool) -> None:
+    """Print what each step would take; those of the H100 are published beside the measured ones where asked to."""
+    sheet, runtime, rows = devices.get(device), EagerRuntime(), list[list[str]]()
+    for (name, precision), (what, measured_ms) in JOBS.items():
         network, batch = made(name, "cpu")
         workload = Workload(network, (batch,), optimizer="sgd", loss=loss_of, mode="training_step", precision=precision)
         read = in_buckets(runtime.read(workload, sheet))
@@ -102,11 +110,17 @@ def predict(device: str) -> None:
         found = compose(priced, runtime.launch(priced))
         busy_s, host_s = sum(priced.call_s), sum(dispatch_s)
         parts = f"device {1e3 * busy_s:.1f}, host {1e3 * host_s:.1f}"
-        print(f"{name}, {precision}: {1e3 * found.latency_s:.1f} ms ({parts})", *found.warnings, sep="\n  ")
+        predicted_ms = 1e3 * found.latency_s
+        print(f"{name}, {precision}: {predicted_ms:.1f} ms ({parts})", *found.warnings, sep="\n  ")
+        off = 100 * (predicted_ms / measured_ms - 1)
+        rows.append([what, f"{measured_ms}", f"{predicted_ms:.1f}", f"{off:+.1f}" if abs(off) < 10 else f"{off:+.0f}"])
+    if publishes:
+        columns = ["job", "measured, ms", "predicted, ms", "off, %"]
+        publish("training-steps", "By PyTorch's own kernels", columns, rows)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "predict":
-        predict(sys.argv[2])
+        predict(sys.argv[2], sys.argv[2:] == ["h100", "--publish"])
     else:
         main(Path(sys.argv[1]), sys.argv[2])

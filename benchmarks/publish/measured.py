@@ -6,12 +6,16 @@ a list of tables with ``title``, ``note``, ``commands``, ``columns`` and ``rows`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from benchmarks.publish.markdown import replace_part, table
-from cdmpp.platform.files import read_json
+from cdmpp.errors import DataError
+from cdmpp.platform.files import read_json, write_json
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def measured(tables: list[dict[str, Any]]) -> str:
@@ -28,6 +32,29 @@ def measured(tables: list[dict[str, Any]]) -> str:
     return "\n".join(lines).rstrip()
 
 
+def publish(page: str, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], docs: Path = DOCS) -> None:
+    """Put the rows of a table in the place of those that are kept, and write its page.
+
+    Args:
+        page: name of the page below ``docs/results``.
+        title: that of the table.
+        columns: heads; a kept table of the title has the first of them.
+        rows: texts, one a head.
+        docs: folder of the pages.
+
+    Raises:
+        DataError: no table of the page has the title and the first head.
+    """
+    path = docs / "measured" / f"{page}.json"
+    tables = read_json(path)
+    found = next((one for one in tables if one["title"] == title and one["columns"][0] == columns[0]), None)
+    if found is None:
+        raise DataError(f"{path}: no table {title!r} begins with the column {columns[0]!r}")
+    found |= {"columns": [*columns], "rows": [[*row] for row in rows]}
+    write_json(path, tables)
+    replace_part(docs / "results" / f"{page}.md", "measured", measured(tables))
+
+
 def main(docs: Path) -> None:
     """Write the pages of ``docs``."""
     for path in sorted((docs / "measured").glob("*.json")):
@@ -35,4 +62,4 @@ def main(docs: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path("docs"))
+    main(DOCS)

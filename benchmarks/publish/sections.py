@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.publish.markdown import replace_part
-from benchmarks.publish.measured import measured
+from benchmarks.publish.measured import DOCS, measured
 from cdmpp.errors import CdmppError
 from cdmpp.platform.files import read_json, write_json
 
-DOCS = Path(__file__).parents[2] / "docs"
 Table = dict[str, Any]
 
 

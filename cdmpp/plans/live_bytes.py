@@ -86,7 +86,7 @@ class RunOrder:
             np.maximum(kept.max(axis=-1), 0),
             np.take_along_axis(gradients, peak, axis=-1)[..., 0],
             outputs_bytes,
-            written[..., list(pending)].sum(axis=-1),
+            sizes.written[..., list(pending)].sum(axis=-1),
         )
 
 

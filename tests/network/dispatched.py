@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from cdmpp.network.eager.step import read_step
 from cdmpp.network.workload import Workload
+from tests.network.dispatch_log import DispatchLog
 
 aten = torch.ops.aten
 NAMES = {
@@ -25,31 +26,28 @@ FUSED = {
 }
 
 
-class Log(TorchDispatchMode):
-    """Counts products by their sizes, and some other operators by their elements."""
+def products(func: Any, args: tuple[Any, ...], out: Any) -> list[tuple[Any, ...]]:
+    """The sizes of a product or of attention, and the elements of some other operators."""
+    if func in (aten.addmm.default, aten.mm.default):
+        x, y = args[-2:]
+        return [("product", 1, x.shape[0], x.shape[1], y.shape[1], str(out.dtype))]
+    if func is aten.linear.default:  # with gradients off it is no other operator
+        return [("product", 1, args[0].numel() // args[0].shape[-1], *args[1].shape[::-1], str(out.dtype))]
+    if func in (aten.bmm.default, aten.baddbmm.default):
+        x, y = args[-2:]
+        return [("product", x.shape[0], x.shape[1], x.shape[2], y.shape[2], str(out.dtype))]
+    if func in FUSED:
+        q, k, v = args[:3] if FUSED[func] == "attention" else args[1:4]
+        causal = dict(enumerate(args)).get(4 if FUSED[func] == "attention" else 7, False)
+        return [(FUSED[func], *q.shape[:3], *k.shape[1:], v.shape[3], bool(causal), str(q.dtype))]
+    if func in NAMES:
+        first = out[0] if isinstance(out, tuple) else out
+        return [(NAMES[func], first.numel(), str(first.dtype))]
+    return []
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: Counter[tuple[Any, ...]] = Counter()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if func in (aten.addmm.default, aten.mm.default):
-            x, y = args[-2:]
-            self.seen["product", 1, x.shape[0], x.shape[1], y.shape[1], str(out.dtype)] += 1
-        elif func is aten.linear.default:  # with gradients off it is no other operator
-            self.seen["product", 1, args[0].numel() // args[0].shape[-1], *args[1].shape[::-1], str(out.dtype)] += 1
-        elif func in (aten.bmm.default, aten.baddbmm.default):
-            x, y = args[-2:]
-            self.seen["product", x.shape[0], x.shape[1], x.shape[2], y.shape[2], str(out.dtype)] += 1
-        elif func in FUSED:
-            q, k, v = args[:3] if FUSED[func] == "attention" else args[1:4]
-            causal = dict(enumerate(args)).get(4 if FUSED[func] == "attention" else 7, False)
-            self.seen[FUSED[func], *q.shape[:3], *k.shape[1:], v.shape[3], bool(causal), str(q.dtype)] += 1
-        elif func in NAMES:
-            first = out[0] if isinstance(out, tuple) else out
-            self.seen[NAMES[func], first.numel(), str(first.dtype)] += 1
-        return out
+Log = partial(DispatchLog, products)
+"""Counts products by their sizes, and some other operators by their elements."""
 
 
 class Kept:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from cdmpp.network.eager.step import read_step
 from cdmpp.network.source.in_type import floats_in
@@ -16,6 +15,7 @@ from cdmpp.network.workload import Workload
 from cdmpp.operators.aten_layout import dtype_of
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.programs.training.loss import with_loss
+from tests.network.dispatch_log import DispatchLog
 
 Calls = Counter[tuple[str, int, str]]
 """(kind, elements of the result, type of the result) -> calls."""
@@ -49,57 +49,38 @@ AS = {
     "max_pool2d_with_indices_backward": ("pool",),
 }
 """Operators of a backward pass -> the kinds of calls that are read for each, of as many elements as its gradient."""
+NOTHING = ("_unsafe_view", "empty_like", "detach", "ones_like")
+"""Operators that move nothing, though they are no views by their schemas."""
 
 
-class Log(TorchDispatchMode):
-    """It counts the calls that run under it, but for views."""
+def kinds_run(func: Any, args: Any, out: Any) -> list[tuple[str, int, str]]:
+    """Kinds, elements and types of what a call runs; nothing of views."""
+    name = func._schema.name.removeprefix("aten::")
+    first = next((one for one in torch.utils._pytree.tree_leaves(out) if isinstance(one, torch.Tensor)), None)
+    if first is None or func.is_view or func.namespace != "aten" or not first.numel() or name in NOTHING:
+        return []
+    found = _kinds(name, args, out, first)
+    return [(kind, one.numel() if size is None else size, dtype_of(one)) for kind, one, size in found]
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: Calls = Counter()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        name = func._schema.name.removeprefix("aten::")
-        first = next((one for one in torch.utils._pytree.tree_leaves(out) if isinstance(one, torch.Tensor)), None)
-        if (
-            first is None
-            or func.is_view
-            or func.namespace != "aten"
-            or not first.numel()
-            or name in ("_unsafe_view", "empty_like", "detach", "ones_like")
-        ):
-            return out
-        self._note(name, args, out, first)
-        return out
-
-    def _note(self, name: str, args: Any, out: Any, first: torch.Tensor) -> None:
-        if name.endswith("_backward") and (kinds := AS.get(name)):
-            for kind in kinds:
-                self._add(kind, first if kind in ("copy", "elementwise", "softmax") else args[0])
-        elif name == "convolution":
-            self._add("conv", first)
-            if args[2] is not None:
-                self._add("elementwise", first)
-        elif name == "convolution_backward":
-            for one in out[:2]:
-                if one is not None:
-                    self._add("conv", one)
-            if out[2] is not None:
-                self._add("reduce", out[2])
-        elif name in ("_softmax_backward_data", "_log_softmax_backward_data"):  # a product, then as the forward pass
-            self._add("elementwise", first)
-            self._add("softmax", first)
-        elif name == "mse_loss":  # differences, then their mean
-            self._add("elementwise", args[0])
-            self._add("reduce", first)
-        elif name.startswith("upsample"):  # as a copy that moves as much
-            self._add("copy", first, (first.numel() + args[0].numel()) // 2)
-        else:
-            self._add(KINDS.get(name, "elementwise"), first)
-
-    def _add(self, kind: str, result: torch.Tensor, elements: int | None = None) -> None:
-        self.seen[kind, result.numel() if elements is None else elements, dtype_of(result)] += 1
+def _kinds(name: str, args: Any, out: Any, first: torch.Tensor) -> list[tuple[str, torch.Tensor, int | None]]:
+    """Kinds, tensors of as many elements and of the type, and elements where they are others."""
+    if name == "convolution_backward":
+        found = [("conv", args[0], None) for one in out[:2] if one is not None]
+        return [*found, *([("reduce", out[2], None)] if out[2] is not None else [])]
+    if kinds := AS.get(name, ()):
+        return [(kind, first if kind == "copy" else args[0], None) for kind in kinds]
+    if name == "convolution":
+        return [("conv", first, None), *([("elementwise", first, None)] if args[2] is not None else [])]
+    if name in ("_softmax_backward_data", "_log_softmax_backward_data"):  # a product, then as the forward pass
+        return [("elementwise", first, None), ("softmax", first, None)]
+    if name == "native_batch_norm_backward":  # sums by channel of an image, then a product
+        return [("reduce", first, first.shape[0] * first.shape[1]), ("elementwise", first, None)]
+    if name == "mse_loss":  # differences, then their mean
+        return [("elementwise", args[0], None), ("reduce", first, None)]
+    if name.startswith("upsample"):  # as a copy that moves as much
+        return [("copy", first, (first.numel() + args[0].numel()) // 2)]
+    return [(KINDS.get(name, "elementwise"), first, None)]
 
 
 def real_step(model: nn.Module, inputs: tuple[torch.Tensor, ...], loss: str, precision: str) -> dict[str, Calls]:
@@ -109,9 +90,9 @@ def real_step(model: nn.Module, inputs: tuple[torch.Tensor, ...], loss: str, pre
     module, arguments = with_loss(model.train(), inputs, loss)
     if precision == "bf16":
         arguments = floats_in(arguments, "bfloat16")
-    with Log() as forward, torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-autocast"):
+    with DispatchLog(kinds_run) as forward, torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-autocast"):
         result = module(*arguments)[0]
-    with Log() as backward:
+    with DispatchLog(kinds_run) as backward:
         result.backward()
     return {"forward": forward.seen, "backward": backward.seen}
 

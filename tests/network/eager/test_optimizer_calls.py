@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from cdmpp.errors import UsageError
 from cdmpp.network.eager import optimizer_calls
@@ -14,6 +13,7 @@ from cdmpp.network.eager.optimizer_calls import update_calls
 from cdmpp.network.eager.step import read_step
 from cdmpp.network.update import OPTIMIZERS, Update, update_of
 from cdmpp.network.workload import Workload
+from tests.network.dispatch_log import DispatchLog
 
 SHAPES = ((64, 32), (64,), (128, 64))
 REAL = {
@@ -26,20 +26,13 @@ REAL = {
 FLAGS = {"foreach": {"foreach": True}, "fused": {"fused": True}, "for-loop": {"foreach": False}}
 
 
-class Log(TorchDispatchMode):
-    """Elements that each operator writes, of lists all of them; views, counts of steps and values read are left out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[str, int, str]] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        first = args[0] if args and isinstance(args[0], list) else [args[0]] if args else []
-        is_kernel = func.namespace == "aten" and not func.is_view and "local_scalar" not in str(func)
-        if is_kernel and first and isinstance(first[0], torch.Tensor) and max(one.numel() for one in first) > 1:
-            self.seen.append((func._schema.name, sum(one.numel() for one in first), str(first[0].dtype)[6:]))
-        return out
+def written(func, args, out):
+    """Elements that an operator writes, of lists all of them; views, counts of steps and values read are left out."""
+    first = args[0] if args and isinstance(args[0], list) else [args[0]] if args else []
+    is_kernel = func.namespace == "aten" and not func.is_view and "local_scalar" not in str(func)
+    if not is_kernel or not first or not isinstance(first[0], torch.Tensor) or max(one.numel() for one in first) <= 1:
+        return []
+    return [(func._schema.name, sum(one.numel() for one in first), str(first[0].dtype)[6:])]
 
 
 def real(update: Update, dtype=torch.float32, shapes=SHAPES) -> tuple[list[tuple[str, int, str]], int]:
@@ -50,14 +43,14 @@ def real(update: Update, dtype=torch.float32, shapes=SHAPES) -> tuple[list[tuple
     for _ in range(2):
         for one in given:
             one.grad = torch.randn_like(one)
-        with Log() as log:
+        with DispatchLog(written) as log:
             if update.clip_norm is not None:
                 nn.utils.clip_grad_norm_(given, update.clip_norm, foreach=None)
             optimizer.step()
             if update.ema:
                 get_ema_multi_avg_fn()(averages, [one.detach() for one in given], 1)
     states = [one for state in optimizer.state.values() for one in state.values() if torch.is_tensor(one)]
-    return log.seen, sum(one.nbytes for one in states if one.numel() > 1)
+    return log.order, sum(one.nbytes for one in states if one.numel() > 1)
 
 
 def count(operator) -> float:
