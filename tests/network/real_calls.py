@@ -66,16 +66,13 @@ def kinds_run(func: Any, args: Any, out: Any) -> list[tuple[str, int, str]]:
 def _kinds(name: str, args: Any, out: Any, first: torch.Tensor) -> list[tuple[str, torch.Tensor, int | None]]:
     """Kinds, tensors of as many elements and of the type, and elements where they are others."""
     if name == "convolution_backward":
-        found = [("conv", args[0], None) for one in out[:2] if one is not None]
-        return [*found, *([("reduce", out[2], None)] if out[2] is not None else [])]
+        return [(kind, one, None) for kind, one in zip(("conv", "conv", "reduce"), out, strict=True) if one is not None]
     if kinds := AS.get(name, ()):
         return [(kind, first if kind == "copy" else args[0], None) for kind in kinds]
     if name == "convolution":
         return [("conv", first, None), *([("elementwise", first, None)] if args[2] is not None else [])]
     if name in ("_softmax_backward_data", "_log_softmax_backward_data"):  # a product, then as the forward pass
         return [("elementwise", first, None), ("softmax", first, None)]
-    if name == "native_batch_norm_backward":  # sums by channel of an image, then a product
-        return [("reduce", first, first.shape[0] * first.shape[1]), ("elementwise", first, None)]
     if name == "mse_loss":  # differences, then their mean
         return [("elementwise", args[0], None), ("reduce", first, None)]
     if name.startswith("upsample"):  # as a copy that moves as much

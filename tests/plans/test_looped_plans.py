@@ -12,7 +12,7 @@ import torch
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.collectives.topology import fitted
 from cdmpp.errors import CdmppError
-from cdmpp.network.liveness import Lifetimes, bytes_of
+from cdmpp.network.liveness import CallBytes, Lifetimes
 from cdmpp.plans.candidates import SCHEDULE
 from cdmpp.plans.cut import stages_of
 from cdmpp.plans.cut_places import CutPlaces
@@ -157,7 +157,7 @@ def test_a_rank_holds_what_its_timeline_holds(name, count):
     for rank, parts in zip(lowered.graph.ranks, parts_of(one, under, lowered, False), strict=True):
         passes = [place for place, op in enumerate(rank.ops) if op.phase != "update"]
         runs = [(place, rank.ops[place].phase == "backward") for place in passes]
-        during, _ = Lifetimes.of(rank.ops, runs).alive(*bytes_of(rank.ops))
+        during, _ = Lifetimes.of(rank.ops, runs).alive(CallBytes.of(rank.ops))
         size = sum(gradient.bytes for gradient in rank.gradients)
         most = int(during.max())
         assert parts.activations >= most - size
