@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.operators.aten_attention import attention_of
+from cdmpp.operators.aten_cells import CELLS, cell_of
 from cdmpp.operators.aten_convolution import CONVOLUTIONS, convolution_of, has_bias, image_of, stands_for
 from cdmpp.operators.aten_detection import DETECTION, detection_of
 from cdmpp.operators.aten_foreach import foreach_of, is_foreach
@@ -162,6 +163,9 @@ def _of_several(node: Any, name: str) -> Calls | None:
         grouped = grouped_of(node)
         stood_for = f"{name.removesuffix('_fallback')}, {grouped.note}"
         return Calls(grouped.operators, stood_for, grouped.gradients, (), True)
+    if name in CELLS:
+        gates, gradients = cell_of(node, name)
+        return Calls((gates,), name, (gradients,))
     if name in GATES:
         found = recurrent_of(node, name)
         return Calls(found.operators, found.stands_for, found.gradients, found.reads, True)

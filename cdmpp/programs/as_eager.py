@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from cdmpp.programs.cells import cells_as_on
 from cdmpp.programs.eager_masks import eager_masks
 from cdmpp.programs.experts import experts_as_eager
 from cdmpp.programs.packed import packed_as_padded
@@ -22,12 +23,13 @@ class Noted(NamedTuple):
 
 
 @contextmanager
-def as_eager(imbalance: float = 1.0, boxes: int | None = None) -> Iterator[Noted]:
-    """Export masks, experts and packed sequences as they run; yields what is noted meanwhile.
+def as_eager(imbalance: float = 1.0, boxes: int | None = None, kind: str = "") -> Iterator[Noted]:
+    """Export masks, experts, cells and packed sequences as they run; yields what is noted meanwhile.
 
     Args:
         imbalance: tokens of the busiest expert over the mean.
         boxes: elements that each selection by value keeps; None: none is read.
+        kind: of the device, ``cpu``, or any other as a GPU.
     """
     decided: set[str] = set()
     with (
@@ -35,6 +37,7 @@ def as_eager(imbalance: float = 1.0, boxes: int | None = None) -> Iterator[Noted
         experts_as_eager(imbalance, decided),
         selections_kept(boxes, decided),
         regions_pooled(),
+        cells_as_on(kind),
         packed_as_padded() as told,
     ):
         yield Noted(told, decided)

@@ -191,7 +191,7 @@ def export(
     import torch
 
     check_wrappers(model, trains)
-    run: Any = as_eager(imbalance, boxes) if eager else contextlib.nullcontext(Noted({}, set()))
+    run: Any = as_eager(imbalance, boxes, kind) if eager else contextlib.nullcontext(Noted({}, set()))
     with quiet(), run as noted:
         register_caches()  # decoders return those of keys and values
         try:
