@@ -50,7 +50,13 @@ _BINARY = {
 }
 _BROADCAST = {"add": "add_broadcast", "sub": "add_broadcast", "mul": "mul_broadcast", "div": "mul_broadcast"}
 """Operator of which one factor is read again and again."""
-_COPIES = ("cumsum", "topk", "sort", "argsort", "histc", "bincount", "repeat_interleave", "one_hot")
+_COPIES = (
+    *("cumsum", "topk", "sort", "argsort", "histc", "bincount", "repeat_interleave", "one_hot", "flip", "im2col"),
+    *("col2im", "cumprod", "logcumsumexp", "_cummax_helper", "_cummin_helper", "grid_sampler_2d", "grid_sampler_3d"),
+    *("bucketize", "searchsorted", "masked_scatter", "exponential_", "glu", "_weight_norm_interface", "put"),
+    *("adaptive_max_pool2d", "max_unpool2d", "aminmax", "var_mean", "count_nonzero", "linalg_cross", "trace", "dot"),
+    *("multinomial", "kthvalue", "median"),
+)
 """Operators that read all that they are given once or more, and that nobody measured."""
 _UNTAGGED = (
     *("__and__", "__or__", "__xor__", "floor_divide"),

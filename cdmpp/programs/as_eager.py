@@ -10,6 +10,7 @@ from cdmpp.programs.cells import cells_as_on
 from cdmpp.programs.eager_masks import eager_masks
 from cdmpp.programs.experts import experts_as_eager
 from cdmpp.programs.packed import packed_as_padded
+from cdmpp.programs.routing import experts_found
 from cdmpp.programs.selections import regions_pooled, selections_kept
 
 
@@ -39,5 +40,6 @@ def as_eager(imbalance: float = 1.0, boxes: int | None = None, kind: str = "") -
         regions_pooled(),
         cells_as_on(kind),
         packed_as_padded() as told,
+        experts_found(imbalance, decided, told),
     ):
         yield Noted(told, decided)

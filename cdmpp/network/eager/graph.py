@@ -29,6 +29,7 @@ from cdmpp.operators.convolution_memory import ConvolutionMemory, convolution_me
 from cdmpp.operators.float8 import MULTIPLE
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_task import OperatorTasks, task_id
+from cdmpp.programs.composite import composites_apart
 from cdmpp.programs.regions import gradients_on, has_gradient, recomputed_in
 
 StandIns = dict[int, str]
@@ -111,6 +112,7 @@ def eager_graph_of(
     kind = "cpu" if place == "cpu" else "gpu"
     named = signature.inputs_to_parameters
     trained = {key: name for key, name in named.items() if exported.state_dict[name].requires_grad}
+    composites_apart(exported, _is_known)
     made = _Made(name, place, attention, Autograd(exported, kind) if trains else None, products)
     for node in exported.graph.nodes:
         made.add(node, node.name in weights, node.name in trained)
@@ -133,6 +135,16 @@ def eager_graph_of(
         made.elements, made.places, made.returns, frozenset(made.silent),
         (products.float8 or "") if products else "", made.convolutions, *made.views_read(trained), tuple(made.untold),
     )  # fmt: skip
+
+
+def _is_known(node: Any) -> bool:
+    if name_of(node) in (ATTENTION_CALL, "linear", "matmul"):  # whose refusals say what is wrong
+        return True
+    try:
+        calls_of(node)
+    except UnsupportedProgramError:
+        return False
+    return True
 
 
 def _tied_bytes(exported: Any) -> int:

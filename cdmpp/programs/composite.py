@@ -1,0 +1,94 @@
+"""Composite operators of an exported graph as the operators that torch's dispatcher makes of them, where that is asked.
+
+``torch.export`` keeps ``einsum`` or ``cosine_similarity`` as one node; a run dispatches products, sums and so on.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from cdmpp.programs.patch import patched
+from cdmpp.programs.refusal import quiet
+from cdmpp.programs.regions import gradients_on
+
+
+def composites_apart(exported: Any, is_known: Callable[[Any], bool]) -> None:
+    """Take composite operators apart that are not known, as far as there are any; the graph is changed.
+
+    Args:
+        exported: ``torch.export.ExportedProgram``, or what stands for it.
+        is_known: of a node: whether it is left as it is.
+    """
+    for node in [one for one in exported.graph.nodes if _is_composite(one)]:
+        if not is_known(node):
+            _take_apart(exported, node)
+
+
+def _is_composite(node: Any) -> bool:
+    import torch
+
+    target = node.target
+    return (
+        node.op == "call_function"
+        and isinstance(target, torch._ops.OpOverload)
+        and torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd")
+    )
+
+
+def _take_apart(exported: Any, node: Any) -> None:
+    """Put the operators of a node in its place; where they cannot be had the node stays."""
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    given = [one for one in node.all_input_nodes if isinstance(one.meta.get("val"), torch.Tensor)]
+    if len(given) < len(node.all_input_nodes) or not given:
+        return
+
+    def run(*tensors: Any) -> Any:
+        values = dict(zip(given, tensors, strict=True))
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+        return node.target.decompose(*args, **kwargs)
+
+    examples = [one.meta["val"] for one in given]
+    grad = torch.enable_grad() if gradients_on(node) else torch.no_grad()
+    try:
+        with quiet(), grad, patched(examples[0].fake_mode, "allow_non_fake_inputs", True):
+            traced = make_fx(run)(*examples)
+    except Exception:
+        return  # whoever reads the node refuses it by its name
+    _put_in(exported, node, traced, given)
+
+
+def _put_in(exported: Any, node: Any, traced: Any, given: list[Any]) -> None:
+    import torch
+
+    graph, inputs, new = exported.graph, iter(given), dict[Any, Any]()
+    for one in traced.graph.nodes:
+        if one.op == "placeholder":
+            new[one] = next(inputs)
+        elif one.op == "output":
+            _replace(node, torch.fx.map_arg(one.args[0], new.__getitem__))
+        else:
+            with graph.inserting_before(node):
+                if one.op == "get_attr":
+                    name = f"{node.name}_{one.target}"
+                    setattr(exported.graph_module, name, getattr(traced, one.target))
+                    new[one] = graph.create_node("get_attr", name)
+                else:
+                    new[one] = graph.node_copy(one, new.__getitem__)
+            value = getattr(traced, one.target) if one.op == "get_attr" else one.meta.get("val")
+            new[one].meta = {**node.meta, "val": value}
+    graph.erase_node(node)
+
+
+def _replace(node: Any, results: Any) -> None:
+    """Let who reads a node read its results."""
+    if not isinstance(results, tuple | list):
+        node.replace_all_uses_with(results)
+        return
+    for user in list(node.users):
+        if user.target is operator.getitem:
+            user.replace_all_uses_with(results[user.args[1]])
+            user.graph.erase_node(user)
