@@ -13,6 +13,7 @@ from cdmpp.devices import Device
 from cdmpp.errors import UsageError
 from cdmpp.network.compose import compose
 from cdmpp.network.eager.device_precision import workload_on
+from cdmpp.network.eager.kept_reads import AXES
 from cdmpp.network.eager.launch import launched_briefly
 from cdmpp.network.eager.price import priced_by, prices_of
 from cdmpp.network.eager.runtime import EagerRuntime
@@ -27,8 +28,6 @@ from cdmpp.platform.limits import SIZES, Limits, checked
 from cdmpp.platform.progress import shown
 from cdmpp.programs.networks import without_collector
 
-AXES: Mapping[str, str] = {"batch": "batch", "seq": "sequence", "past": "past"}
-"""Name of an axis -> the field of a ``Workload`` that it sets."""
 _LIMITS = {"batch": SIZES, "seq": SIZES, "past": Limits(0, 2**31)}
 MOST_POINTS = 10_000
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +114,20 @@ def model_for(device: str | Device, entries: Sequence[ModelEntry], features: str
     )
 
 
+def state_of(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return what tells whether the files of a model are still the same: name, time of change and size of each."""
+    paths = [folder / name for name in (CONFIG, CARD, WEIGHTS)]
+    found = [(path.name, path.stat()) for path in paths if path.exists()]
+    return tuple((name, one.st_mtime_ns, one.st_size) for name, one in found)
+
+
 def _entry(folder: Path, name: str) -> ModelEntry | None:
     """None for some other program's config.json."""
+    return _known_entry(folder, name, (folder.absolute(), *state_of(folder)))
+
+
+@lru_cache(maxsize=256)
+def _known_entry(folder: Path, name: str, _: tuple[Any, ...]) -> ModelEntry | None:
     known: tuple[str, ...] = ()
     try:
         config = read_object(folder / CONFIG)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,7 +17,7 @@ from cdmpp.model.build import Model, build_model
 from cdmpp.model.config import CdmppConfig, ModelConfig, model_config
 from cdmpp.model.ranker import Ranker
 from cdmpp.platform.limits import checked
-from cdmpp.predict.catalogue import SHIPPED
+from cdmpp.predict.catalogue import SHIPPED, state_of
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.stored_config import CARD, CONFIG, WEIGHTS, StoredConfig, read_config, read_object
 from cdmpp.predict.stored_tensors import read_weights
@@ -38,6 +40,17 @@ def load(path_or_name: str | Path) -> Predictor:
     calibration = read_weights(folder / WEIGHTS, models, stored, ranker)
     known = (stored.log_shift, stored.calibrated, stored.unseen, ranker, stored.power_states)
     return Predictor(models, stored.devices, card, stored.features, calibration, *known)
+
+
+def shared(path_or_name: str | Path) -> Predictor:
+    """Load a predictor that nobody may change, once while its files stay the same; errors as of ``load``."""
+    folder = find_model(path_or_name)
+    return _shared(folder, (folder.absolute(), *state_of(folder)))
+
+
+@lru_cache(maxsize=4)
+def _shared(folder: Path, _: tuple[Any, ...]) -> Predictor:
+    return load(folder)
 
 
 def pretrained_names() -> list[str]:

@@ -10,15 +10,15 @@ from cdmpp.devices import Device
 from cdmpp.errors import ModelFormatError
 from cdmpp.network.eager.device_precision import workload_on
 from cdmpp.network.eager.host import DEFAULT, Host
+from cdmpp.network.eager.kept_reads import kept_reads
 from cdmpp.network.eager.launch import launched
 from cdmpp.network.eager.price import priced_by
-from cdmpp.network.eager.read import EagerNetwork, read_run
-from cdmpp.network.eager.step import read_step
+from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.runtime import LaunchedNetwork, PricedNetwork
 from cdmpp.network.workload import Workload
 from cdmpp.platform.limits import check_fields
 from cdmpp.predict.catalogue import model_for, models
-from cdmpp.predict.model_folder import load
+from cdmpp.predict.model_folder import shared
 from cdmpp.predict.predictor import Predictor
 
 
@@ -47,8 +47,7 @@ class EagerRuntime:
         """
         self.predictor(device)
         workload, warnings = workload_on(workload, device)
-        read = read_step if workload.mode == "training_step" else read_run
-        found = read(workload, device.architecture)
+        found = kept_reads().read(workload, device.architecture)
         return replace(found, warnings=(*found.warnings, *warnings))
 
     def price(self, read: EagerNetwork, device: Device, progress: bool = True) -> PricedNetwork:  # noqa: ARG002
@@ -60,7 +59,7 @@ class EagerRuntime:
         if not isinstance(self.model, str | Path | None):
             return self.model, "given"
         name = str(self.model) if self.model is not None else _model_of(device)
-        return load(name), name
+        return shared(name), name
 
     def launch(self, priced: PricedNetwork) -> LaunchedNetwork:
         """Launch the host's dispatches and the device's calls, each in the order of the program."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NoReturn
 
 from cdmpp.errors import CdmppError, UsageError
@@ -49,6 +50,7 @@ class SweptReader:
         self.kind, self.at = kind, at
         self.reasons = dict[str, None]()
         """Why points were read one by one, a sentence each."""
+        self.families: list[_Family] = []
 
     def read(self, points: Sequence[Point]) -> Iterator[SweptRead]:
         """Read all points, not in their order.
@@ -78,6 +80,11 @@ class SweptReader:
                 ] = None
         for point in left:
             yield SweptRead(point, self.read_one(point), is_derived=False)
+
+    def derived(self, point: Point, kind: str) -> EagerNetwork | None:
+        """Read a point that has the graph of one that was read before, on any GPU; None where it has not."""
+        found = next((family for family in self.families if family.has(point)), None)
+        return None if found is None else found.read(point, kind)
 
     def check(self, point: Point) -> None:
         """Raise ``CdmppError`` where the network has no inputs of these sizes, before it is read at any."""
@@ -126,32 +133,17 @@ class SweptReader:
             return made[0][0].at(given)
 
         exported = self._export(base, exporter=exporter)
-        (symbolic, shaped), same = made[0], [axis for axis in base if axis not in moved]
-        own = [
-            point
-            for point in points
-            if all(point[axis] == base[axis] for axis in same)
-            and all(point[axis] > 1 for axis in moved)
-            and symbolic.holds(shaped.at(point))
-        ]
+        (symbolic, shaped), same = made[0], {axis: base[axis] for axis in base if axis not in moved}
+        family = _Family(exported, symbolic, shaped, same, self.kind)
+        own = [point for point in points if family.has(point)]
         if base not in own:
             raise CdmppError("torch does not take its own export for that of the sizes it was made at")
         if len(own) == 1:
             return [SweptRead(base, self.read_one(base), is_derived=False)]
-        found = list(self._reads(exported, symbolic, shaped, own))
+        found = [SweptRead(point, family.read(point), is_derived=True) for point in own]
         self._verify(found, base)
+        self.families.append(family)
         return found
-
-    def _reads(
-        self, exported: ExportedRun | ExportedStep, symbolic: SymbolicExport, shaped: _Shaped, points: Iterable[Point]
-    ) -> Iterator[SweptRead]:
-        run = None
-        if isinstance(exported, ExportedRun) and not exported.trains:
-            run = SizedRun(exported, symbolic, shaped.given)
-        for point in points:
-            shapes = shaped.at(point)
-            read = run.at(shapes) if run else _read(_at(exported, symbolic.at(shapes), shapes), self.kind)
-            yield SweptRead(point, read, is_derived=True)
 
     def _verify(self, found: Sequence[SweptRead], base: Point) -> None:
         """Raise ``CdmppError`` where the largest point differs from the same one read by itself."""
@@ -217,6 +209,41 @@ def _lines(name: str, size: int, other: int, given: Shapes, moved: Shapes) -> di
                     raise CdmppError(f"a dimension of its inputs is {low} at {name} {size} and {high} at {other}")
                 found[place, axis] = each, low - each * size
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Family:
+    """Points have one graph in common."""
+
+    exported: ExportedRun | ExportedStep
+    symbolic: SymbolicExport
+    shaped: _Shaped
+    same: Mapping[str, int]
+    """Axes along which they do not differ, and their sizes."""
+    kind: str
+
+    def has(self, point: Point) -> bool:
+        """Return whether a point is one of them."""
+        return (
+            point.keys() == {*self.same, *self.shaped.axes}
+            and all(point[axis] == size for axis, size in self.same.items())
+            and all(point[axis] > 1 for axis in self.shaped.axes)
+            and self.symbolic.holds(self.shaped.at(point))
+        )
+
+    def read(self, point: Point, kind: str = "") -> EagerNetwork:
+        """Read one of them; ``kind``: another device of the same platform than that of the family."""
+        shapes, kind = self.shaped.at(point), kind or self.kind
+        if self._run is not None and kind == self.kind:
+            return self._run.at(shapes)
+        exported = _at(self.exported, self.symbolic.at(shapes), shapes)
+        return _read(replace(exported, place=kind) if isinstance(exported, ExportedRun) else exported, kind)
+
+    @cached_property
+    def _run(self) -> SizedRun | None:
+        if isinstance(self.exported, ExportedStep) or self.exported.trains:
+            return None
+        return SizedRun(self.exported, self.symbolic, self.shaped.given)
 
 
 class _Asked(Exception):  # noqa: N818  # an answer, no error

@@ -1,0 +1,138 @@
+"""Networks of names that were read before: the same one on a further device, or at other sizes, needs no export."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from functools import cache
+from threading import Lock
+from typing import Any
+
+from cdmpp.network.eager.read import EagerNetwork, ExportedRun, export_run
+from cdmpp.network.eager.step import ExportedStep, export_step
+from cdmpp.network.eager.swept import Point, SweptReader
+from cdmpp.network.source.checkpoint import read_checkpoints
+from cdmpp.network.workload import Workload
+from cdmpp.programs.networks import read_zoo
+
+MOST = 4
+"""So many networks are kept, the latest: each may hold its weights."""
+AXES: Mapping[str, str] = {"batch": "batch", "seq": "sequence", "past": "past"}
+"""Name of an axis -> the field of a ``Workload`` that it sets."""
+
+
+class KeptReads:
+    """The latest networks that were read, with their exports.
+
+    Only those of shipped names are kept: a file may change, and so may a module. The first question exports a network
+    at its sizes; the second at other ones exports it with open sizes, as a sweep does, and what has the same graph
+    follows from that.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._exports = OrderedDict[Any, ExportedRun | ExportedStep]()
+        self._sized = OrderedDict[Any, _Sized]()
+        self._lock = Lock()
+
+    def read(self, workload: Workload, place: str) -> EagerNetwork:
+        """Read a run or a training step; arguments and errors as of ``read_run`` and ``read_step``."""
+        if not _can_be_kept(workload):
+            return _calls_of(_exported(workload, place), place)
+        with self._lock:
+            return self._known(workload, place)
+
+    def _known(self, workload: Workload, place: str) -> EagerNetwork:
+        kind, key, point = "cpu" if place == "cpu" else "gpu", _key(workload), _point_of(workload)
+        own = kind, key, tuple(point.items())
+        if (known := self._exports.get(own)) is not None:
+            self._exports.move_to_end(own)
+            return _calls_of(replace(known, place=place) if isinstance(known, ExportedRun) else known, place)
+        if workload.mode == "inference":
+            sized = self._sized.pop((kind, key), None) or _Sized(workload, place)
+            self._sized[kind, key] = sized
+            _drop_oldest(self._sized)
+            if (found := sized.read(point, place)) is not None:
+                return found
+        exported = self._exports[own] = _exported(workload, place)
+        _drop_oldest(self._exports)
+        return _calls_of(exported, place)
+
+
+class _Sized:
+    """One network at the sizes that were asked for."""
+
+    def __init__(self, workload: Workload, place: str) -> None:
+        self.reader = SweptReader(place, lambda point: replace(workload, **_fields(point)))
+        self.before: Point | None = None
+        self.can_derive = True
+
+    def read(self, point: Point, place: str) -> EagerNetwork | None:
+        """Read a point from an export with open sizes; None where it needs one of its own."""
+        if (found := self.reader.derived(point, place)) is not None:
+            return found
+        before, self.before = self.before, point
+        if before is None or before.keys() != point.keys() or not self.can_derive:
+            return None
+        self.reader.kind = place
+        reads = {tuple(one.point.items()): one for one in self.reader.read([before, point])}
+        self.can_derive = not self.reader.reasons
+        return reads[tuple(point.items())].read
+
+
+@cache
+def kept_reads() -> KeptReads:
+    """Return those of this process."""
+    return KeptReads()
+
+
+def _can_be_kept(workload: Workload) -> bool:
+    name = workload.network
+    if not isinstance(name, str) or workload.target is not None or callable(workload.loss):
+        return False
+    is_shipped = name.startswith("torchvision:") or name.removeprefix("zoo:") in _zoo()
+    return is_shipped or (name.startswith("hf:") and name.removeprefix("hf:") in _checkpoints())
+
+
+@cache
+def _zoo() -> frozenset[str]:
+    return frozenset(read_zoo())
+
+
+@cache
+def _checkpoints() -> frozenset[str]:
+    names = read_checkpoints()
+    return frozenset(names) | {name.split("/")[-1] for name in names}
+
+
+def _key(workload: Workload) -> Any:
+    """All of a workload but its sizes, and what torch is told of all modules."""
+    import torch
+
+    sizes = (*AXES.values(), "inputs")
+    told = (getattr(workload, one.name) for one in fields(workload) if one.name not in sizes)
+    shapes = tuple((name, tuple(shape)) for name, shape in (workload.inputs or {}).items())
+    return *told, shapes, torch.get_default_dtype()
+
+
+def _point_of(workload: Workload) -> dict[str, int]:
+    sizes = ((axis, getattr(workload, field)) for axis, field in AXES.items())
+    return {axis: size for axis, size in sizes if size is not None}
+
+
+def _fields(point: Point) -> dict[str, Any]:
+    return {AXES[axis]: size for axis, size in point.items()}
+
+
+def _exported(workload: Workload, place: str) -> ExportedRun | ExportedStep:
+    return (export_step if workload.mode == "training_step" else export_run)(workload, place)
+
+
+def _calls_of(exported: ExportedRun | ExportedStep, place: str) -> EagerNetwork:
+    return exported.read(place) if isinstance(exported, ExportedStep) else exported.read()
+
+
+def _drop_oldest(kept: OrderedDict[Any, Any]) -> None:
+    while len(kept) > MOST:
+        kept.popitem(last=False)

@@ -1,0 +1,87 @@
+"""A network of a name is exported once; what follows from that is what a fresh reading gives."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from cdmpp.network.eager import kept_reads, swept
+from cdmpp.network.eager.kept_reads import KeptReads
+from cdmpp.network.eager.read import export_run, read_run
+from cdmpp.network.eager.step import read_step
+from cdmpp.network.eager.swept import difference
+from cdmpp.network.workload import Workload
+from cdmpp.predict.model_folder import find_model, load, shared
+
+
+@pytest.fixture
+def exports(monkeypatch):
+    """List the sizes at which networks are exported."""
+    found = []
+
+    def counted(workload, *args, **options):
+        if "exporter" not in options:
+            found.append((workload.batch, workload.sequence))
+        return export_run(workload, *args, **options)
+
+    monkeypatch.setattr(kept_reads, "export_run", counted)
+    monkeypatch.setattr(swept, "export_run", counted)
+    return found
+
+
+def bert(batch, sequence=16, **options):
+    return Workload("bert_tiny", batch=batch, sequence=sequence, **options)
+
+
+def test_a_further_device_needs_no_export(exports):
+    kept = KeptReads()
+    for place in ("sm_80", "sm_90", "sm_70", "sm_80"):
+        assert difference(kept.read(bert(2), place), read_run(bert(2), place)) == ""
+    assert exports == [(2, 16)]
+    kept.read(bert(2), "cpu")
+    assert exports == [(2, 16)] * 2
+
+
+def test_further_sizes_follow_from_one_export(exports):
+    kept = KeptReads()
+    for batch, sequence, place in ((2, 16, "sm_80"), (3, 24, "sm_80")):
+        kept.read(bert(batch, sequence), place)
+    known = list(exports)
+    for batch, sequence, place in ((5, 32, "sm_80"), (7, 100, "sm_90"), (64, 8, "sm_70"), (2, 16, "sm_90")):
+        found = kept.read(bert(batch, sequence), place)
+        assert difference(found, read_run(bert(batch, sequence), place)) == ""
+    assert exports == known
+    one = kept.read(bert(1, 16), "sm_80")  # torch has another graph there
+    assert difference(one, read_run(bert(1, 16), "sm_80")) == "" and len(exports) > len(known)
+
+
+def test_other_settings_are_other_networks(exports):
+    kept = KeptReads()
+    for one in (bert(2), bert(2, precision="bf16"), bert(2, attention="math"), bert(2, mode="forward_backward")):
+        assert difference(kept.read(one, "sm_80"), read_run(one, "sm_80")) == ""
+    assert len(exports) == 4
+    step = bert(2, mode="training_step")
+    assert difference(kept.read(step, "sm_80"), read_step(step, "sm_80")) == ""
+
+
+def test_what_may_change_is_read_anew(tmp_path):
+    kept, path = KeptReads(), tmp_path / "nets.py"
+    text = """
+        import torch
+        def one(batch=2):
+            return torch.nn.Linear(8, {cols}), (torch.zeros(batch, 8),)
+    """
+    for cols in (4, 8):
+        path.write_text(dedent(text.format(cols=cols)))
+        read = kept.read(Workload(f"{path}:one"), "sm_80")
+        assert [operator["cols"] for operator in read.operators.values()] == [cols]
+
+
+def test_a_model_is_loaded_once_while_its_files_stay(tmp_path):
+    folder = tmp_path / "model"
+    load("torch-gpus").save(folder)
+    first = shared(folder)
+    assert shared(folder) is first and shared("torch-gpus") is shared(find_model("torch-gpus"))
+    load("torch-gpus").save(folder, half=True)
+    assert shared(folder) is not first
