@@ -3,43 +3,74 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from timing import finish
 
 import cdmpp
+from cdmpp.network.eager.kept_reads import kept_reads
 
-NETWORKS = {"hf:bert-base-uncased": 128, "hf:gpt2": 256, "torchvision:resnet50": None}
-"""Network -> tokens of each example."""
-_ON: dict[str, Any] = {"device": "a100-pcie-40gb", "runtime": "torch", "progress": False}
-_POINTS, _SINGLE = 100, 10
+
+@dataclass(frozen=True)
+class Case:
+    network: str
+    tokens: int | None = None
+    """Of each example."""
+    mode: Any = "inference"
+    points: int = 100
+
+
+CASES = (
+    Case("hf:bert-base-uncased", 128),
+    Case("hf:gpt2", 256),
+    Case("hf:TinyLlama/TinyLlama-1.1B-Chat-v1.0", 256),
+    Case("torchvision:resnet50"),
+    Case("hf:bert-base-uncased", 128, "training_step", 5),
+    Case("torchvision:resnet50", None, "training_step", 5),
+)
+_DEVICE, _OTHER = "a100-pcie-40gb", "h100"
+_ON: dict[str, Any] = {"runtime": "torch", "progress": False}
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    rows = []
-    for network, tokens in NETWORKS.items():
-        workload = cdmpp.Workload(network, sequence=tokens)
-        single = [cdmpp.Workload(network, batch=2 + place, sequence=tokens) for place in range(_SINGLE + 1)]
-        calls = cdmpp.predict_network(single.pop(), **_ON).to_dict()["calls"]
-        few_s = _seconds(lambda workload=workload: cdmpp.sweep_network(workload, axes={"batch": [2, 3]}, **_ON))
-        sizes = list(range(2, 4 + _POINTS))
-        many_s = _seconds(lambda workload=workload, sizes=sizes: _swept(workload, sizes))
-        alone_s = sum(_seconds(lambda one=one: cdmpp.predict_network(one, **_ON)) for one in single)
-        rows.append({
-            "network": network, "calls": calls, "first_s": few_s, "swept_per_s": _POINTS / (many_s - few_s),
-            "single_per_s": _SINGLE / alone_s,
-        })  # fmt: skip
-    finish(rows)
+    _question(Case("bert_tiny", 16), 2)()  # loads the model, and what torch loads late
+    finish([_row(case) for case in CASES])
 
 
-def _swept(workload: Any, sizes: list[int]) -> None:
-    found = cdmpp.sweep_network(workload, axes={"batch": sizes}, **_ON)
+def _row(case: Case) -> dict[str, Any]:
+    fresh_s = _seconds(_question(case, 2))
+    device_s = _seconds(_question(case, 2, _OTHER))
+    second_s = _seconds(_question(case, 3))
+    further_s = min(_seconds(_question(case, batch)) for batch in (4, 5, 6))
+    calls = sum(kernel.count for kernel in _question(case, 2)().kernels)
+    few_s = _seconds(lambda: _swept(case, [2, 3]))
+    many_s = _seconds(lambda: _swept(case, list(range(2, 4 + case.points))))
+    return {
+        "network": case.network, "mode": case.mode, "calls": calls, "first_s": few_s,
+        "swept_per_s": case.points / (many_s - few_s), "fresh_s": fresh_s, "device_s": device_s,
+        "second_s": second_s, "further_s": further_s,
+    }  # fmt: skip
+
+
+def _question(case: Case, batch: int, device: str = _DEVICE) -> Callable[[], Any]:
+    workload = cdmpp.Workload(case.network, batch=batch, sequence=case.tokens, mode=case.mode)
+    if case.mode == "training_step":
+        return lambda: cdmpp.predict_step(workload, device=device, **_ON).prediction
+    return lambda: cdmpp.predict_network(workload, device=device, **_ON)
+
+
+def _swept(case: Case, sizes: list[int]) -> None:
+    kept_reads.cache_clear()
+    workload = cdmpp.Workload(case.network, sequence=case.tokens, mode=case.mode)
+    found = cdmpp.sweep_network(workload, axes={"batch": sizes}, device=_DEVICE, **_ON)
     assert not found.notes, found.notes
 
 
-def _seconds(action: Any) -> float:
+def _seconds(action: Callable[[], Any]) -> float:
     start = time.process_time()
     action()
     return time.process_time() - start

@@ -127,7 +127,7 @@ def _entry(folder: Path, name: str) -> ModelEntry | None:
 
 
 @lru_cache(maxsize=256)
-def _known_entry(folder: Path, name: str, _: tuple[Any, ...]) -> ModelEntry | None:
+def _known_entry(folder: Path, name: str, state: tuple[Any, ...]) -> ModelEntry | None:  # noqa: ARG001
     known: tuple[str, ...] = ()
     try:
         config = read_object(folder / CONFIG)

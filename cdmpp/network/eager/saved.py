@@ -12,7 +12,7 @@ from cdmpp.errors import UnsupportedProgramError
 from cdmpp.network.eager.formula import Formula
 from cdmpp.network.eager.policies import Asked, Policies
 from cdmpp.network.eager.saved_attention import attention_function
-from cdmpp.network.eager.saved_form import Form, form_of, forms
+from cdmpp.network.eager.saved_form import Form, form_of, forms, known_gradients
 from cdmpp.network.eager.temporaries import Gradients, gradients_of
 from cdmpp.network.eager.without_values import key_of, on_cpu, told
 from cdmpp.operators.aten_attention import ATTENTION
@@ -108,7 +108,11 @@ class Autograd:
             own = _on_gpus(node) if self.kind == "gpu" else _on_cpus(node)
             function = attention_function(node) or own or node.target
             # before a node that writes in place changes where its arguments come from
-            backward = gradients_of(self.mode, function, args, kwargs) if gradients_on(node) else Gradients(0)
+            backward = known_gradients().get(key) if key is not None else None
+            if backward is None:
+                backward = gradients_of(self.mode, function, args, kwargs) if gradients_on(node) else Gradients(0)
+                if key is not None:
+                    known_gradients().put(key, backward)
             found, packed, last = self._run(node, function, args, kwargs, asked)
             for one in tensors_in(found):
                 self._number(one)

@@ -48,6 +48,12 @@ def forms() -> Known[Form]:
     return Known()
 
 
+@cache
+def known_gradients() -> Known[Gradients]:
+    """Return how gradients are made of those, and of views, which have no form."""
+    return Known()
+
+
 def form_of(
     found: Any, number_of: Callable[[Any], int], new: set[int], packed: Mapping[int, int], last: str,
     labels: Mapping[int, int], backward: Gradients,
