@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from functools import lru_cache
 from typing import Any
 
 from cdmpp.operators.aten_layout import arguments_of, can_be_viewed, shape_of, tensors_in
@@ -32,13 +33,15 @@ def runs_nothing(node: Any) -> bool:
     name = schema.name.split("::")[-1]
     if name in _MAY_COPY:
         return not _copies(node, name, results[0])
-    return name in _UNTOLD or _only_views(node.target, schema)
+    return name in _UNTOLD or _only_views(node.target)
 
 
-def _only_views(target: Any, schema: Any) -> bool:
+@lru_cache(maxsize=4096)
+def _only_views(target: Any) -> bool:
     """Read the marks of aliases: True if each result is one of a tensor that is read, and only its shape is written."""
     import torch
 
+    schema = target._schema
     if torch.Tag.inplace_view in target.tags:
         return "resize" not in schema.name
     return bool(schema.returns) and all(

@@ -209,7 +209,7 @@ class EagerOperator:
     def __getitem__(self, size: str) -> int:
         return self.sizes[size]
 
-    @property
+    @cached_property
     def kind(self) -> OperatorKind:
         """Return the properties of all operators of its name."""
         return KINDS[self.name]
@@ -298,7 +298,7 @@ class EagerOperator:
             return float(self["batch"] * self["channels"] * self.out_size**2)
         return float(self["rows"] if self.name == "mean" else self["rows"] * self["cols"])
 
-    @property
+    @cached_property
     def element_bytes(self) -> int:
         """One element has so many bytes."""
         return ELEMENT_BYTES.get(self.dtype) or _PRODUCT_BYTES[self.dtype]
@@ -313,19 +313,19 @@ class EagerOperator:
         """One element of its result has so many bytes."""
         return ELEMENT_BYTES[self.result_dtype]
 
-    @property
+    @cached_property
     def read_bytes(self) -> float:
         """Its inputs have so many bytes, each counted once."""
         each = self["rows"] * self["cols"] if self.reads else 0
         other = sum(ELEMENT_BYTES[dtype] - self.element_bytes for dtype in self.reads)
         return self.element_bytes * self.read_elements + each * other
 
-    @property
+    @cached_property
     def written_bytes(self) -> float:
         """Its output has so many bytes."""
         return self.result_element_bytes * self.written_elements
 
-    @property
+    @cached_property
     def io_bytes(self) -> float:
         """All inputs and outputs have so many bytes, each counted once."""
         return self.read_bytes + self.written_bytes
@@ -358,6 +358,10 @@ class EagerOperator:
         return EagerOperator(name, {**sizes, **options}, dtype)
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         sizes = "x".join(str(self[name]) for name in self.kind.sizes)
         shown = {name: usual for name, usual in self.kind.optional.items() if name not in _LATE}
         unusual = {name: self[name] for name, usual in shown.items() if self[name] != usual}
@@ -368,6 +372,10 @@ class EagerOperator:
         return " ".join([self.name, sizes, *more])
 
     def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
         return hash((self.name, self.dtype, self.reads, frozenset(self.sizes.items())))
 
 
