@@ -200,15 +200,18 @@ def sweep_network(
     cuda_graphs: bool = False,
     progress: bool = True,
 ) -> Sweep:
-    """Predict one network at all combinations of sizes: batches, tokens, tokens in a cache.
+    """Predict one network at all combinations of sizes: batches, tokens, tokens in a cache, pixels.
 
-    With runtime ``torch`` it is read once for all sizes at which it runs the same operators; programs of TVM are made
-    for each point.
+    With runtime ``torch`` it is read once for all sizes at which it runs the same operators; programs of TVM, and
+    kernels that Inductor fuses, are made for each point. Sizes that the network cannot have keep their row, with the
+    reason.
 
     Args:
-        network: a ``Workload`` of a name or of ``file.py:FUNCTION``, whose mode decides whether points are runs or
-            training steps; or such a network.
-        axes: ``batch``, ``seq`` or ``past`` -> its sizes, each once; up to 10,000 combinations.
+        network: a ``Workload``, whose mode decides whether points are runs or training steps; or a network of a name,
+            an ONNX file, or ``file.py:FUNCTION``. A module needs a ``Workload`` with example inputs.
+        axes: ``batch``, ``seq``, ``decoder-seq``, ``past``, ``image`` (its side, of ``torchvision:`` names) or the name
+            of an open dimension of an ONNX file -> its sizes, each once; up to 10,000 combinations. A module has
+            ``batch``, and ``seq`` where its first input is tokens.
         device: as of ``predict_network``, and so the arguments that are not explained here.
         runtime: as there.
         model: as there.
@@ -219,7 +222,7 @@ def sweep_network(
 
     Raises:
         UsageError: arguments that cannot be.
-        CdmppError: the network cannot be read at one of the points, or there is no model.
+        CdmppError: the network cannot be read at any of the points, or there is no model.
 
     Examples:
         >>> import cdmpp

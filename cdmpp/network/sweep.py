@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cdmpp import devices
 from cdmpp.devices import Device
-from cdmpp.errors import UsageError
+from cdmpp.errors import CdmppError, UsageError
+from cdmpp.network.axes import checked_points, workload_at
 from cdmpp.network.compose import compose
 from cdmpp.network.eager.device_precision import workload_on
-from cdmpp.network.eager.kept_reads import AXES
 from cdmpp.network.eager.launch import launched_briefly
 from cdmpp.network.eager.price import priced_by, prices_of
 from cdmpp.network.eager.runtime import EagerRuntime
@@ -24,12 +23,18 @@ from cdmpp.network.runtime import Runtime
 from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.network.workload import Workload
 from cdmpp.platform.files import plain
-from cdmpp.platform.limits import SIZES, Limits, checked
+from cdmpp.platform.limits import checked
 from cdmpp.platform.progress import shown
 from cdmpp.programs.networks import without_collector
 
-_LIMITS = {"batch": SIZES, "seq": SIZES, "past": Limits(0, 2**31)}
-MOST_POINTS = 10_000
+
+@dataclass(frozen=True)
+class RefusedPoint:
+    """The network has no run of these sizes."""
+
+    sizes: Mapping[str, int]
+    """Axis -> size."""
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ class SweptPoint:
             "peak_bytes": self.peak_bytes,
             **{f"{phase}_s": seconds for phase, seconds in self.phase_s.items()},
             "warnings": list(self.warnings),
+            "refused": None,
         }
 
 
@@ -78,10 +84,19 @@ class Sweep:
     points: tuple[SweptPoint, ...]
     notes: tuple[str, ...] = ()
     """Why points were read one by one, a sentence each."""
+    refused: tuple[RefusedPoint, ...] = ()
+    """Sizes that the network cannot have, and why."""
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a row a point; units are in the names of the keys."""
-        return [point.row() for point in self.points]
+        """Return a row a point; units are in the names of the keys. A refused one has its reason and no numbers."""
+        rows = {_key(point.sizes): point.row() for point in self.points}
+        numbers = dict.fromkeys(key for row in rows.values() for key in row)
+        for one in self.refused:
+            blank: dict[str, Any] = dict.fromkeys(numbers)
+            rows[_key(one.sizes)] = {**blank, "warnings": [], "refused": one.reason, **one.sizes}
+        sizes = itertools.product(*self.axes.values())
+        every = (_key(dict(zip(self.axes, some, strict=True))) for some in sizes)
+        return [rows[key] for key in every if key in rows]
 
     def to_dict(self) -> dict[str, Any]:
         """Return all numbers, as JSON takes them."""
@@ -106,28 +121,32 @@ def sweep_network(
 
     Args:
         workload: the network and how it runs; its mode decides what a point is.
-        axes: name of an axis, one of ``AXES``, -> its sizes, each once.
+        axes: name of an axis, as of ``axes.checked_points``, -> its sizes, each once.
         device: name of a device, or one described in Python.
         runtime: what runs the network.
         progress: whether bars are shown on stderr.
 
     Raises:
-        UsageError: no such axis, sizes that no run can have, or more than ``MOST_POINTS`` points.
-        CdmppError: as of ``predict_network``, at any of the points.
+        UsageError: no such axis, sizes that no run can have, or more than ``axes.MOST_POINTS`` points.
+        CdmppError: as of ``predict_network``, at all of the points; of some, they are refused and the others answered.
     """
     points = checked_points(workload, axes)
     described = devices.get(device) if isinstance(device, str) else device
-
-    def at(point: Point) -> Workload:
-        fields: dict[str, Any] = {AXES[name]: size for name, size in point.items()}
-        return replace(workload, **fields)
-
+    workloads, refused = dict[_Key, Workload](), dict[_Key, CdmppError]()
     for point in points:
-        at(point)  # refuses what no network can be asked for, before one is read
-    if isinstance(runtime, EagerRuntime):
-        found, notes = _eager(points, at, described, runtime)
-    else:
-        found, notes = _each(points, at, described, runtime, progress), ()
+        try:
+            workloads[_key(point)] = workload_at(workload, point)
+        except UsageError as error:  # what no network can be asked for, before one is read
+            refused[_key(point)] = error
+    left, notes = [point for point in points if _key(point) in workloads], tuple[str, ...]()
+    found: _Found = {}
+    if left:
+        if isinstance(runtime, EagerRuntime):
+            found, notes = _eager(left, workloads, described, runtime, refused)
+        else:
+            found = _each(left, workloads, described, runtime, progress, refused)
+    if not found:
+        raise next(iter(refused.values()))
     first = next(iter(found.values()))
     made = first.prediction if isinstance(first, StepPrediction) else first
     return Sweep(
@@ -136,50 +155,36 @@ def sweep_network(
         made.model,
         made.schedule,
         {name: tuple(sizes) for name, sizes in axes.items()},
-        tuple(_point(point, found[_key(point)], at(point)) for point in points),
+        tuple(_point(point, found[key], workloads[key]) for point in points if (key := _key(point)) in found),
         notes,
+        tuple(RefusedPoint(point, str(refused[key])) for point in points if (key := _key(point)) in refused),
     )
 
 
-def checked_points(workload: Workload, axes: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
-    """Return all points; ``UsageError`` for axes that cannot be swept."""
-    if not axes:
-        raise UsageError(f"nothing is swept: give the sizes of an axis, one of {', '.join(AXES)}")
-    for name, sizes in axes.items():
-        if name not in AXES:
-            raise UsageError(f"there is no axis {name!r} to sweep: one of {', '.join(AXES)}")
-        if not sizes:
-            raise UsageError(f"the axis {name} has no sizes: give some, such as {name}=1,2,4")
-        for size in sizes:
-            _LIMITS[name].fitting(f"a size of {name}", size)
-        if (given := getattr(workload, AXES[name])) is not None:
-            raise UsageError(f"{name} is {given} and swept, too: leave one of them out")
-    if workload.inputs:
-        raise UsageError("inputs give shapes, and sizes are swept: leave one of them out")
-    if workload.path is None:
-        raise UsageError(
-            "a module has the sizes of its example inputs: give a name, or file.py:FUNCTION that takes them"
-        )
-    count = math.prod(len(sizes) for sizes in axes.values())
-    if count > MOST_POINTS:
-        raise UsageError(f"{count:,} points: take at most {MOST_POINTS:,} in one sweep")
-    return [dict(zip(axes, sizes, strict=True)) for sizes in itertools.product(*axes.values())]
-
-
-_Found = dict[tuple[tuple[str, int], ...], NetworkPrediction | StepPrediction]
+_Key = tuple[tuple[str, int], ...]
+_Found = dict[_Key, NetworkPrediction | StepPrediction]
 
 
 @without_collector()
 def _eager(
-    points: Sequence[Point], at: Callable[[Point], Workload], device: Device, runtime: EagerRuntime
+    points: Sequence[Point],
+    workloads: Mapping[_Key, Workload],
+    device: Device,
+    runtime: EagerRuntime,
+    refused: dict[_Key, CdmppError],
 ) -> tuple[_Found, tuple[str, ...]]:
     predictor, model = runtime.predictor(device)
-    _, said = workload_on(at(points[0]), device)
-    reader = SweptReader(device.architecture, lambda point: workload_on(at(point), device)[0])
-    reader.check({name: max(point[name] for point in points) for name in points[0]})
-    reads = list(reader.read(points))
+
+    def at(point: Point) -> Workload:
+        known = workloads.get(_key(point))
+        return workload_on(workload_at(next(iter(workloads.values())), point) if known is None else known, device)[0]
+
+    _, said = workload_on(workloads[_key(points[0])], device)
+    reader = SweptReader(device.architecture, at)
+    reads = list(reader.read(reader.possible(points)))
+    refused.update((_key(point), error) for point, error in reader.refused)
     operators = list(dict.fromkeys(one for swept in reads for one in swept.read.operators.values()))
-    prices = dict(zip(operators, prices_of(predictor, operators, device), strict=True))
+    prices = dict(zip(operators, prices_of(predictor, operators, device), strict=True)) if operators else {}
     found: _Found = {}
     for swept in reads:
         priced = priced_by(predictor, model, swept.read, device, prices, runtime.host)
@@ -193,18 +198,28 @@ def _eager(
 
 
 def _each(
-    points: Sequence[Point], at: Callable[[Point], Workload], device: Device, runtime: Runtime[Any], progress: bool
+    points: Sequence[Point],
+    workloads: Mapping[_Key, Workload],
+    device: Device,
+    runtime: Runtime[Any],
+    progress: bool,
+    refused: dict[_Key, CdmppError],
 ) -> _Found:
-    def predictions() -> Generator[tuple[Point, NetworkPrediction | StepPrediction]]:
+    def predictions() -> Generator[tuple[_Key, NetworkPrediction | StepPrediction | None]]:
         for point in points:
-            workload = at(point)
+            workload = workloads[_key(point)]
             predict = predict_step if workload.mode == "training_step" else predict_network
-            yield point, predict(workload, device, runtime, progress=False)
+            try:
+                yield _key(point), predict(workload, device, runtime, progress=False)
+            except CdmppError as error:
+                refused[_key(point)] = error
+                yield _key(point), None
 
-    return {_key(point): found for point, found in shown(predictions(), "points", len(points), progress)}
+    every = shown(predictions(), "points", len(points), progress)
+    return {key: found for key, found in every if found is not None}
 
 
-def _key(point: Point) -> tuple[tuple[str, int], ...]:
+def _key(point: Point) -> _Key:
     return tuple(point.items())
 
 

@@ -16,14 +16,15 @@ _NOTE = "A point is an answer; both axes are logarithmic."
 
 def sweep_report(found: Sweep) -> Report:
     """Report points as rows, in the order of the sizes."""
-    rows, rate = found.table(), _rate(found)
+    rows, rate = [point.row() for point in found.points], _rate(found)
     best = max(rows, key=lambda row: row[rate] or 0.0)
     across = _across(found)
     curves = [("Time", "latency_s", "s"), ("Throughput", rate, RATE)]
     warnings = dict.fromkeys(sentence for point in found.points for sentence in point.warnings)
+    count = f"{len(rows)} points{_left_out(found)}"
     at = ", ".join(f"{name} {best[name]:,}" for name in found.axes)
     return Report(
-        title=f"{found.network} on {found.device}, {len(rows)} points, model {found.model}, schedule {found.schedule}",
+        title=f"{found.network} on {found.device}, {count}, model {found.model}, schedule {found.schedule}",
         answer=found.to_dict(),
         totals=(
             Total("most a second", best[rate], RATE, note=f"{_what(found)}, at {at}"),
@@ -37,6 +38,10 @@ def sweep_report(found: Sweep) -> Report:
             for title, key, unit in curves
         ),
     )
+
+
+def _left_out(found: Sweep) -> str:
+    return f" and {len(found.refused)} that it cannot have" if found.refused else ""
 
 
 def write_sweep(found: Sweep, path: Path) -> None:
@@ -59,6 +64,7 @@ def _table(found: Sweep) -> Table:
         Column("samples_per_s", "samples", RATE),
         Column("tokens_per_s", "tokens", RATE, is_optional=True),
         Column("peak_bytes", "memory", "B"),
+        Column("refused", "refused", kind="text", is_optional=True),
     )
     return Table("Points", columns, found.table())
 

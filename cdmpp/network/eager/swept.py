@@ -51,6 +51,8 @@ class SweptReader:
         self.reasons = dict[str, None]()
         """Why points were read one by one, a sentence each."""
         self.families: list[_Family] = []
+        self.refused: list[tuple[Point, CdmppError]] = []
+        """Points that the network does not have, and why."""
 
     def read(self, points: Sequence[Point]) -> Iterator[SweptRead]:
         """Read all points, not in their order.
@@ -64,7 +66,7 @@ class SweptReader:
             base = max(left, key=lambda point: sum(size > 1 for size in point.values()))
             try:
                 derived = self._derived(base, left)
-            except UsageError:
+            except AxisError:
                 raise
             except CdmppError as error:
                 self.reasons[f"each of {len(left)} points is exported by itself: {error}"] = None
@@ -79,16 +81,39 @@ class SweptReader:
                     "the rest"
                 ] = None
         for point in left:
-            yield SweptRead(point, self.read_one(point), is_derived=False)
+            try:
+                found = SweptRead(point, self.read_one(point), is_derived=False)
+            except CdmppError as error:
+                self.refused.append((point, error))
+                continue
+            yield found
 
     def derived(self, point: Point, kind: str) -> EagerNetwork | None:
         """Read a point that has the graph of one that was read before, on any GPU; None where it has not."""
         found = next((family for family in self.families if family.has(point)), None)
         return None if found is None else found.read(point, kind)
 
-    def check(self, point: Point) -> None:
-        """Raise ``CdmppError`` where the network has no inputs of these sizes, before it is read at any."""
-        self._shapes(point)
+    def possible(self, points: Sequence[Point]) -> list[Point]:
+        """Return the points at which the network has inputs, before it is read at any; the others are refused.
+
+        What it has at larger sizes it has at smaller ones; only points that are larger than any others are looked at
+        where all is well.
+        """
+        found: list[Point] = []
+        for point in sorted(points, key=lambda one: -math.prod(size + 1 for size in one.values())):
+            if any(all(size <= other[axis] for axis, size in point.items()) for other in found):
+                continue
+            smaller = next((one for one in self.refused if all(one[0][axis] <= point[axis] for axis in point)), None)
+            try:
+                if smaller is not None:
+                    raise smaller[1]
+                self._shapes(point)
+            except CdmppError as error:
+                self.refused.append((point, error))
+            else:
+                found.append(point)
+        no = [point for point, _ in self.refused]
+        return [point for point in points if point not in no]
 
     def read_one(self, point: Point) -> EagerNetwork:
         """Read one point by itself."""
@@ -208,7 +233,13 @@ def _lines(name: str, size: int, other: int, given: Shapes, moved: Shapes) -> di
                 if rest or each < 0 or low - each * size < 0:
                     raise CdmppError(f"a dimension of its inputs is {low} at {name} {size} and {high} at {other}")
                 found[place, axis] = each, low - each * size
+    if not found:
+        raise AxisError(f"the axis {name} decides nothing: its inputs are the same at {size} and at {other}")
     return found
+
+
+class AxisError(UsageError):
+    """The sizes of an axis play no part."""
 
 
 @dataclass(frozen=True, eq=False)
