@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -11,6 +13,7 @@ from cdmpp.data.subsample import STATISTICS_PROGRAMS, sample_rows
 from cdmpp.devices import Device
 from cdmpp.model.bins import QuantileBins
 from cdmpp.model.config import EagerConfig
+from cdmpp.model.doubled_sizes import MOST_SIZES, doubled_sizes
 from cdmpp.model.eager_inputs import N_INPUTS, EagerQuantities, eager_inputs, fits
 from cdmpp.model.eager_prior import FAMILY_COLUMNS, EagerPrior, families
 from cdmpp.model.feature_scaler import FeatureScaler
@@ -24,6 +27,8 @@ _KIND_COLUMNS = [OPERATOR_NAMES.index(f"is_{name}") for name in LEARNED]
 _BYTES_COLUMN = OPERATOR_NAMES.index("element_bytes")
 _TAIL = 0.01
 """Share of a family's training programs beyond either end of the range in which the correction follows an input."""
+_FASTER = 0.9
+"""No measured convolution says that one with a size doubled is faster than this share; products of batches do."""
 _WIDTHS = sorted(set(ELEMENT_BYTES.values()))
 
 
@@ -141,8 +146,11 @@ class EagerModel(nn.Module):
         kinds, widths = _what(torch.from_numpy(np.asarray(codes, np.float32)).to(self.learned.device))
         return self.learned[:, kinds, widths] != 0
 
-    def forward(self, batch: Batch) -> Output:
-        """Predict the latency of operators; a program without an operator vector has no answer here."""
+    def forward(self, batch: Batch, is_part: bool = False) -> Output:
+        """Predict the latency of operators; a program without an operator vector has no answer here.
+
+        ``is_part``: of a convolution, say nothing of how long one of half the size takes.
+        """
         # Beyond the sizes of its training only the prior goes on; the correction stays that of the largest ones.
         low, high = self.range[families(batch)].unbind(1)
         scaled = self.scaler(eager_inputs(batch)).clamp(low, high)
@@ -151,7 +159,25 @@ class EagerModel(nn.Module):
             correction = self.out(hidden.float())[..., 0] * self.log_scale
         least = EagerQuantities(batch).least_s().log()
         log_latency = torch.maximum(self.prior(batch).to(correction.dtype) + correction, least.to(correction.dtype))
+        if not self.training and not is_part:
+            log_latency = self._no_faster_doubled(batch, log_latency)
         return Output(log_latency, self.label_transform(log_latency), hidden)
+
+    def _no_faster_doubled(self, batch: Batch, log_latency: Tensor) -> Tensor:
+        """Let no convolution take under ``_FASTER`` of what one takes that has half as much of one size."""
+        convolutions = (families(batch) == FAMILIES.index("conv")).nonzero()[:, 0]
+        if not len(convolutions):
+            return log_latency
+        own, found = Batch(*(column[convolutions] for column in batch)), log_latency.clone()
+        for place in range(MOST_SIZES):
+            choice = own.codes.new_full((len(convolutions),), (place + 0.5) / MOST_SIZES)
+            vectors, is_one = doubled_sizes(own.codes[:, 1:], choice, 0.5)
+            if is_one.any():
+                halves = own._replace(codes=torch.cat([own.codes[:, :1], vectors], dim=1))
+                half = self(Batch(*(column[is_one] for column in halves)), True).log_latency + math.log(_FASTER)
+                rows = convolutions[is_one]
+                found[rows] = torch.maximum(found[rows], half)
+        return found
 
 
 def _what(vectors: Tensor) -> tuple[Tensor, Tensor]:

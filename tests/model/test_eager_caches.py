@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import cdmpp
 from cdmpp import devices
 from cdmpp.ast.table import AstTable
 from cdmpp.data.batching import ProgramTensors
@@ -14,6 +15,7 @@ from cdmpp.model.eager_prior import EagerPrior
 from cdmpp.model.old_names import current_shapes
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_vector import operator_program
+from cdmpp.predict.flags import IN_CACHE
 
 _CALLS = [EagerOperator("relu", {"rows": 2**power, "cols": 1024}) for power in range(6, 18)]
 """0.5 to 1,074 MB: the cache of an L4 holds 50."""
@@ -80,3 +82,21 @@ def _measured():
 
 def _codes(operators):
     return AstTable.from_asts(operator_program(one, "gpu") for one in operators).codes
+
+
+@pytest.mark.parametrize("device", ["l4", "rtx4090", "l40s", "b200", "h100"])
+def test_the_shipped_model_answers_above_the_bandwidth_of_the_memory(device):
+    call, launch = (EagerOperator.parse("add", sizes) for sizes in ("2560x1024", "8x1024"))
+    assert call.io_bytes < 1024 * devices.get(device).spec["l2_kb"]
+    both = cdmpp.load_model("torch-gpus").predict([call, launch], device=device)
+    gbps = call.io_bytes / (both.latency_s[0] - both.latency_s[1]) / 1e9
+    assert gbps > 1.3 * devices.get(device).spec["bandwidth_gbps"]
+    assert (IN_CACHE in both.flags[0]) == (device == "l4"), "of the H100 calls were measured in it; others are unknown"
+
+
+def test_a_call_in_the_cache_of_an_l4_is_near_what_was_timed():
+    predictor = cdmpp.load_model("torch-gpus")
+    answer = predictor.predict([EagerOperator.parse("add", "6144x512")], device="l4")
+    assert answer.latency_s[0] == pytest.approx(55.3e-6, rel=0.4), "288 us from memory"
+    low, high = answer.interval(0)[0.8]
+    assert low < 55.3e-6 < high
