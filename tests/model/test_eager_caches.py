@@ -84,14 +84,13 @@ def _codes(operators):
     return AstTable.from_asts(operator_program(one, "gpu") for one in operators).codes
 
 
-@pytest.mark.parametrize("device", ["l4", "rtx4090", "l40s", "b200", "h100"])
-def test_the_shipped_model_answers_above_the_bandwidth_of_the_memory(device):
-    call, launch = (EagerOperator.parse("add", sizes) for sizes in ("2560x1024", "8x1024"))
-    assert call.io_bytes < 1024 * devices.get(device).spec["l2_kb"]
-    both = cdmpp.load_model("torch-gpus").predict([call, launch], device=device)
-    gbps = call.io_bytes / (both.latency_s[0] - both.latency_s[1]) / 1e9
-    assert gbps > 1.3 * devices.get(device).spec["bandwidth_gbps"]
-    assert (IN_CACHE in both.flags[0]) == (device == "l4"), "of the H100 calls were measured in it; others are unknown"
+@pytest.mark.parametrize("device", ["l4", "rtx4090", "l40s"])
+def test_the_shipped_model_answers_sooner_than_the_memory_could(device):
+    call, spec = EagerOperator.parse("add", "2560x1024"), devices.get(device).spec
+    assert call.io_bytes < 1024 * spec["l2_kb"]
+    answer = cdmpp.load_model("torch-gpus").predict([call], device=device)
+    assert answer.latency_s[0] < 0.7 * call.io_bytes / (1e9 * spec["bandwidth_gbps"])
+    assert (IN_CACHE in answer.flags[0]) == (device == "l4"), "the others are unknown devices, which have a warning"
 
 
 def test_a_call_in_the_cache_of_an_l4_is_near_what_was_timed():
