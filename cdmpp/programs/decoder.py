@@ -29,10 +29,44 @@ def decoder_of(inner: Any) -> Any:
     return Decoder()
 
 
-def cache_of(model: Any, batch: int, tokens: int) -> Any:
+def encoder_decoder_of(inner: Any) -> Any:
+    """Make a module ``(tokens, states of the encoder[, cache])`` -> (logits, cache), as ``generate`` calls ``inner``.
+
+    The encoder has run: its states are read where the cache has no keys and values of them yet.
+    """
+    import torch
+
+    class EncoderDecoder(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, tokens: Any, states: Any, cache: Any = None) -> Any:
+            found = self.inner(
+                encoder_outputs=(states,), decoder_input_ids=tokens, past_key_values=cache, use_cache=True,
+                return_dict=False,
+            )  # fmt: skip
+            return tuple(found[:2])
+
+    return EncoderDecoder()
+
+
+def states_of(model: Any, example: Any) -> Any:
+    """Make the states that the encoder of a model gives of an example, with values that nobody wrote."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    encoder = model.inner.get_encoder()
+    with quiet(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
+        found = encoder(torch.empty_like(example))[0]
+    return torch.empty(found.shape, dtype=found.dtype, device=example.device)
+
+
+def cache_of(model: Any, batch: int, tokens: int, states: Any = None) -> Any:
     """Make the cache of keys and values that ``model`` fills with ``tokens`` tokens of each of ``batch`` examples.
 
-    What it holds has shapes and types, and values that nobody wrote. It lies where the weights of the model do.
+    ``states``: of the encoder, of a model that has one; then those of its states are in the cache too. What it holds
+    has shapes and types, and values that nobody wrote. It lies where the weights of the model do.
     ``CdmppError`` where the model fills none.
     """
     import torch
@@ -43,7 +77,8 @@ def cache_of(model: Any, batch: int, tokens: int) -> Any:
     register_caches()
     try:
         with quiet(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
-            made = model(torch.zeros(batch, tokens, dtype=torch.int64, device=device))
+            read = () if states is None else (torch.empty_like(states),)
+            made = model(torch.zeros(batch, tokens, dtype=torch.int64, device=device), *read)
             cache = made[1] if len(made) > 1 else None
     except Exception as error:
         raise CdmppError(

@@ -22,7 +22,7 @@ from cdmpp.programs import batch_norm
 from cdmpp.programs.as_eager import Noted, as_eager
 from cdmpp.programs.caches import register_caches
 from cdmpp.programs.casts import with_casts
-from cdmpp.programs.decoder import cache_bytes, cache_of, decoder_of
+from cdmpp.programs.decoder import cache_bytes, cache_of, decoder_of, encoder_decoder_of, states_of
 from cdmpp.programs.experts import IMBALANCE
 from cdmpp.programs.importable import make_importable
 from cdmpp.programs.refusal import export_refusal, first_line, import_refusal, quiet
@@ -109,7 +109,11 @@ def build_model(spec: Mapping[str, Any], most_bytes: float = math.inf) -> tuple[
     except Exception as error:  # a config may ask for what its model cannot be
         raise CdmppError(f"{library} cannot build {spec['build']}: {first_line(error)}") from error
     example = _example(spec["input"])
-    if past := spec.get("past"):
+    if (past := spec.get("past")) and (tokens := spec.get("decoder_tokens")):
+        states = states_of(model, example)
+        new = torch.randint(0, 100, (len(example), tokens))
+        return model.eval(), (new, states, cache_of(model, len(example), past, states))
+    if past:
         return model.eval(), (example, cache_of(model, len(example), past))
     if tokens := spec.get("decoder_tokens"):
         return model.eval(), (example, torch.randint(0, 100, (len(example), tokens)))
@@ -327,7 +331,7 @@ def _build_transformers(spec: Mapping[str, Any]) -> Any:
     library = importlib.import_module(spec["module"]) if "module" in spec else transformers
     inner = getattr(library, spec["build"])(config)
     if spec.get("past") is not None:
-        return decoder_of(inner)
+        return encoder_decoder_of(inner) if spec.get("decoder_tokens") else decoder_of(inner)
     if spec.get("part") == "encoder" and hasattr(inner, "decoder"):
         inner = inner.get_encoder()
     parameters = inspect.signature(inner.forward).parameters

@@ -24,6 +24,9 @@ CONFIGS = {
                 "decoder_ffn_dim": 96,
                 "num_mel_bins": 8, "max_source_positions": 20, "max_target_positions": 16, "pad_token_id": 0,
                 "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1, "is_encoder_decoder": True},
+    "bart": {"model_type": "bart", "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "vocab_size": 128,
+             "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
+             "max_position_embeddings": 64, "decoder_start_token_id": 2},
 }  # fmt: skip
 
 
@@ -48,7 +51,7 @@ def real(model, example) -> Counter:
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("tokens", [4, 12])
 def test_both_sides_run_what_a_real_run_does(folder, name, tokens):
-    sizes = {"sequence": 20} if name == "t5" else {}
+    sizes = {} if name == "whisper" else {"sequence": 20}
     workload = Workload(f"hf:{folder / name}", batch=2, decoder_sequence=tokens, **sizes)
     network, read = read_torch(workload), read_run(workload, "cpu")
     assert products(read) == real(network.model, network.example)
@@ -56,6 +59,22 @@ def test_both_sides_run_what_a_real_run_does(folder, name, tokens):
     assert rows == {2 * 20, 2 * tokens}  # Whisper's encoder halves its 40 steps
     head = [key for key in products(read) if key[4] == 128]
     assert [key[2] for key in head] == [2 * tokens]
+
+
+@pytest.mark.parametrize("new", [1, 3])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_cached_decoder_runs_what_a_real_run_does(folder, name, new):
+    """Keys and values of the encoder's states are in the cache: its products do not run again."""
+    sizes = {} if name == "whisper" else {"sequence": 20}
+    decoder = {} if new == 1 else {"decoder_sequence": new}
+    workload = Workload(f"hf:{folder / name}", batch=2, past=5, **sizes, **decoder)
+    network, read = read_torch(workload), read_run(workload, "cpu")
+    assert products(read) == real(network.model, network.example)
+    assert {key[2] for key in products(read)} == {2 * new}
+    states, width, layers = 20, 32, 3 if name == "whisper" else 2
+    cached = 2 * layers * 2 * width * 4 * (5 + new + states)
+    assert (read.tokens, read.cache_bytes) == (2 * new, cached)
+    assert read.graph.input_bytes >= cached - 2 * layers * 2 * width * 4 * new
 
 
 def test_the_encoder_by_itself_has_no_decoder(folder):

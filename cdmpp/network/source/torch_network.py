@@ -121,10 +121,13 @@ def _of_name(workload: Workload, most_bytes: float) -> TorchNetwork:
             entry = with_head(short, entry)
         else:
             warnings = without_head(short, entry)
-    if workload.decoder_sequence is not None:
+    is_cached = bool(workload.past) and entry.get("part") == "encoder"
+    if workload.decoder_sequence is not None or is_cached:
         name = text.removeprefix("hf:")
-        entry = as_encoder_decoder(name, entry, workload.decoder_sequence)
-    if workload.past is not None:
+        entry = as_encoder_decoder(name, entry, workload.decoder_sequence or 1)
+    if is_cached:
+        entry = {**entry, "past": workload.past}
+    elif workload.past is not None:
         entry = as_decoder(text.removeprefix("hf:"), entry, workload.past)
     if workload.inputs:
         entry = with_shape(entry, workload.inputs, text)
@@ -139,7 +142,8 @@ def _of_name(workload: Workload, most_bytes: float) -> TorchNetwork:
     model, own = build_model(spec, most_bytes)
     _check_positions(text, model, spec)
     folds = spec.get("fold_batch_norm", True)
-    cached = None if workload.past is None else workload.past + spec["input"]["tokens"]
+    new = spec.get("decoder_tokens") or spec["input"].get("tokens", 0)
+    cached = None if workload.past is None else workload.past + new
     return TorchNetwork(name, model, own, of_entry(workload.precision, spec.get("dtype")), folds, warnings, cached)
 
 
@@ -147,9 +151,11 @@ def _check_positions(text: str, model: Any, spec: Mapping[str, Any]) -> None:
     """``UsageError`` for more tokens than a table of positions has: without values nobody would note it."""
     import torch
 
-    tokens, first = spec["input"].get("tokens", 0) + (spec.get("past") or 0), spec.get("first_position", 0)
+    tokens, first, past = spec["input"].get("tokens", 0), spec.get("first_position", 0), spec.get("past") or 0
+    decoded = spec.get("decoder_tokens")
     for name, one in model.named_modules():
-        read = spec["decoder_tokens"] if "decoder_tokens" in spec and "decoder." in name else tokens
+        in_decoder = decoded is None or "decoder." in name
+        read = (decoded if in_decoder and decoded else tokens) + (past if in_decoder else 0)
         is_table = isinstance(one, torch.nn.Embedding) and re.search(r"position_embed|embed_positions|\bwpe$", name)
         if is_table and read + first > one.num_embeddings:
             raise UsageError(

@@ -11,9 +11,9 @@ from torch.nn import functional
 
 from cdmpp.network.eager.read import read_run
 from cdmpp.network.workload import Workload
+from tests.network.dispatch_log import DispatchLog
 from tests.network.dispatched import Log
-from tests.network.real_calls import Log as ByKind
-from tests.network.real_calls import elements_of, kind_of
+from tests.network.real_calls import elements_of, kind_of, kinds_run
 
 SHAPE = (4, 8, 16)
 PRODUCTS = {
@@ -59,7 +59,7 @@ def test_its_products_are_those_that_are_dispatched(name):
 @pytest.mark.parametrize("name", OTHERS)
 def test_its_calls_are_those_that_are_dispatched(name):
     model, x = Of(OTHERS[name]), torch.randn(SHAPE)
-    with torch.no_grad(), ByKind() as log:
+    with torch.no_grad(), DispatchLog(kinds_run) as log:
         model(x)
     read, found = read_run(Workload(model, x), "cpu"), Counter()
     for call in read.graph.calls:
