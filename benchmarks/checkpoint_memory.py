@@ -24,8 +24,9 @@ from benchmarks.publish.markdown import table, write_page
 from cdmpp.network.eager.step import read_step
 from cdmpp.network.source.trained_model import trained_model
 from cdmpp.network.workload import Workload
-from cdmpp.programs.networks import build_model, network_of, read_zoo
+from cdmpp.programs.models import build_model
 from cdmpp.programs.training.loss import with_loss
+from cdmpp.programs.zoo import network_of, read_zoo
 from tests.network.dispatched import Log
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "checkpoints.md"

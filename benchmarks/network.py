@@ -52,8 +52,10 @@ def main() -> None:
         from cdmpp.network.source import read
         from cdmpp.predict.predictor import Predictor
         from cdmpp.programs import networks
+        from cdmpp.programs.models import build_model
+        from cdmpp.programs.zoo import network_of, read_zoo
 
-        model, inputs = networks.build_model(networks.network_of(networks.read_zoo(), NETWORK))
+        model, inputs = build_model(network_of(read_zoo(), NETWORK))
         places = {
             "export": (networks, "export"),
             "import": (networks, "relax_of_exported"),

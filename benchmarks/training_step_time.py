@@ -16,12 +16,13 @@ from cdmpp.network.compiled.measured import MeasuredNetwork, measure_network
 from cdmpp.network.compiled.training_read import step_of
 from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.network.training_step import PHASES, TrainingStep
-from cdmpp.programs.networks import build_model, network_of, read_zoo
+from cdmpp.programs.models import build_model
 from cdmpp.programs.sampling import NO_SCHEDULE
 from cdmpp.programs.training.joint import joint_graph
 from cdmpp.programs.training.loss import with_loss
 from cdmpp.programs.training.lowering import lowered_step
 from cdmpp.programs.training.optimizers import optimizer_of
+from cdmpp.programs.zoo import network_of, read_zoo
 
 NETWORKS = ("resnet18@train", "gpt2@train")
 

@@ -15,8 +15,8 @@ import numpy as np
 from benchmarks.importers.case import Case
 from benchmarks.importers.trial import HERE, LEFT_OUT, Outcome
 from cdmpp.errors import CdmppError
+from cdmpp.programs.exported import export
 from cdmpp.programs.importable import make_importable
-from cdmpp.programs.networks import export
 
 SAMPLES = {"float32": 4, "int64": 1}
 """Type -> samples of each operator of torch's tests, spread over the first ``_MOST_SAMPLES`` of its list."""

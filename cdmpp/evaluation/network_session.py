@@ -25,8 +25,8 @@ from cdmpp.network.compiled.measured import check_is_here
 from cdmpp.network.compiled.rule import ScheduleRule
 from cdmpp.platform.files import write_json
 from cdmpp.platform.limits import Limits, check_fields, fitting
-from cdmpp.programs.networks import expand_zoo, network_of
 from cdmpp.programs.task import network_family
+from cdmpp.programs.zoo import expand_zoo, network_of
 
 log = logging.getLogger(__name__)
 

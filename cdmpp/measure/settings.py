@@ -14,7 +14,7 @@ from cdmpp.errors import DataError
 from cdmpp.measure.remote import free_servers, parse_tracker
 from cdmpp.operators.operator import ELEMENT_BYTES
 from cdmpp.platform.limits import PROCESSES, SEED, Limits, check_choice, check_fields, numbers
-from cdmpp.programs.networks import expand_zoo, network_of
+from cdmpp.programs.zoo import expand_zoo, network_of
 
 _PYTHON = re.compile(r"3\.\d{1,2}")
 

@@ -21,7 +21,8 @@ def import_operators(request: Request) -> Reply:
 
     Its weights are random, nothing is downloaded.
     """
-    from cdmpp.programs.networks import build_model, export
+    from cdmpp.programs.exported import export
+    from cdmpp.programs.models import build_model
 
     exported = export(*build_model(request["spec"]), eager=True)
     found: Counter[EagerOperator] = Counter()

@@ -25,7 +25,7 @@ from cdmpp.network.workload import Workload
 from cdmpp.platform.files import plain
 from cdmpp.platform.limits import checked
 from cdmpp.platform.progress import shown
-from cdmpp.programs.networks import without_collector
+from cdmpp.programs.exported import without_collector
 
 
 @dataclass(frozen=True)

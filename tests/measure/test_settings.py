@@ -13,7 +13,7 @@ from cdmpp.cli.data import measure  # noqa: F401  (it offers the defaults to Hyd
 from cdmpp.cli.settings_help import settings_help
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.measure.settings import MeasureSettings
-from cdmpp.programs.networks import expand_zoo
+from cdmpp.programs.zoo import expand_zoo
 from cdmpp.recipes.compose import compose
 
 

@@ -15,7 +15,7 @@ from cdmpp.measure.torch_networks import import_operators, network_tasks
 from cdmpp.measure.torch_plan import CallLimits
 from cdmpp.measure.worker import OPERATIONS, answer
 from cdmpp.operators.operator import EagerOperator
-from cdmpp.programs.networks import read_zoo
+from cdmpp.programs.zoo import read_zoo
 from tests.measure.machine import Machine, settings
 
 LIMITS = CallLimits.of(devices.get("xeon-icelake"), 250.0, None)

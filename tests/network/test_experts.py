@@ -15,7 +15,7 @@ from cdmpp.network.eager.read import read_run
 from cdmpp.network.eager.step import read_step
 from cdmpp.network.workload import Workload
 from cdmpp.programs.experts import expert_rows
-from cdmpp.programs.networks import import_transformers
+from cdmpp.programs.models import import_transformers
 
 EXPERTS, CHOSEN, WIDTH, INNER, TOKENS, LAYERS = 4, 2, 16, 32, 48, 2
 COUNTED = ("_grouped_mm", "topk", "sort", "index", "histc", "index_put_", "index_add_", "silu", "embedding")

@@ -14,7 +14,7 @@ from cdmpp.network.eager.read import read_run
 from cdmpp.network.source.torch_network import read_torch
 from cdmpp.network.workload import Workload
 from cdmpp.programs.decoder import cache_of, decoder_of
-from cdmpp.programs.networks import import_transformers
+from cdmpp.programs.models import import_transformers
 from tests.network.configs import write_configs
 from tests.network.dispatch_log import DispatchLog
 from tests.network.dispatched import products

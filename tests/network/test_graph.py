@@ -15,7 +15,9 @@ pytest.importorskip("tvm")
 pytestmark = pytest.mark.tvm
 
 from cdmpp.network.graph import graph_of  # noqa: E402
-from cdmpp.programs.networks import build_model, network_of, read_zoo, tasks_of_module, to_relax  # noqa: E402
+from cdmpp.programs.models import build_model  # noqa: E402
+from cdmpp.programs.networks import tasks_of_module, to_relax  # noqa: E402
+from cdmpp.programs.zoo import network_of, read_zoo  # noqa: E402
 
 
 class Diamond(torch.nn.Module):

@@ -17,7 +17,7 @@ from cdmpp.network.eager.step import read_step
 from cdmpp.network.source.trained_model import trained_model
 from cdmpp.network.workload import Workload
 from cdmpp.programs.caches import register_caches
-from cdmpp.programs.networks import import_transformers
+from cdmpp.programs.models import import_transformers
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 64}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}

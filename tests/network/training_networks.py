@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from cdmpp.programs.networks import import_transformers
+from cdmpp.programs.models import import_transformers
 
 TOKENS, WIDTH, WORDS = 8, 32, 64
 

@@ -15,7 +15,8 @@ from torch.nn import functional as F  # noqa: E402
 
 from cdmpp.programs import torch_import  # noqa: E402
 from cdmpp.programs.declared import Declared  # noqa: E402
-from cdmpp.programs.networks import export, lower, relax_of_exported  # noqa: E402
+from cdmpp.programs.exported import export  # noqa: E402
+from cdmpp.programs.networks import lower, relax_of_exported  # noqa: E402
 
 
 class Of(torch.nn.Module):

@@ -6,8 +6,10 @@ import torch
 from cdmpp import devices
 from cdmpp.errors import CdmppError
 from cdmpp.measure.settings import runs_on
-from cdmpp.programs.networks import INPUTS, build_model, expand_zoo, import_network, read_zoo
+from cdmpp.programs.models import INPUTS, build_model
+from cdmpp.programs.networks import import_network
 from cdmpp.programs.task import network_family, trains
+from cdmpp.programs.zoo import expand_zoo, read_zoo
 
 TINY = {
     "source": "transformers",

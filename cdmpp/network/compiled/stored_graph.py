@@ -22,7 +22,7 @@ from cdmpp.network.workload import Workload
 from cdmpp.platform.files import read_json, write_json
 from cdmpp.platform.paths import cache_root, conf_folder
 from cdmpp.programs.compiled import TVM, compiled_flag, compiled_noted
-from cdmpp.programs.networks import export
+from cdmpp.programs.exported import export
 from cdmpp.programs.task import Task
 
 _VERSION = "2"

@@ -14,7 +14,7 @@ from cdmpp.network.eager.step import ExportedStep, export_step
 from cdmpp.network.eager.swept import Point, SweptReader
 from cdmpp.network.source.checkpoint import read_checkpoints
 from cdmpp.network.workload import Workload
-from cdmpp.programs.networks import read_zoo
+from cdmpp.programs.zoo import read_zoo
 
 MOST = 4
 """So many networks are kept, the latest: each may hold its weights."""

@@ -20,7 +20,7 @@ from cdmpp.network.workload import Workload
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.programs.autocast import under_autocast
 from cdmpp.programs.compiled import EAGER, compiled_flag, compiled_modules, compiled_noted
-from cdmpp.programs.networks import export
+from cdmpp.programs.exported import export
 from cdmpp.programs.regions import flags_of
 
 

@@ -24,7 +24,7 @@ from cdmpp.network.update import Update
 from cdmpp.network.workload import Workload
 from cdmpp.programs.autocast import under_autocast
 from cdmpp.programs.compiled import EAGER, compiled_flag, compiled_modules, compiled_noted
-from cdmpp.programs.networks import export
+from cdmpp.programs.exported import export
 from cdmpp.programs.regions import flags_of
 from cdmpp.programs.training.joint import unwrapped
 from cdmpp.programs.training.loss import with_loss

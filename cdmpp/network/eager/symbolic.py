@@ -15,7 +15,7 @@ from cdmpp.network.eager.divided import DividedExport
 from cdmpp.network.eager.without_values import runs
 from cdmpp.operators.aten_layout import tensors_in
 from cdmpp.programs.casts import needs_casts, with_casts
-from cdmpp.programs.networks import export
+from cdmpp.programs.exported import export
 from cdmpp.programs.refusal import first_line
 
 Shapes = Sequence[tuple[int, ...]]
@@ -41,7 +41,7 @@ def symbolic_export(model: Any, inputs: tuple[Any, ...], opened: Sequence[Collec
         model: a torch module.
         inputs: ``model(*inputs)`` runs.
         opened: axes of each input, as in ``Shapes``, whose sizes are open; they are 2 or more here.
-        options: of ``networks.export``.
+        options: of ``exported.export``.
 
     Returns:
         A ``SymbolicExport``.
@@ -83,7 +83,7 @@ class SymbolicExport:
     guards: tuple[CodeType, ...]
     """What torch assumed of the sizes while the model ran, such as the branch that was taken."""
     kind: str = ""
-    """Kind of the device whose rules regions of autocast follow, as of ``networks.export``."""
+    """Kind of the device whose rules regions of autocast follow, as of ``exported.export``."""
 
     @cached_property
     def places(self) -> dict[Any, int]:

@@ -13,7 +13,7 @@ import yaml
 from cdmpp.errors import CdmppError
 from cdmpp.platform.content import content_of, parse_json
 from cdmpp.platform.paths import conf_folder
-from cdmpp.programs.networks import import_transformers
+from cdmpp.programs.models import import_transformers
 
 _NO_ARCHITECTURE = (
     "architectures",

@@ -38,7 +38,7 @@ class NetworkSource:
 def read_network(workload: Workload, exported: Any = None) -> NetworkSource:
     """Read the network of a workload as a Relax module. Needs TVM.
 
-    ``exported``: of a torch module: what ``networks.export`` made of it before; it is changed.
+    ``exported``: of a torch module: what ``exported.export`` made of it before; it is changed.
 
     Raises:
         UsageError: what was given is not there, or cannot have these shapes.
@@ -69,7 +69,7 @@ def read_network(workload: Workload, exported: Any = None) -> NetworkSource:
 def _relaxed(network: TorchNetwork, exported: Any = None) -> NetworkSource:
     """Make the Relax module of a network.
 
-    ``exported`` is what ``networks.export`` made of it, if it was exported before.
+    ``exported`` is what ``exported.export`` made of it, if it was exported before.
     """
     model, example = _on_cpu(network.model, network.example)
     kept = exported if model is network.model else None

@@ -26,7 +26,8 @@ from cdmpp.network.source.weightless import as_on_cpu, is_weightless
 from cdmpp.network.workload import KINDS, Workload, is_instance
 from cdmpp.platform.allocation import within_free_memory
 from cdmpp.programs.caches import register_caches
-from cdmpp.programs.networks import build_model, network_of, read_zoo
+from cdmpp.programs.models import build_model
+from cdmpp.programs.zoo import network_of, read_zoo
 
 _MOST_BYTES = 1e8
 """Most bytes of weights and inputs that are made where their values play no part; of more only the shapes are made."""

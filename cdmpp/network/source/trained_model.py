@@ -16,7 +16,7 @@ from cdmpp.network.training_step import StepBuffer, StepParameter
 from cdmpp.network.workload import Workload
 from cdmpp.operators.aten_views import runs_nothing
 from cdmpp.programs.checkpointed import checkpoint_blocks
-from cdmpp.programs.networks import export
+from cdmpp.programs.exported import export
 from cdmpp.programs.refusal import first_line
 from cdmpp.programs.wrappers import check_wrappers
 

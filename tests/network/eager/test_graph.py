@@ -14,7 +14,7 @@ from cdmpp.network.eager.graph import eager_graph_of
 from cdmpp.network.eager.read import read_run
 from cdmpp.network.source.torch_network import read_torch
 from cdmpp.network.workload import Workload
-from cdmpp.programs.networks import export
+from cdmpp.programs.exported import export
 
 
 class Residual(nn.Module):
@@ -53,7 +53,7 @@ def test_no_tvm_is_needed():
         "from cdmpp.network.source.torch_network import read_torch\n"
         "from cdmpp.network.workload import Workload\n"
         "from cdmpp.network.eager.graph import eager_graph_of\n"
-        "from cdmpp.programs.networks import export\n"
+        "from cdmpp.programs.exported import export\n"
         "network = read_torch(Workload('torchvision:squeezenet1_1'))\n"
         "graph, operators, *_ = eager_graph_of(export(network.model, network.example), network.name)\n"
         "print(sum(o.name == 'conv2d' for o in operators.values()) > 5, len(graph.calls) > 60)"

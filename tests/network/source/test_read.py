@@ -21,7 +21,9 @@ from cdmpp.network.source.entry import torchvision_entry, with_shape  # noqa: E4
 from cdmpp.network.source.read import read_network  # noqa: E402
 from cdmpp.network.workload import Workload  # noqa: E402
 from cdmpp.programs.batch_norm import fold_batch_norm  # noqa: E402
-from cdmpp.programs.networks import INPUTS, build_model, export, relax_of_exported  # noqa: E402
+from cdmpp.programs.exported import export  # noqa: E402
+from cdmpp.programs.models import INPUTS, build_model  # noqa: E402
+from cdmpp.programs.networks import relax_of_exported  # noqa: E402
 
 
 class Small(nn.Module):

@@ -15,8 +15,9 @@ from cdmpp.network.source.checkpoint import read_checkpoints  # noqa: E402
 from cdmpp.network.source.read import read_network  # noqa: E402
 from cdmpp.network.workload import Workload  # noqa: E402
 from cdmpp.programs.identity import task_id  # noqa: E402
-from cdmpp.programs.networks import build_model, read_zoo  # noqa: E402
+from cdmpp.programs.models import build_model  # noqa: E402
 from cdmpp.programs.replay import parse_workload  # noqa: E402
+from cdmpp.programs.zoo import read_zoo  # noqa: E402
 
 ZOO = [name for name in read_zoo() if "@" not in name]
 AS_ONNX = (
