@@ -3,7 +3,7 @@
 ``at::native::ConvParams::use_mkldnn`` and ``mkldnn_convolution`` of torch 2.13, with more than one thread, and the
 allocations of oneDNN 3 with AVX-512, as the profiler shows them: inputs and filters are copied into blocks of 16
 channels, and what is made so is copied back. Images of fewer channels, and those in ``channels_last``, are read as
-they are. Scratch that a kernel takes beside the copies is left out.
+they are. The gradient of a filter of 16 bits is summed in float32. Other scratch of a kernel is left out.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def convolution_memory(node: Any, name: str) -> ConvolutionMemory:
     return ConvolutionMemory(
         max(copied, item * written) + filters,
         max(blocks[1], back * whole) + filters,
-        blocks[1] + (0 if channels <= _FEW else blocks[0]),
+        blocks[1] + (0 if channels <= _FEW else blocks[0]) + (2 * filters if item == 2 else 0),
     )
 
 

@@ -84,3 +84,12 @@ def test_the_peak_is_what_pytorch_holds_to_3_percent(name, mode):
     update = partial(torch.optim.SGD, lr=1e-3, momentum=0.9)
     held = peak_bytes(*with_loss(model, (inputs,), "cross_entropy"), make=update)
     assert step.peak_bytes == pytest.approx(held, rel=0.03)
+
+
+def test_the_gradient_of_a_filter_of_16_bits_is_summed_in_float32():
+    blocks: list[nn.Module] = [nn.Conv2d(16, 512, 3, 2, 1), nn.Conv2d(512, 512, 3, 2, 1)]
+    model, image = Images(blocks, 512).train().bfloat16(), torch.randn(2, 3, 32, 32).bfloat16()
+    step = read_step(Workload(model, (image,), precision="bf16", optimizer="sgd", mode="training_step"), "cpu").step
+    update = partial(torch.optim.SGD, lr=1e-3, momentum=0.9)
+    held = peak_bytes(*with_loss(model, (image,), "cross_entropy"), make=update)
+    assert step.peak_bytes == pytest.approx(held, rel=0.03)
