@@ -55,6 +55,7 @@ def export(
             casts of autocast to ``with_casts``, where sizes are known.
     """
     import torch
+    import torch.export._trace  # here: what it imports cannot be imported under a mode
 
     check_wrappers(model, trains)
     run: Any = as_eager(imbalance, boxes, kind) if eager else contextlib.nullcontext(Noted({}, set()))
