@@ -40,6 +40,11 @@ class Job:
         """The number of ranks that gather together."""
         return self.stage_ranks(ranks) // self.settings.get("replicas", 1)
 
+    @property
+    def stages_per_rank(self) -> int:
+        """The number of stages of a rank of a pipeline."""
+        return self.settings.get("stages_per_rank", 1)
+
     def stage_ranks(self, ranks: int) -> int:
         """The number of ranks of one stage of a pipeline."""
         return ranks // self.settings.get("stages", 1)
@@ -233,24 +238,30 @@ def pipelined(job: Job, model: nn.Module, x: torch.Tensor) -> Callable[[], None]
 
 
 def pipeline(job: Job, model: nn.Module, x: torch.Tensor) -> Callable[[], None]:
-    """A stage of a chain of layers; replicas of a stage, which have neighbouring numbers, run under DDP."""
+    """Stages of a chain of layers; replicas of a stage, which have neighbouring numbers, run under DDP."""
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+    from torch.distributed.pipelining import PipelineStage
+    from torch.distributed.pipelining.schedules import get_schedule_class
     from torch.nn.parallel import DistributedDataParallel
 
-    ends = (0, *job.settings["cuts"], len(model))
-    stages = len(ends) - 1
-    mesh = init_device_mesh("cpu", (stages, dist.get_world_size() // stages), mesh_dim_names=("pp", "dp"))
-    number = mesh.get_local_rank("pp")
-    module: nn.Module = model[ends[number] : ends[number + 1]]
-    optimizer = job.optimizer(module.parameters(), lr=1e-3)
-    if dist.get_world_size() > stages:
-        module = DistributedDataParallel(module, process_group=mesh.get_group("dp"))
-    stage = PipelineStage(module, number, stages, torch.device("cpu"), group=mesh.get_group("pp"))
-    kind = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}[job.settings["schedule"]]
-    schedule = kind(stage, job.batches, loss_fn=lambda output, _: output.square().mean())
-    given = (x,) if number == 0 else ()
-    target = {"target": torch.zeros(len(x))} if number == stages - 1 else {}
+    ends, name, count = (0, *job.settings["cuts"], len(model)), job.settings["schedule"], job.stages_per_rank
+    stages, ranks = len(ends) - 1, (len(ends) - 1) // count
+    mesh = init_device_mesh("cpu", (ranks, dist.get_world_size() // ranks), mesh_dim_names=("pp", "dp"))
+    place = mesh.get_local_rank("pp")
+    numbers = (place, stages - 1 - place) if name in ("zbvzerobubble", "dualpipev") else range(place, stages, ranks)
+    made, parameters = [], []
+    for number in numbers:
+        module: nn.Module = model[ends[number] : ends[number + 1]]
+        parameters += module.parameters()
+        if dist.get_world_size() > ranks:
+            module = DistributedDataParallel(module, process_group=mesh.get_group("dp"))
+        made.append(PipelineStage(module, number, stages, torch.device("cpu"), group=mesh.get_group("pp")))
+    optimizer, is_single = job.optimizer(parameters, lr=1e-3), name in ("gpipe", "1f1b")
+    schedule = get_schedule_class(name)(
+        made[0] if is_single else made, job.batches, loss_fn=lambda output, _: output.square().mean()
+    )
+    given = (x,) if 0 in numbers else ()
+    target = {"target": torch.zeros(len(x))} if stages - 1 in numbers else {}
 
     def step() -> None:
         optimizer.zero_grad()
@@ -360,6 +371,20 @@ JOBS = (
     Job("1f1b, 3 stages, 4 micro-batches", _CHAIN, "pipeline", (3,), {"schedule": "1f1b", "cuts": (2, 4)}, 4),
     Job("1f1b, 4 uneven stages, 8 micro-batches", _CHAIN, "pipeline", (4,), {"schedule": "1f1b", "cuts": (1, 2, 5)}, 8),
     Job("1f1b, 2 stages, 2 replicas, 4 micro-batches", _CHAIN, "pipeline", (4,), {"schedule": "1f1b", "cuts": (3,)}, 4),
+    Job("interleaved 1f1b, 2 ranks of 2 stages, 4 micro-batches", _CHAIN, "pipeline", (2,),
+        {"schedule": "interleaved1f1b", "stages_per_rank": 2, "cuts": (1, 3, 5)}, 4),
+    Job("interleaved 1f1b, 3 ranks of 2 stages, 8 micro-batches", _CHAIN, "pipeline", (3,),
+        {"schedule": "interleaved1f1b", "stages_per_rank": 2, "cuts": (1, 2, 3, 4, 5)}, 8),
+    Job("interleaved 1f1b, 2 ranks of 2 stages, 2 replicas, 8 micro-batches", _CHAIN, "pipeline", (4,),
+        {"schedule": "interleaved1f1b", "stages_per_rank": 2, "cuts": (1, 3, 5)}, 8),
+    Job("zero bubble (ZB-H1), 4 uneven stages, 8 micro-batches", _CHAIN, "pipeline", (4,),
+        {"schedule": "interleavedzerobubble", "stages_per_rank": 1, "cuts": (1, 2, 5)}, 8),
+    Job("interleaved zero bubble, 2 ranks of 2 stages, 8 micro-batches", _CHAIN, "pipeline", (2,),
+        {"schedule": "interleavedzerobubble", "stages_per_rank": 2, "cuts": (1, 3, 5)}, 8),
+    Job("zbv, 3 ranks of 2 stages, 8 micro-batches", _CHAIN, "pipeline", (3,),
+        {"schedule": "zbvzerobubble", "stages_per_rank": 2, "cuts": (1, 2, 3, 4, 5)}, 8),
+    Job("dualpipev, 2 ranks of 2 stages, 8 micro-batches", _CHAIN, "pipeline", (2,),
+        {"schedule": "dualpipev", "stages_per_rank": 2, "cuts": (1, 3, 5)}, 8),
     Job("tp", "SwiGLU", "tp", (2, 4), {"columns": ["gate", "up"], "rows": "down"}),
     Job("tp, input without gradient", "SwiGLU", "tp", (2,),
         {"columns": ["gate", "up"], "rows": "down", "input_needs_gradient": False}),

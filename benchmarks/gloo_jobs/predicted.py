@@ -59,10 +59,10 @@ def plan_of(job: Job, ranks: int) -> Plan:
         strategy = ParameterServer(servers=given["servers"] or None, part_bytes=given["part_bytes"])
         return Plan(strategy, ParallelDegrees(dp_replicate=ranks))
     if job.scheme == "pipeline":
-        stages = len(given["cuts"]) + 1
+        own = (len(given["cuts"]) + 1) // job.stages_per_rank
         cuts = tuple(f"layer.{place}" for place in given["cuts"])
-        pipeline = Pipeline(given["schedule"], job.batches, cuts)
-        return Plan(DDP(), ParallelDegrees(pp=stages, dp_replicate=ranks // stages), model_parallel=(pipeline,))
+        pipeline = Pipeline(given["schedule"], job.batches, cuts, stages_per_rank=given.get("stages_per_rank"))
+        return Plan(DDP(), ParallelDegrees(pp=own, dp_replicate=ranks // own), model_parallel=(pipeline,))
     if job.scheme == "zero":
         return Plan(ZeRO(), ParallelDegrees(dp_replicate=ranks), job.batches)
     if "fsdp" in job.scheme:
@@ -97,7 +97,7 @@ def _chain_exchanges(plan: Plan) -> tuple[Exchange, ...]:
     """What stages of the chain of layers exchange, at as many examples as its jobs have."""
     rows = _EXAMPLES // micro_batches_of(plan)
     layers = [
-        Layer(f"layer.{place}", 1.0, 2.0, 4 * (inputs + 1) * outputs, 4 * rows * outputs)
+        Layer(f"layer.{place}", 1.0, 2.0, 4 * (inputs + 1) * outputs, 4 * rows * outputs, weights_s=1.0)
         for place, (inputs, outputs) in enumerate(pairwise(WIDTHS))
     ]
     work = RankWork(graph_of_layers(layers).ranks[0])

@@ -126,11 +126,8 @@ def _of_loops(plans: Candidates, stages: PlanStages, schedule: LoopedSchedule, m
     sending = replace(free, sent=stages.sent_s, returned=stages.returned_s)
     busy_s = schedule.busy_s(free, ranks, many)
     slowest = rows, busy_s.argmax(axis=1)
-    free_s, sent_s = (schedule.step_s(one, ranks, many) for one in (free, sending))
-    step_s = sent_s
-    if stages.ending_s.any() or stages.tied_s.any():
-        ending = replace(sending, ending=stages.ending_s, update=stages.update_s + stages.tied_s)
-        step_s = schedule.step_s(ending, ranks, many)
+    ending = replace(sending, ending=stages.ending_s, update=stages.update_s + stages.tied_s)
+    free_s, sent_s, step_s = np.split(schedule.step_s(StageSeconds.joined([free, sending, ending]), ranks, many), 3)
     sends, halos, split, start_up, update = (
         schedule.of_ranks(one, ranks)[slowest]
         for one in (stages.received_s, stages.halos_s, stages.split_s, stages.start_up_s, stages.update_s)

@@ -62,10 +62,11 @@ class ActionLists:
 
     def message(self, one: Action) -> Message | None:
         """Return the message that another stage reads of an action; None where none does."""
-        step = {FORWARD: 1, WEIGHTS: 0}.get(one.kind, -1)
-        if not step or not 0 <= one.stage + step < self.stages:
-            return None
-        return Message(FORWARD if step > 0 else BACKWARD, one.stage + step, one.micro_batch)
+        if one.kind == FORWARD:
+            is_last = one.stage + 1 == len(self.owners)
+            return None if is_last else Message(FORWARD, one.stage + 1, one.micro_batch)
+        is_read = one.stage and one.kind != WEIGHTS
+        return Message(BACKWARD, one.stage - 1, one.micro_batch) if is_read else None
 
     def is_sent(self, message: Message) -> bool:
         """Return True if it goes to another rank."""
@@ -148,9 +149,10 @@ class ActionLists:
 
     def _moments_of(self, rank: int) -> tuple[Moment, ...]:
         own = [stage for stage, owner in enumerate(self.owners) if owner == rank]
+        places = {stage: place for place, stage in enumerate(own)}
         saved, pending, seen = [0] * len(own), [0] * len(own), dict[Moment, None]()
         for one in (one for turn in self.turns[rank] for one in turn):
-            place = own.index(one.stage)
+            place = places[one.stage]
             if one.kind == FORWARD:
                 seen[Moment(place, tuple(saved), tuple(pending))] = None
                 saved[place] += 1

@@ -33,11 +33,11 @@ class Layer:
     """Bytes that its forward pass leaves for its backward pass; None: those of its output."""
     update_s: float = 0.0
     """Seconds of the update of its parameters."""
+    examples: int = 1
+    """Its seconds and bytes hold for so many examples at a time."""
     weights_s: float = 0.0
     """Seconds of its backward pass that only the gradients of its parameters take: schedules that divide backward
     passes need them."""
-    examples: int = 1
-    """Its seconds and bytes hold for so many examples at a time."""
 
     def __post_init__(self) -> None:
         for what in (*COLUMNS[1:], *OPTIONAL):
@@ -54,7 +54,7 @@ class Layer:
 
 COLUMNS = ("name", "forward_s", "backward_s", "parameter_bytes", "output_bytes")
 """Columns of every table of layers, in any order."""
-OPTIONAL = ("saved_bytes", "update_s", "weights_s", "examples")
+OPTIONAL = ("saved_bytes", "update_s", "examples", "weights_s")
 """Columns that a table may have too."""
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -35,6 +36,11 @@ class StageSeconds:
     """What a stage's last backward pass takes longer, since its rank exchanges gradients with replicas then."""
     update: Floats
     """Of its update, and of all that its rank waits for before the next step, once a step."""
+
+    @classmethod
+    def joined(cls, each: Sequence[StageSeconds]) -> StageSeconds:
+        """Join the plans of several."""
+        return cls(*(np.concatenate([getattr(own, one.name) for own in each]) for one in fields(cls)))
 
     def of(self, kind: str) -> Floats:
         """Return the seconds of one kind of action."""
@@ -97,25 +103,29 @@ class ListTimes:
 
     @cached_property
     def _nodes(self) -> _Nodes:
-        lists = self.lists
+        lists, stages = self.lists, self.lists.stages
         actions = [one for turns in lists.turns for turn in turns for one in turn]
         count, before, last = len(actions), list[int](), list[int]()
-        read, column = [0] * count, [_KINDS.index(one.kind) * lists.stages + one.stage for one in actions]
+        kinds = {kind: number * stages for number, kind in enumerate(_KINDS)}
+        read, column = [0] * count, [kinds[one.kind] + one.stage for one in actions]
         made, links, wires = dict[Message, int](), dict[tuple[int, int], int](), list[tuple[int, int, int]]()
         for rank, turns in enumerate(lists.turns):
             at = -1 - rank  # the start of the rank; numbers of starts follow all nodes
             for turn in turns:
+                sent = list[Message]()
                 for one in turn:
                     number = len(before)
                     before.append(at)
                     at = number
                     message = lists.message(one)
-                    if message is not None and not lists.is_sent(message):
+                    if message is not None and lists.is_sent(message):
+                        sent.append(message)
+                    elif message is not None:
                         made[message] = number
-                for message in (one for one in map(lists.message, turn) if one is not None and lists.is_sent(one)):
+                for message in sent:
                     link, node = (rank, lists.owners[message.stage]), count + len(wires)
                     kind = len(_KINDS) + (message.kind == BACKWARD)
-                    wires.append((links.get(link, _NONE), at, kind * lists.stages + message.stage))
+                    wires.append((links.get(link, _NONE), at, kind * stages + message.stage))
                     made[message] = links[link] = node
             last.append(at)
         total = count + len(wires)
@@ -123,7 +133,7 @@ class ListTimes:
         for number, one in enumerate(actions):
             needed = lists.needed(one)
             read[number] = _NONE if needed is None else made[needed]
-            if one.kind in (BACKWARD, INPUTS) and one.stage == lists.stages - 1:
+            if one.kind in (BACKWARD, INPUTS) and one.stage == stages - 1:
                 read[number] = forward[one.stage, one.micro_batch]
         before += [one for one, _, _ in wires]
         read += [one for _, one, _ in wires]
@@ -131,9 +141,7 @@ class ListTimes:
         none = total + lists.ranks
         starts = {-1 - rank: total + rank for rank in range(lists.ranks)} | {_NONE: none}
         ends = {one.stage: number for number, one in enumerate(actions) if one.kind != FORWARD}
-        backward = [
-            i for i, one in enumerate(actions) if one.kind in (BACKWARD, INPUTS) and one.stage + 1 == lists.stages
-        ]
+        backward = [i for i, one in enumerate(actions) if one.kind in (BACKWARD, INPUTS) and one.stage + 1 == stages]
         return _Nodes(
             [starts.get(one, one) for one in before], [starts.get(one, one) for one in read], column,
             np.isin(np.arange(total), list(ends.values())), np.array(last), backward,
@@ -143,38 +151,37 @@ class ListTimes:
     def _levels(self) -> tuple[tuple[Ints, Ints, Ints, Ints, Ints], ...]:
         """Nodes by the longest chain before them: numbers, nodes before and read, columns, places of ends of stages."""
         nodes = self._nodes
-        level = _level_of(nodes.before, nodes.read)
-        order = np.argsort(level, kind="stable")
-        bounds = np.searchsorted(level[order], np.arange(level.max() + 2)).tolist()
         before, read, column = (np.array(one) for one in (nodes.before, nodes.read, nodes.column))
-        found = []
-        for begin, end in zip(bounds, bounds[1:], strict=False):
-            own = order[begin:end]
-            found.append((own, before[own], read[own], column[own], np.flatnonzero(nodes.is_end[own])))
-        return tuple(found)
+        return tuple(
+            (own, before[own], read[own], column[own], np.flatnonzero(nodes.is_end[own]))
+            for own in _levels_of(before, read)
+        )
 
 
 _NONE = -(2**40)
 """Stands for no node."""
 
 
-def _level_of(before: list[int], read: list[int]) -> Ints:
-    """Length of the longest chain before each node; ``RecursionError`` where nodes wait for each other."""
+def _levels_of(before: Ints, read: Ints) -> list[Ints]:
+    """Nodes by the longest chain before them; ``RecursionError`` where nodes wait for each other."""
     count = len(before)
-    found, missing, after = [0] * count, [0] * count, [list[int]() for _ in range(count)]
-    for number, sources in enumerate(zip(before, read, strict=True)):
-        for source in sources:
-            if source < count:
-                after[source].append(number)
-                missing[number] += 1
-    ready = [number for number in range(count) if not missing[number]]
-    for number in ready:
-        deeper = found[number] + 1
-        for later in after[number]:
-            found[later] = max(found[later], deeper)
-            missing[later] -= 1
-            if not missing[later]:
-                ready.append(later)
-    if len(ready) < count:
+    sources, nodes = np.concatenate([before, read]), np.tile(np.arange(count), 2)
+    is_node = sources < count
+    sources, nodes = sources[is_node], nodes[is_node]
+    missing = np.bincount(nodes, minlength=count)
+    order = np.argsort(sources, kind="stable")
+    sources, nodes = sources[order], nodes[order]
+    begins = np.searchsorted(sources, np.arange(count + 1))
+    readers = np.full((count, int(np.diff(begins).max(initial=1))), count)  # of each node; behind all: none
+    readers[sources, np.arange(len(sources)) - begins[sources]] = nodes
+    found, ready, done = list[Ints](), np.flatnonzero(missing == 0), 0
+    while len(ready):
+        found.append(ready)
+        done += len(ready)
+        waiting = readers[ready].ravel()
+        waiting = waiting[waiting < count]
+        np.subtract.at(missing, waiting, 1)
+        ready = np.unique(waiting[missing[waiting] == 0])
+    if done < count:
         raise RecursionError("the lists of a schedule wait for each other")
-    return np.array(found, np.int64)
+    return found

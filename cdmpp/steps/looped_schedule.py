@@ -45,6 +45,11 @@ class LoopedSchedule(Schedule):
         turn, place = divmod(stage, ranks)
         return ranks - 1 - place if self.is_in_v and turn % 2 else place
 
+    def stages_of(self, rank: int, ranks: int) -> tuple[int, ...]:
+        """Return the stages of a rank, in rising order."""
+        backward = ranks - 1 - rank if self.is_in_v else rank
+        return tuple(ranks * turn + (backward if turn % 2 else rank) for turn in range(self.stages_per_rank))
+
     @abstractmethod
     def turns(self, rank: int, ranks: int, micro_batches: int) -> tuple[Turn, ...]:
         """List what one rank runs in one step, in order."""
