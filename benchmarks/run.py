@@ -181,10 +181,11 @@ SECTIONS = {
     ),
     "sweep": Section(
         "Sweeps of sizes",
-        "Networks of PyTorch on an A100, inference: 100 batches in one `cdmpp.sweep_network`, against single questions "
-        "at ten of them in the same process, models loaded, one thread; seconds are those of one core. The sweep's "
-        "first answer takes an export with open sizes and a check against one that has none; the rest is what each "
-        "further point takes.",
+        "Networks of PyTorch on an A100: 100 batches in one `cdmpp.sweep_network`, of training steps five; models "
+        "loaded, one thread; seconds are those of one core. The sweep's first answer takes an export with open sizes "
+        "and a check against one that has none; the rest is what each further point takes. Beside it single questions "
+        "in one process: the first, the same of an H100, one of a second batch, which inference exports with open "
+        "sizes, and the fastest of three of further batches.",
         lambda folder: _run("sweep.py", folder / "result.json"),
         tables.sweep,
     ),

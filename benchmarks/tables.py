@@ -98,12 +98,14 @@ def network(rows: list[dict[str, Any]]) -> list[str]:
 
 def sweep(rows: list[dict[str, Any]]) -> list[str]:
     head = [
-        "| network | calls | first answer, s | points a second after it | single questions a second | ratio |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| network | mode | calls | first answer, s | points a second after it | single question, s | other device, s "
+        "| second size, s | further size, s |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     return head + [
-        f"| {row['network']} | {row['calls']:,} | {row['first_s']:.1f} | {row['swept_per_s']:,.0f} "
-        f"| {row['single_per_s']:.2f} | {row['swept_per_s'] / row['single_per_s']:,.0f} |"
+        f"| {row['network']} | {row['mode'].replace('_', ' ')} | {row['calls']:,} | {row['first_s']:.1f} "
+        f"| {row['swept_per_s']:,.{0 if row['swept_per_s'] > 10 else 1}f} | {row['fresh_s']:.2f} "
+        f"| {row['device_s']:.3f} | {row['second_s']:.2f} | {row['further_s']:.3f} |"
         for row in rows
     ]
 
