@@ -49,15 +49,20 @@ class KeptReads:
         if (known := self._exports.get(own)) is not None:
             self._exports.move_to_end(own)
             return _calls_of(replace(known, place=place) if isinstance(known, ExportedRun) else known, place)
+        sized = None
         if workload.mode == "inference":
             sized = self._sized.pop((kind, key), None) or _Sized(workload, place)
             self._sized[kind, key] = sized
             _drop_oldest(self._sized)
             if (found := sized.read(point, place)) is not None:
                 return found
-        exported = self._exports[own] = _exported(workload, place)
+        exported = _exported(workload, place)
+        read = _calls_of(exported, place)
+        self._exports[own] = exported
         _drop_oldest(self._exports)
-        return _calls_of(exported, place)
+        if sized is not None:
+            sized.before = point
+        return read
 
 
 class _Sized:
@@ -66,19 +71,29 @@ class _Sized:
     def __init__(self, workload: Workload, place: str) -> None:
         self.reader = SweptReader(place, lambda point: replace(workload, **_fields(point)))
         self.before: Point | None = None
+        self.possible: list[Point] = []
+        """Sizes that the network has; it has those that are no larger, too."""
         self.can_derive = True
 
     def read(self, point: Point, place: str) -> EagerNetwork | None:
-        """Read a point from an export with open sizes; None where it needs one of its own."""
+        """Read a point from an export with open sizes; None where it needs one of its own.
+
+        ``CdmppError``: the network has no inputs of these sizes.
+        """
+        if not any(other.keys() == point.keys() and all(point[axis] <= other[axis] for axis in point)
+                   for other in self.possible):  # fmt: skip
+            self.reader.check(point)  # a table of positions may be too short, of which an export says nothing
+            self.possible.append(point)
         if (found := self.reader.derived(point, place)) is not None:
             return found
-        before, self.before = self.before, point
+        before = self.before
         if before is None or before.keys() != point.keys() or not self.can_derive:
             return None
         self.reader.kind = place
         reads = {tuple(one.point.items()): one for one in self.reader.read([before, point])}
         self.can_derive = not self.reader.reasons
-        return reads[tuple(point.items())].read
+        own = reads.get(tuple(point.items()))  # none where the network cannot have these sizes
+        return None if own is None else own.read
 
 
 @cache

@@ -93,6 +93,10 @@ class SweptReader:
         found = next((family for family in self.families if family.has(point)), None)
         return None if found is None else found.read(point, kind)
 
+    def check(self, point: Point) -> None:
+        """Raise ``CdmppError`` where the network has no inputs of these sizes, before it is read at any."""
+        self._shapes(point)
+
     def possible(self, points: Sequence[Point]) -> list[Point]:
         """Return the points at which the network has inputs, before it is read at any; the others are refused.
 

@@ -6,6 +6,7 @@ from textwrap import dedent
 
 import pytest
 
+from cdmpp.errors import UsageError
 from cdmpp.network.eager import kept_reads, swept
 from cdmpp.network.eager.kept_reads import KeptReads
 from cdmpp.network.eager.read import export_run, read_run
@@ -21,7 +22,7 @@ def exports(monkeypatch):
     found = []
 
     def counted(workload, *args, **options):
-        if "exporter" not in options:
+        if "exporter" not in options:  # else only shapes are asked for
             found.append((workload.batch, workload.sequence))
         return export_run(workload, *args, **options)
 
@@ -54,6 +55,20 @@ def test_further_sizes_follow_from_one_export(exports):
     assert exports == known
     one = kept.read(bert(1, 16), "sm_80")  # torch has another graph there
     assert difference(one, read_run(bert(1, 16), "sm_80")) == "" and len(exports) > len(known)
+
+
+def test_sizes_that_a_network_cannot_have_are_refused_and_forgotten(exports):
+    kept = KeptReads()
+    kept.read(bert(2), "sm_80")
+    for _ in range(2):
+        with pytest.raises(UsageError, match="512 positions"):
+            kept.read(bert(2, 1024), "sm_80")
+    kept.read(bert(3, 24), "sm_80")
+    known = list(exports)
+    assert difference(kept.read(bert(4, 32), "sm_80"), read_run(bert(4, 32), "sm_80")) == ""
+    with pytest.raises(UsageError, match="512 positions"):
+        kept.read(bert(2, 1024), "sm_80")
+    assert exports == known
 
 
 def test_other_settings_are_other_networks(exports):
