@@ -157,6 +157,19 @@ class Other(nn.Module):
         return self.head(x[torch.where(x.sum(-1) > 0)[0]])
 
 
+class Edges(nn.Module):
+    """Edges that are no loops: how many there are is a value."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[x[:, 0] > 0] * 2
+
+
+def test_a_size_that_values_decide_is_refused_by_place_with_what_to_give():
+    with pytest.raises(CdmppError, match=r"depends on the values.*at index \(index.*--boxes"):
+        read_run(Workload(Edges(), torch.randn(TOKENS, WIDTH)))
+    assert read_run(Workload(Edges(), torch.randn(TOKENS, WIDTH), boxes=8)).graph.calls
+
+
 def test_other_selections_are_refused_as_before():
     with pytest.raises(CdmppError, match="depends on the values"):
         read_run(Workload(Other(), torch.randn(TOKENS, WIDTH)))

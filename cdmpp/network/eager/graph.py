@@ -20,7 +20,7 @@ from cdmpp.network.precision import Precision
 from cdmpp.operators.aten import ATTENTION_CALL, Calls, calls_of, name_of, place_of_node
 from cdmpp.operators.aten_attention import choose, mask_of
 from cdmpp.operators.aten_convolution import CONVOLUTIONS
-from cdmpp.operators.aten_layout import matrix, tensors_in
+from cdmpp.operators.aten_layout import matrix, shape_of, tensors_in
 from cdmpp.operators.aten_losses import IN_PLACE
 from cdmpp.operators.aten_operands import operands_of
 from cdmpp.operators.attention_rules import CPU, NEWEST
@@ -113,6 +113,7 @@ def eager_graph_of(
     named = signature.inputs_to_parameters
     trained = {key: name for key, name in named.items() if exported.state_dict[name].requires_grad}
     composites_apart(exported, _is_known)
+    _check_sizes(exported)
     made = _Made(name, place, attention, Autograd(exported, kind) if trains else None, products)
     for node in exported.graph.nodes:
         made.add(node, node.name in weights, node.name in trained)
@@ -135,6 +136,21 @@ def eager_graph_of(
         made.elements, made.places, made.returns, frozenset(made.silent),
         (products.float8 or "") if products else "", made.convolutions, *made.views_read(trained), tuple(made.untold),
     )  # fmt: skip
+
+
+def _check_sizes(exported: Any) -> None:
+    """``UnsupportedProgramError`` of the first node whose size only a run knows, with its place."""
+    for node in exported.graph.nodes:
+        if node.op != "call_function":
+            continue
+        for value in tensors_in(node.meta.get("val")):
+            try:
+                shape_of(value)
+            except UnsupportedProgramError as error:
+                raise UnsupportedProgramError(
+                    f"{error} at {name_of(node)} ({node.name}{place_of_node(node)}): say how many elements a selection "
+                    "by value keeps (boxes, --boxes), or take it out"
+                ) from None
 
 
 def _is_known(node: Any) -> bool:
