@@ -186,11 +186,18 @@ class _Buffers:
     """What is alive at the end of ``call``, and the most that was."""
 
     def __init__(self, text: str, given: Mapping[str, int]) -> None:
-        self.alive, self.itemsize, self.made = dict(given), dict[str, int](), dict[str, str]()
+        self.alive, self.itemsize = dict(given), dict[str, int]()
         self.itemsize |= {name: _GRAPH.get(dtype, 4) for name, dtype in _GIVEN.findall(text)}
         self.total = self.peak = sum(given.values())
-        for line in text[text.index("def call(") :].splitlines():
-            self._line(line.strip())
+        lines = [line.strip() for line in text[text.index("def call(") :].splitlines()]
+        self.parts = dict[str, list[str]]()
+        """Result of a library -> names of the tensors in its tuple, which are there as soon as it is."""
+        for line in lines:
+            if found := re.match(r"^(\w+) = (\w+)\[\d+\]$", line):
+                self.parts.setdefault(found[2], []).append(found[1])
+        self.shapes = {found[1]: found for line in lines if (found := _SHAPED.match(line)) and found[4] != "input"}
+        for line in lines:
+            self._line(line)
             self.peak = max(self.peak, self.total)
 
     def _line(self, line: str) -> None:
@@ -199,11 +206,9 @@ class _Buffers:
         elif found := _REUSED.match(line):
             self.alive[found[1]], self.itemsize[found[1]] = self.alive.pop(found[2], 0), self.itemsize.get(found[2], 4)
         elif found := _RESULT.match(line):
-            self.made[found[1]] = found[2]
-        elif found := re.match(r"^(\w+) = (\w+)\[\d+\]$", line):
-            self.made[found[1]] = self.made.get(found[2], found[2])
-        elif (found := _SHAPED.match(line)) and found[4] != "input" and found[1] not in self.alive:
-            self._put(found[1], found[2], found[3], self.itemsize.get(self.made.get(found[1], ""), 4))
+            for name in self.parts.get(found[1], [found[1]]):
+                if shape := self.shapes.get(name):
+                    self._put(name, shape[2], shape[3], self.itemsize.get(found[2], 4))
         elif found := re.match(r"^del (\w+)$", line):
             self.total -= self.alive.pop(found[1], 0)
 

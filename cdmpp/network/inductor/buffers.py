@@ -26,13 +26,20 @@ def peak_bytes(
             name = renamed[name]
         return name
 
+    written = {name: place for place, one in enumerate(kernels) for name, _ in one.writes}
+    made: dict[int, dict[str, int]] = {}
+    for place, one in enumerate(kernels):
+        # What only names a buffer, such as a part of a result, is there from the kernel that it is of.
+        sources = [written[name] for name in one.reads if name in written and not one.launches]
+        made.setdefault(min(sources, default=place), {}).update(one.writes)
     ends = {first(name): place for place, one in enumerate(kernels) for name in (*one.reads, *dict(one.writes))}
     kept = {first(name) for name in results}
     alive: dict[str, int] = dict(given)
     peak = total = sum(alive.values())
     for place, kernel in enumerate(kernels):
-        alive.update(kernel.writes)
-        total += sum(size for _, size in kernel.writes)
+        new = made.get(place, {})
+        alive.update(new)
+        total += sum(new.values())
         peak = max(peak, total)
         for name in {first(one) for one in (*kernel.reads, *dict(kernel.writes))}:
             if ends[name] == place and name not in kept:

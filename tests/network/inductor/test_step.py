@@ -87,6 +87,9 @@ def test_buffers_live_from_their_writer_to_their_last_reader():
     assert peak_bytes([first, second, third], {"given": 7}, ["z"], {"x2": "x"}) == 100 + 50
     assert peak_bytes([first, second, third], {"given": 7}, ["z", "y"], {"x2": "x"}) == 100 + 10 + 50
     assert peak_bytes([first], {"given": 7}, [], {}) == 117
+    part = Kernel("part", ("z",), (("z0", 50),), 0, 0, launches=False)  # of a tuple, which has no bytes itself
+    tupled = Kernel("c", ("x2",), (("z", 0),), 0, 0)
+    assert peak_bytes([first, second, tupled, part], {"given": 7}, ["z0"], {"x2": "x"}) == 100 + 50
 
 
 @pytest.mark.parametrize(
