@@ -64,7 +64,7 @@ class Gpt(nn.Module):
             x, kept = block(x, other[place] if decodes else None)
             cache.append(kept)
         logits = self.head(self.norm(x))
-        return (logits, cache) if decodes else functional.cross_entropy(logits.flatten(0, 1), other.flatten())
+        return (logits, cache) if decodes else functional.cross_entropy(logits.flatten(0, 1).float(), other.flatten())
 
 
 class Unit(nn.Module):
@@ -93,7 +93,7 @@ class ResNet(nn.Module):
 
     def forward(self, images: Any, classes: Any) -> Any:
         x = self.body(functional.max_pool2d(self.stem(images), 3, 2, 1))
-        return functional.cross_entropy(self.head(x.mean((2, 3))), classes)
+        return functional.cross_entropy(self.head(x.mean((2, 3))).float(), classes)
 
 
 class Case(NamedTuple):
@@ -203,7 +203,8 @@ def measure(options: argparse.Namespace) -> None:
         seconds = timed(run_of(case, options.device, options.backend), options.device, options.repeats)
         peak = torch.cuda.max_memory_allocated() if options.device == "cuda" else 0
         gpu = torch.cuda.get_device_name(0) if options.device == "cuda" else "cpu"
-        row = (*case, statistics.median(seconds), min(seconds), max(seconds), len(seconds), peak, gpu, torch.__version__)
+        times = statistics.median(seconds), min(seconds), max(seconds)
+        row = (*case, *times, len(seconds), peak, gpu, torch.__version__)
         is_new = not options.file.exists()
         with options.file.open("a", newline="") as file:
             writer = csv.writer(file)

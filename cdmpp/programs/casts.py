@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.programs.autocast import AUTOCAST, DEVICES, REMEDY
 from cdmpp.programs.refusal import place_in_model
+from cdmpp.programs.unguarded import unguarded
 
 
 def with_casts(exported: Any, kind: str) -> None:
@@ -58,7 +59,7 @@ class _Recast:
         """(region, node, type) -> the cast of a weight, made once in a region."""
 
     def run(self) -> None:
-        with self.mode:
+        with self.mode, unguarded():
             for node in list(self.graph.nodes):
                 if node.op != "call_function":
                     continue
@@ -116,11 +117,8 @@ class _Recast:
         own = {key: dtype for key, dtype in log.types.items() if plain.types.get(key) is not dtype}
         first = next(iter(own.values()), None)  # a rule casts to one type; others are casts of the operator itself
         casts = {one: first for one in given if own.get(id(self._value(one)), ...) is first}
-        if not _has_autocast(node.target, self.device):
-            if log.count > plain.count:
-                self._refuse(node, "casts some of what it makes inside")
-            self._keep(node, value)
-            return
+        if not _has_autocast(node.target, self.device) and log.count - plain.count != len(casts):
+            self._refuse(node, "casts some of what it makes inside")
         for one, dtype in casts.items():
             node.replace_input_with(one, self._cast(node, one, dtype))
         if _type(self._called(node)) != _type(value):  # it is given the type of its result

@@ -11,7 +11,6 @@ from unittest import mock
 from cdmpp.devices import Device
 from cdmpp.errors import UnsupportedNetworkError
 from cdmpp.operators.attention_rules import capability_of
-from cdmpp.programs.patch import patched
 
 PLACE = "cuda:0"
 """Name of the device that torch believes in."""
@@ -67,25 +66,6 @@ def absent_gpu(device: Device) -> Iterator[None]:
             yield
         finally:
             DeviceProperties.create.cache_clear()
-
-
-@contextlib.contextmanager
-def unguarded() -> Iterator[None]:
-    """Let methods of tensors on the absent GPU run that ask for a guard of CUDA, which torch for CPUs has none of.
-
-    The operators behind them ask for none.
-    """
-    import torch
-
-    operators = {"copy_": torch.ops.aten.copy_, "__invert__": torch.ops.aten.bitwise_not}
-    with contextlib.ExitStack() as stack:
-        for name, operator in operators.items():
-            stack.enter_context(patched(torch.Tensor, name, _method(operator)))
-        yield
-
-
-def _method(operator: Any) -> Any:
-    return lambda this, *given, **named: operator(this, *given, **named)
 
 
 def _properties(device: Device) -> SimpleNamespace:

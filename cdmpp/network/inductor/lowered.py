@@ -9,11 +9,12 @@ from typing import Any, NoReturn
 
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, UnsupportedNetworkError
-from cdmpp.network.inductor.absent_gpu import PLACE, absent_gpu, unguarded
+from cdmpp.network.inductor.absent_gpu import PLACE, absent_gpu
 from cdmpp.programs.autocast import seen_as_on
 from cdmpp.programs.autocast_kernels import gpu_rules
 from cdmpp.programs.patch import patched
 from cdmpp.programs.refusal import first_line, quiet
+from cdmpp.programs.unguarded import unguarded
 
 ATTENTION = "scaled_dot_product_attention"
 """Name of attention in what Dynamo finds."""
