@@ -22,6 +22,7 @@ _LAUNCHES = (
     ("library", re.compile(r"^\s+(?:\w+ = )?(?:extern_kernels\.|torch\.ops\.|aten\.)([\w.]+)\(", re.M)),
 )
 _ONE = re.compile(r"tl\.full\(\[[\w, ]*\], (\d+), tl\.int32\)(?:\.broadcast_to\([\w, ]*\))?")
+_WIDE = re.compile(r"tl\.broadcast_to\((\w+), \[[\w, ]*\]\)")
 _BYTES = {"fp64": 8, "i64": 8, "fp32": 4, "i32": 4, "u32": 4, "bf16": 2, "fp16": 2, "i16": 2, "i8": 1, "u8": 1, "i1": 1}
 _TORCH = {
     "float64": 8,
@@ -138,7 +139,7 @@ def _accesses(body: str) -> Iterator[tuple[str, str, str]]:
         while body[end] not in ",)" or depth:
             depth += {"(": 1, ")": -1}.get(body[end], 0)
             end += 1
-        yield found[1], found[2], _ONE.sub(r"\1", body[begin:end])
+        yield found[1], found[2], _WIDE.sub(r"\1", _ONE.sub(r"\1", body[begin:end]))
 
 
 def _distinct(all_of: list[Any]) -> int:
