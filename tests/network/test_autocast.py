@@ -12,6 +12,7 @@ import cdmpp
 from cdmpp import cli
 from cdmpp.errors import CdmppError
 from cdmpp.network.eager.read import read_run
+from cdmpp.network.eager.step import read_step
 from cdmpp.network.workload import Workload
 from tests.network.dispatched import NAMES, Log
 from tests.network.region_networks import Attention, Run, mlp
@@ -208,3 +209,11 @@ def test_tvms_programs_refuse_a_region_and_go_on_without():
     from cdmpp.network.source.read import read_network
 
     assert read_network(Workload(On("cpu", enabled=False), x)).module is not None
+
+
+def test_a_trained_batch_norm_is_read_as_on_a_gpu():
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+    workload = Workload(module, torch.zeros(2, 3, 16, 16), mode="training_step", loss="mse", precision="bf16-autocast")
+    read = read_step(workload, "sm_90")
+    types = {one.name: one.dtype for one in read.operators.values()}
+    assert types["conv2d"] == "bfloat16"
