@@ -130,10 +130,6 @@ REFUSED = {  # name: (model, what a forward pass tells, what a step tells); None
     ),
     "saved on the CPU": (lambda: Run(saved_on_cpu, mlp()), None, "save_on_cpu"),
     "offloaded": (offloaded, None, "save_on_cpu"),
-    "weight norm of old": (changed(lambda m: nn.utils.weight_norm(m[0]) and None), "_weight_norm", "cannot be copied"),
-    "weight norm": (
-        changed(lambda m: parametrizations.weight_norm(m[0]) and None), "_weight_norm", "_weight_norm",
-    ),
     "spectral norm": (changed(lambda m: parametrizations.spectral_norm(m[0]) and None), "aten.mv", "aten.mv"),
     "vmap": (
         lambda: Run(lambda parts, x: torch.func.vmap(parts[0])(x), mlp()), "torch.func.vmap", "torch.func.vmap",
@@ -184,7 +180,7 @@ def test_a_step_of_tvms_programs_refuses_it_too(name):
         (lambda: Run(lambda parts, x: checkpoint(parts[0], x, use_reentrant=False), mlp()), "--runtime torch")
         if name == "checkpoint" else (REFUSED[name][0], REFUSED[name][2])
     )  # fmt: skip
-    if name in ("weight norm", "spectral norm", "functional gradient"):  # these are operators that TVM may have
+    if name in ("spectral norm", "functional gradient"):  # these are operators that TVM may have
         return
     told += "|cannot be trained by its loss" if name == "branches" else ""  # eager cond may fail before its export
     with pytest.raises(CdmppError, match=told):

@@ -67,3 +67,15 @@ def test_its_calls_are_those_that_are_dispatched(name):
         found[kind_of(operator), elements_of(operator)] += 1
     assert sum(found.values()) == sum(log.seen.values())
     assert Counter(key[1] for key in found.elements()) == Counter(key[1] for key in log.seen.elements())
+
+
+@pytest.mark.parametrize("mode", ["inference", "forward_backward"])
+def test_a_weight_norm_is_one_kernel_that_reads_the_weight(mode):
+    model = nn.utils.parametrizations.weight_norm(nn.Linear(16, 32))
+    read = read_run(Workload(model, torch.randn(4, 16), mode=mode))
+    (norm,) = [
+        read.operators[call.task_id]
+        for call in read.graph.calls
+        if call.name.startswith("_weight_norm") and call.forward is None
+    ]
+    assert norm.io_bytes == pytest.approx(4 * (2 * 16 * 32 + 2 * 32), rel=0.05)
