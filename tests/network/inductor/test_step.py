@@ -138,7 +138,7 @@ def test_launches_bytes_and_what_is_saved_are_those_of_the_generated_code(name, 
     for phase in (found.forward, found.backward):
         assert phase.launches == phase.generated_launches
         assert phase.all_bytes == phase.inductor_bytes
-        assert phase.fused_bytes == pytest.approx(phase.text_bytes, rel=0.03)
+        assert phase.fused_bytes == pytest.approx(phase.text_bytes, rel=0.06)
     predicted, tensors, copies, text = found.saved
     assert predicted == pytest.approx(tensors + copies, rel=0.001)
     assert predicted == pytest.approx(text, rel=0.02)  # it does not say of which type a part of a tuple is
