@@ -370,7 +370,7 @@ _RULES: dict[str, Callable[[Any], Calls | Sequence[EagerOperator]]] = {
     **dict.fromkeys(_DROPOUTS, _dropout),
     "cross_entropy_loss": _cross_entropy,
     **dict.fromkeys(
-        ("nll_loss", "nll_loss_nd"), lambda n: _cross_entropy(n)[1:]
+        ("nll_loss", "nll_loss_nd", "nll_loss_forward", "nll_loss2d_forward"), lambda n: _cross_entropy(n)[1:]
     ),  # its logarithms are a call before it
     "diff": lambda n: [matrix("sub", _value(n))],
     "outer": lambda n: [matrix("mul_scalar", _value(n))],

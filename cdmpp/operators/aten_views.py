@@ -52,8 +52,9 @@ def _only_views(target: Any) -> bool:
 def _copies(node: Any, name: str, result: Any) -> bool:
     arguments = arguments_of(node)
     given = arguments["self"]
-    if given.dtype != result.dtype or given.device != result.device or name == "coalesce":
-        return True
     if name in ("reshape", "reshape_as", "flatten", "ravel"):
         return not can_be_viewed(given, result.shape)
+    is_moved = given.dtype != result.dtype or given.device != result.device
+    if name == "coalesce" or (is_moved and name != "contiguous"):
+        return True
     return bool(arguments.get("copy")) or given.stride() != result.stride()

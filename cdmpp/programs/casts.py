@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.programs.autocast import AUTOCAST, DEVICES, REMEDY
+from cdmpp.programs.composite import is_composite, take_apart
 from cdmpp.programs.refusal import place_in_model
 from cdmpp.programs.unguarded import unguarded
 
@@ -47,7 +48,7 @@ class _Recast:
     def __init__(self, exported: Any, kind: str) -> None:
         from torch._subclasses.fake_tensor import FakeTensorMode
 
-        self.graph, self.kind, self.device = exported.graph, kind, DEVICES[kind]
+        self.exported, self.graph, self.kind, self.device = exported, exported.graph, kind, DEVICES[kind]
         named, state = exported.graph_signature.inputs_to_parameters, exported.state_dict
         self.leaves = {key for key, name in named.items() if state[name].requires_grad}
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -118,7 +119,8 @@ class _Recast:
         first = next(iter(own.values()), None)  # a rule casts to one type; others are casts of the operator itself
         casts = {one: first for one in given if own.get(id(self._value(one)), ...) is first}
         if not _has_autocast(node.target, self.device) and log.count - plain.count != len(casts):
-            self._refuse(node, "casts some of what it makes inside")
+            self._take_apart(node, region.dtype)
+            return
         for one, dtype in casts.items():
             node.replace_input_with(one, self._cast(node, one, dtype))
         if _type(self._called(node)) != _type(value):  # it is given the type of its result
@@ -126,6 +128,24 @@ class _Recast:
                 self._refuse(node, f"gives {_type(value)}")
             node.kwargs = {**node.kwargs, "dtype": _type(value)}
         self._keep(node, value)
+
+    def _take_apart(self, node: Any, dtype: Any) -> None:
+        """Put what runs of a composite operator, with the casts inside, in its place."""
+        from torch.utils import _pytree
+
+        before, kinds = set(self.graph.nodes), [_type(one) for one in _pytree.tree_leaves(node.meta.get("val"))]
+        made = (
+            take_apart(self.exported, node, self._value, autocast_on(self.device, dtype))
+            if is_composite(node)
+            else None
+        )
+        if made is None:
+            self._refuse(node, "casts some of what it makes inside")
+        for one in set(self.graph.nodes) - before:
+            one.meta.pop(AUTOCAST, None)
+        self.changed.update(
+            one for one, kind in zip(_pytree.tree_leaves(made), kinds, strict=True) if _type(one.meta["val"]) != kind
+        )
 
     def _cast(self, node: Any, given: Any, dtype: Any) -> Any:
         import torch

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from cdmpp.programs.patch import patched
@@ -21,12 +22,13 @@ def composites_apart(exported: Any, is_known: Callable[[Any], bool]) -> None:
         exported: ``torch.export.ExportedProgram``, or what stands for it.
         is_known: of a node: whether it is left as it is.
     """
-    for node in [one for one in exported.graph.nodes if _is_composite(one)]:
+    for node in [one for one in exported.graph.nodes if is_composite(one)]:
         if not is_known(node):
-            _take_apart(exported, node)
+            take_apart(exported, node, lambda one: one.meta["val"], nullcontext())
 
 
-def _is_composite(node: Any) -> bool:
+def is_composite(node: Any) -> bool:
+    """Return True if torch's dispatcher makes other operators of the one of a node."""
     import torch
 
     target = node.target
@@ -37,31 +39,42 @@ def _is_composite(node: Any) -> bool:
     )
 
 
-def _take_apart(exported: Any, node: Any) -> None:
-    """Put the operators of a node in its place; where they cannot be had the node stays."""
+def take_apart(exported: Any, node: Any, value: Callable[[Any], Any], context: AbstractContextManager[Any]) -> Any:
+    """Put the operators of a composite node in its place.
+
+    Args:
+        exported: ``torch.export.ExportedProgram``, or what stands for it.
+        node: of its graph, with a composite operator.
+        value: gives a node's tensor without values.
+        context: in which torch runs the operator.
+
+    Returns:
+        The node, or the nodes, of its results; None where its operators cannot be had, and the node stays.
+    """
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx
 
     given = [one for one in node.all_input_nodes if isinstance(one.meta.get("val"), torch.Tensor)]
     if len(given) < len(node.all_input_nodes) or not given:
-        return
+        return None
 
     def run(*tensors: Any) -> Any:
         values = dict(zip(given, tensors, strict=True))
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
-        return node.target.decompose(*args, **kwargs)
+        with context:
+            return node.target.decompose(*args, **kwargs)
 
-    examples = [one.meta["val"] for one in given]
+    examples = [value(one) for one in given]
     grad = torch.enable_grad() if gradients_on(node) else torch.no_grad()
     try:
         with quiet(), grad, patched(examples[0].fake_mode, "allow_non_fake_inputs", True):
             traced = make_fx(run)(*examples)
     except Exception:
-        return  # whoever reads the node refuses it by its name
-    _put_in(exported, node, traced, given)
+        return None  # whoever reads the node refuses it by its name
+    return _put_in(exported, node, traced, given)
 
 
-def _put_in(exported: Any, node: Any, traced: Any, given: list[Any]) -> None:
+def _put_in(exported: Any, node: Any, traced: Any, given: list[Any]) -> Any:
     import torch
 
     graph, inputs, new = exported.graph, iter(given), dict[Any, Any]()
@@ -69,7 +82,8 @@ def _put_in(exported: Any, node: Any, traced: Any, given: list[Any]) -> None:
         if one.op == "placeholder":
             new[one] = next(inputs)
         elif one.op == "output":
-            _replace(node, torch.fx.map_arg(one.args[0], new.__getitem__))
+            results = torch.fx.map_arg(one.args[0], new.__getitem__)
+            _replace(node, results)
         else:
             with graph.inserting_before(node):
                 if one.op == "get_attr":
@@ -81,6 +95,7 @@ def _put_in(exported: Any, node: Any, traced: Any, given: list[Any]) -> None:
             value = getattr(traced, one.target) if one.op == "get_attr" else one.meta.get("val")
             new[one].meta = {**node.meta, "val": value}
     graph.erase_node(node)
+    return results
 
 
 def _replace(node: Any, results: Any) -> None:

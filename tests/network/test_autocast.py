@@ -91,6 +91,7 @@ CASES = {
     "loss in float32": (Run(under(lambda parts, x: nn.functional.mse_loss(parts[0](x), x)), mlp()), (4, 8)),
     "attention": (Run(under(plain), Attention()), (2, 5, 8)),
     "products of inputs": (Run(under(products)), (2, 5, 8)),
+    "casts inside an operator": (Run(under(lambda _, x: torch.einsum("bij,bkj->bik", x, x))), (2, 5, 8)),
     "decorator": (Decorated(), (4, 8)),
     "convolution": (Convolution(), (1, 3, 8, 8)),
 }
@@ -177,9 +178,6 @@ def test_what_cannot_be_told_is_refused():
             types(Late(), "gpu")
     with pytest.raises(CdmppError, match="'xpu'.*'cuda' and 'cpu' are read"):
         types(On("xpu", dtype=BF16), "gpu")
-    einsum = Run(under(lambda _, x: torch.einsum("bij,bkj->bik", x, x)))
-    with pytest.raises(CdmppError, match="einsum.*casts some of what it makes inside"):
-        read_run(Workload(einsum, torch.randn(2, 5, 8)), place="cpu")
 
 
 def test_attention_of_transformers_turns_autocast_off_where_it_was_not_on():
@@ -217,3 +215,18 @@ def test_a_trained_batch_norm_is_read_as_on_a_gpu():
     read = read_step(workload, "sm_90")
     types = {one.name: one.dtype for one in read.operators.values()}
     assert types["conv2d"] == "bfloat16"
+
+
+def test_scores_of_classes_are_float32_for_their_likelihood_alone():
+    """On a GPU autocast casts for ``nll_loss``, inside of ``cross_entropy``; its softmax takes scores as they come."""
+    workload = Workload(
+        nn.Linear(8, 10), torch.zeros(4, 8), mode="training_step", loss="cross_entropy", precision="bf16-autocast"
+    )
+    read = read_step(workload, "sm_90")
+    assert "flatten" not in " ".join(call.name for call in read.graph.calls)
+    calls = [(one.name, one.dtype) for one in (read.operators[call.task_id] for call in read.graph.calls)]
+    start = calls.index(("softmax", "bfloat16"))
+    assert calls[start : start + 7] == [
+        ("softmax", "bfloat16"), ("copy", "float32"), ("mean", "float32"),
+        ("copy", "float32"), ("copy", "bfloat16"), ("mul", "bfloat16"), ("softmax", "bfloat16"),
+    ]  # fmt: skip
