@@ -200,9 +200,10 @@ def test_every_field_of_an_object_has_limits(made, may):
 
 PARTS: list[tuple[Any, Callable[[Any], Any], Mapping[str, tuple[Any, ...]]]] = [
     (LATER, lambda op: RankGraph(0, (OP, op)), {
-        **dict.fromkeys(("name", "kind", "stream"), ANY_TEXT), **dict.fromkeys(("waits", "inputs"), ("", [], {})),
+        **dict.fromkeys(("name", "kind", "stream"), ANY_TEXT),
         **dict.fromkeys(("duration_s", "gap_s", "delay_s", "spread_s"), SECONDS),
-        **dict.fromkeys(("output_bytes", "saved_bytes", "result_bytes", "workspace_bytes"), (0, 10**18)),
+        **dict.fromkeys(("output_bytes", "result_bytes", "gradient_bytes", "workspace_bytes"), (0, 10**18)),
+        **dict.fromkeys(("saved_bytes", "own_saved_bytes"), (0, 10**18)),
         "forward": (0,)}),
     (StepBuffer(4, "float32"), lambda one: RankGraph(0, (OP, LATER), buffers=(one,)), {
         "bytes": (0,), "dtype": TEXTS}),

@@ -95,6 +95,8 @@ class Op:
 
 
 def _are_places(others: tuple[int, ...], place: int) -> bool:
+    if not others:  # no empty tuple: a text or a list
+        return False
     return all([isinstance(other, int) for other in others]) and min(others) >= 0 and max(others) < place
 
 

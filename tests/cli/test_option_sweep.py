@@ -220,7 +220,7 @@ ZERO = {
     *("tuning.replay", "tuning.replay_weight", "tuning.weight_decay", "tuning.warmup", "tuning.ema"),
     *("trainer.weight_decay", "trainer.warmup", "trainer.ema", "trainer.grad_clip", "trainer.interval_folds"),
     *("loss.log_weight", "loss.relative_weight", "loss.label_mse_weight", "loss.label_relative_weight"),
-    *("loss.device_balance", "loss.domain_weight"),
+    *("loss.device_balance", "loss.domain_weight", "loss.doubling_weight"),
 }
 """Zero is among what they may be."""
 NEVER = (math.nan, math.inf, -math.inf, 1e18, 10**18, -(10**18), -1, 1j, "", " ", "a\0b", [""], ["x", "x"], ["x", None])
