@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.errors import ModelFormatError
 from cdmpp.model.build import Model
-from cdmpp.model.old_names import current_names, current_shapes
+from cdmpp.model.old_names import current_names
+from cdmpp.model.old_shapes import current_shapes
 from cdmpp.model.ranker import Ranker
 from cdmpp.predict.stored_config import AGAIN, CALIBRATIONS, SHA256, StoredConfig
 from cdmpp.uncertainty.calibration import LOCAL_INPUTS, Calibration

@@ -43,6 +43,7 @@ def watched(trains: bool, kind: str | None = None) -> Iterator[dict[str, None]]:
         CdmppError: on leaving, where the model has such a thing; it names it and what to do.
     """
     import torch
+    import torch.export._trace  # here: what it imports reads names that are replaced below
     from torch.fx import traceback
     from torch.utils import checkpoint
 

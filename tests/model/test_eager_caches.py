@@ -12,7 +12,7 @@ from cdmpp.data.batching import ProgramTensors
 from cdmpp.model.build import build_for
 from cdmpp.model.config import model_config
 from cdmpp.model.eager_prior import EagerPrior
-from cdmpp.model.old_names import current_shapes
+from cdmpp.model.old_shapes import current_shapes
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_vector import operator_program
 from cdmpp.predict.flags import IN_CACHE

@@ -25,7 +25,7 @@ from cdmpp.programs.compiled import TVM, compiled_flag, compiled_noted
 from cdmpp.programs.exported import export
 from cdmpp.programs.task import Task
 
-_VERSION = "2"
+_VERSION = "3"
 """Goes up when the same network gives another graph."""
 _PACKAGES = ("torch", "torchvision", "transformers", "onnx", "apache-tvm")
 
@@ -119,7 +119,13 @@ def _surroundings() -> list[str]:
 
 def _restored(stored: Mapping[str, Any]) -> NetworkGraph:
     calls = tuple(
-        Call(**{**c, "inputs": tuple(c["inputs"]), "resident": tuple((int(n), int(size)) for n, size in c["resident"])})
+        Call(
+            **{
+                **c,
+                **{key: tuple(c[key]) for key in ("inputs", "held")},
+                "resident": tuple((int(n), int(size)) for n, size in c["resident"]),
+            }
+        )
         for c in stored["calls"]
     )
     tasks = {key: Task(**task) for key, task in stored["tasks"].items()}
