@@ -29,8 +29,8 @@ UNTRIED = {
     "_adaptive_avg_pool2d", "_fused_rms_norm", "_log_softmax", "_native_batch_norm_legit", "_softmax", "_to_copy",
     "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training", "_unsafe_index", "convolution",
     "_unsafe_index_put", "_unsafe_index_put_", "constant_pad_nd", "cudnn_batch_norm", "max_pool2d_with_indices",
-    "max_pool3d_with_indices",
-    "native_batch_norm", "native_group_norm", "native_layer_norm", "nll_loss", "norm",
+    "max_pool3d_with_indices", "native_batch_norm", "native_group_norm", "native_layer_norm", "nll_loss",
+    "nll_loss2d_forward", "nll_loss_forward", "norm",
     # without a gradient
     "all", "any", "argmin", "bernoulli", "bincount", "copy", "fill", "full_like", "histc", "new_full", "new_ones",
     "one_hot", "normal", "rand", "randn", "randn_like", "scalar_tensor", "tril_indices",
