@@ -144,7 +144,7 @@ def _older(name: str, model: Any, given: list[np.ndarray], done: Container[str])
 
 
 def _by_onnxruntime(model: Any, given: list[np.ndarray]) -> list[np.ndarray] | None:
-    """What ONNX Runtime computes, None where it refuses the model."""
+    """Return what ONNX Runtime computes; None where it refuses the model."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

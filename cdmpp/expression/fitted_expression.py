@@ -58,7 +58,7 @@ class FittedExpression:
     """Fits to resampled runs, and other forms that do about as well."""
     exponents: tuple[ExponentInterval, ...]
     kriging: Kriging
-    """What the runs near a point correct the expression by."""
+    """It corrects the expression by what the runs near a point leave."""
     spread: Spread
     error_inside: float
     """Mean absolute relative error on the runs that were fitted."""

@@ -44,7 +44,7 @@ _EVALUATIONS_A_SECOND = 600
 
 @dataclass(frozen=True)
 class FormChoice:
-    """What is fitted."""
+    """This is the form that is fitted, and how it was chosen."""
 
     source: Refittable
     others: tuple[ExponentFit, ...]

@@ -179,7 +179,7 @@ def _check_times(time: str, times_s: Floats) -> None:
 
 
 def _constancy(name: str, values: Floats) -> str | None:
-    """What is said of a factor that never varies; ``UsageError`` where its effect is not known."""
+    """Return what is said of a factor that never varies; ``UsageError`` where its effect is not known."""
     if len(np.unique(values)) > 1:
         return None
     if not len(values):

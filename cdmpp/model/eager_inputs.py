@@ -39,7 +39,7 @@ _BYTES_COLUMNS = [OPERATOR_NAMES.index(name) for name in ("read_bytes", "write_b
 _PLAIN = {feature.name: feature.plain for feature in OPERATOR_FEATURES}
 _REFERENCE_NM = 12.0
 _PORT_BYTES = 64
-"""That a multiprocessor of an NVIDIA GPU takes from the second-level cache in a clock."""
+"""A multiprocessor of an NVIDIA GPU takes so many from the second-level cache in a clock."""
 _OVERFULL = 20.0
 """Log of a cache's fill that leaves nothing in it."""
 _SMALL_BYTES = 4 << 20

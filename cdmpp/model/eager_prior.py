@@ -45,7 +45,7 @@ FAMILY_COLUMNS = [OPERATOR_NAMES.index(f"family_{name}") for name in FAMILIES]
 
 
 class Terms(NamedTuple):
-    """What the prior of B calls follows from."""
+    """These are the quantities from which the prior of B calls follows."""
 
     seconds: Tensor
     """(B, 4) at full speed: of the arithmetic, of the memory, at a watt, of the second-level cache."""

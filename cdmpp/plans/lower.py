@@ -85,7 +85,7 @@ class _Lowering(Placement):
 
     @property
     def ends_backward(self) -> bool:
-        """Whether a backward pass ends only once its gradients are averaged."""
+        """True if a backward pass ends only once its gradients are averaged."""
         return self.plan.strategy.on_backend(self.topology.backend).ends_backward
 
     def replicas(self, graph: StepGraph, plan: Plan) -> tuple[Exchange, ...]:
@@ -242,7 +242,7 @@ class _Lowering(Placement):
 
 
 def _is_forward_first(step: Scheduled) -> bool:
-    """Whether all forward passes of one of its stages, which are several, come before its first backward pass."""
+    """Return True if all forward passes of one of several stages come before its first backward pass."""
     for stage in {one.stage for one in step.passes}:
         kinds = [one.kind == FORWARD for one in step.passes if one.stage == stage and one.batch == 0]
         many = sum(kinds)

@@ -27,7 +27,7 @@ class OpBytes(CallBytes):
     is_whole: NDArray[np.bool_]
     """Which ops hand on all that they write; no axis over micro-batches."""
     has_gradients: NDArray[np.bool_]
-    """Which ops write gradients of parameters beside other results; no axis over micro-batches."""
+    """True for ops that write gradients of parameters beside other results; it has no axis over micro-batches."""
 
     @classmethod
     def of(cls, calls: Sequence[Any]) -> OpBytes:

@@ -43,7 +43,7 @@ class PlanStages:
     exposed_s: Floats
     """What replicas exchange delays the end of the step by so much."""
     ending_s: Floats
-    """What replicas exchange as a stage ends, where its rank waits for that before it goes on."""
+    """Replicas exchange for so long as a stage ends, where its rank waits for that before it goes on."""
     tied_s: Floats
     """Sums over stages that hold the same parameter, where ranks have several stages."""
     ahead_s: Floats

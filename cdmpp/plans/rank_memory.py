@@ -65,7 +65,7 @@ def parts_of(work: RankWork, plan: Plan, lowered: Lowered, is_gpu: bool) -> list
 
 @dataclass(frozen=True)
 class _HeldStage:
-    """What one stage holds."""
+    """These are the bytes that one stage holds."""
 
     memory: Memory
     plan: Plan
@@ -79,7 +79,7 @@ class _HeldStage:
 def _looped(
     order: LoopedSchedule, rank: int, ranks: int, many: int, kept: int, own: Sequence[_HeldStage]
 ) -> MemoryParts:
-    """What a rank of several stages holds."""
+    """Return the bytes that a rank of several stages holds."""
     batches, is_gpu = many * own[0].plan.gradient_accumulation_steps, own[0].memory.is_gpu
     each = [one.memory.rank_bytes(one.plan, batches, is_piped=True) for one in own]
     held, share = stacked([one.memory.held for one in own]), stacked(each)

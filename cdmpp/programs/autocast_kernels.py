@@ -11,7 +11,7 @@ from cdmpp.programs.casts import CastLog, autocast_on
 
 
 class _Rule(NamedTuple):
-    """What autocast does before an operator with arguments of certain types."""
+    """This is what autocast does before an operator with arguments of certain types."""
 
     casts: frozenset[int]
     """Places of the tensors, among all values it is given, that are cast."""

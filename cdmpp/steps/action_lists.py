@@ -116,7 +116,7 @@ class ActionLists:
         return found
 
     def _each(self, turn: Turn, is_needed: bool) -> Iterator[Message]:
-        """What the actions of a turn read of other stages, or what these read of them."""
+        """Yield what the actions of a turn read of other stages, or what these read of them."""
         each = (self.needed(one) if is_needed else self.message(one) for one in turn)
         return (one for one in each if one is not None)
 

@@ -33,7 +33,7 @@ class StageSeconds:
     returned: Floats
     """Messages with gradients from the next stage, from another rank."""
     ending: Floats
-    """What a stage's last backward pass takes longer, since its rank exchanges gradients with replicas then."""
+    """A stage's last backward pass takes so much longer, since its rank exchanges gradients with replicas then."""
     update: Floats
     """Of its update, and of all that its rank waits for before the next step, once a step."""
 
@@ -57,7 +57,7 @@ class _Nodes:
     column: list[int]
     """Column of its seconds: those of each kind of action, then messages each way; a column a stage."""
     is_end: NDArray[np.bool_]
-    """Whether it is the last action of its stage."""
+    """True if it is the last action of its stage."""
     last: Ints
     """Last action of each rank."""
     backward: list[int]

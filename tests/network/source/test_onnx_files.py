@@ -14,6 +14,8 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("tvm")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
+from tests.network.source.quantised_product import quantised_product  # noqa: E402
+
 WEIGHT = np.random.default_rng(0).random((16, 32)).astype(np.float32)
 MATMUL = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
 
@@ -87,24 +89,8 @@ def test_operator_sets_are_read(tmp_path, opset):
     assert sum(graph.tasks[call.task_id].flops for call in graph.calls) > 2 * 2 * 16 * 32
 
 
-def quantised(name: str, value: str) -> list:
-    return [
-        helper.make_node("QuantizeLinear", [value, "scale", "zero"], [f"{name}_q"]),
-        helper.make_node("DequantizeLinear", [f"{name}_q", "scale", "zero"], [name]),
-    ]
-
-
 def test_quantise_and_dequantise_are_read_with_weights_of_a_byte(tmp_path):
-    nodes = [
-        *quantised("a", "x"),
-        helper.make_node("DequantizeLinear", ["wq", "ws", "wz"], ["wd"], axis=1),
-        helper.make_node("MatMul", ["a", "wd"], ["h"]),
-        *quantised("y", "h"),
-    ]
-    weights = [
-        ("scale", np.array(0.1, np.float32)), ("zero", np.array(0, np.uint8)), ("wq", (10 * WEIGHT).astype(np.int8)),
-        ("ws", np.full(32, 0.1, np.float32)), ("wz", np.zeros(32, np.int8)),
-    ]  # fmt: skip
+    nodes, weights = quantised_product(WEIGHT)
     graph = graph_of(
         read_network(Workload(saved(tmp_path / "qdq.onnx", nodes, [2, 16], [2, 32], weights))).module, "qdq"
     )
