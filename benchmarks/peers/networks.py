@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ from cdmpp.plans.sources.source import RankWork, StepSource, StepTimes
 from cdmpp.steps.derived import derived
 from cdmpp.steps.from_layers import Layer, graph_of_layers
 from cdmpp.steps.step_graph import Op, RankGraph
+from cdmpp.steps.strategy import Strategy
 
 BLOCKS, WIDTH, HEADS, TOKENS, WORDS = 96, 12288, 96, 2048, 51200
 DEVICE, CLUSTER = "h100", "dgx-h100"
@@ -35,7 +36,7 @@ class Blocks(StepSource):
     def __init__(self) -> None:
         self._of_one = list[StepTimes]()
 
-    def work(self, batch: int, degrees: ParallelDegrees) -> RankWork:  # noqa: ARG002
+    def work(self, batch: int, degrees: ParallelDegrees, strategies: Sequence[Strategy] = ()) -> RankWork:  # noqa: ARG002
         made = {one.ready_after for one in self._one.gradients}
         ops = tuple(
             op if op.phase == "update" or place in made else _scaled(op, batch)
@@ -53,7 +54,7 @@ class Blocks(StepSource):
         rank = graph_of_layers(layers, update_s=0.1).ranks[0]
         return replace(rank, modules=tuple(replace(one, rows=rows) for one in rank.modules))
 
-    def times(self, batch: int, degrees: ParallelDegrees) -> StepTimes:
+    def times(self, batch: int, degrees: ParallelDegrees, strategies: Sequence[Strategy] = ()) -> StepTimes:  # noqa: ARG002
         if not self._of_one:
             self._of_one.append(StepTimes.of(self.work(1, degrees)))
         (one,) = self._of_one

@@ -7,7 +7,7 @@ place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -16,9 +16,10 @@ from cdmpp.plans.candidates import Candidates, candidates
 from cdmpp.plans.combinations import Combination
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.judge import Judge
-from cdmpp.plans.sources.source import OpExchange, RankWork, StepSource, split_of
+from cdmpp.plans.sources.source import OpExchange, RankWork, StepSource, one_split_of
 from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.steps.step_graph import Gradient, Op, RankGraph
+from cdmpp.steps.strategy import Strategy
 
 _FORWARD = 1 / 3
 """Share of the forward pass in the time of a layer, of which only the sum is known."""
@@ -89,9 +90,9 @@ class LayerTable(StepSource):
             found["filter"] = min(one.w_items // max(1, one.x_shape[0] * _product(one.kernel)) for one in split)
         return found
 
-    def work(self, batch: int, degrees: ParallelDegrees) -> RankWork:
+    def work(self, batch: int, degrees: ParallelDegrees, strategies: Sequence[Strategy] = ()) -> RankWork:  # noqa: ARG002
         """Return the work of one rank: one op a pass and layer, and the exchanges of divided layers."""
-        name, ranks = split_of(degrees)
+        name, ranks = one_split_of(degrees)
         count = len(self.layers)
         ops, exchanges, gradients = list[Op](), list[OpExchange](), list[Gradient]()
         for place, layer in enumerate(self.layers):

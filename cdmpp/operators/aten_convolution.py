@@ -38,7 +38,8 @@ class Convolution(NamedTuple):
 
 def image_of(node: Any) -> list[int]:
     """Return the shape of the image that a convolution reads."""
-    return list(node.meta[STRIP][0]) if STRIP in node.meta else shape_of(node.args[0].meta["val"])
+    shape, extents = shape_of(node.args[0].meta["val"]), node.meta[STRIP][0] if STRIP in node.meta else ()
+    return [*shape[: len(shape) - len(extents)], *extents]
 
 
 def has_bias(node: Any) -> bool:

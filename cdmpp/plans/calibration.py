@@ -23,6 +23,7 @@ from cdmpp.plans.sources.source import RankWork, StepSource
 from cdmpp.platform.limits import Limits, check_fields, numbers
 from cdmpp.steps.replay import replay
 from cdmpp.steps.step_graph import StepGraph
+from cdmpp.steps.strategy import Strategy
 from cdmpp.steps.transforms.scale import scale_rank
 
 _FACTOR = numbers(1e-3, 1e3, "times")
@@ -78,8 +79,8 @@ class _Scaled(StepSource):
     nominal: StepSource
     factor: float
 
-    def work(self, batch: int, degrees: ParallelDegrees) -> RankWork:
-        work = self.nominal.work(batch, degrees)
+    def work(self, batch: int, degrees: ParallelDegrees, strategies: Sequence[Strategy] = ()) -> RankWork:
+        work = self.nominal.work(batch, degrees, strategies)
         (rank,) = scale_rank(StepGraph((work.rank,)), work.rank.rank, self.factor).ranks
         return replace(work, rank=rank)
 
@@ -91,8 +92,10 @@ class _Scaled(StepSource):
     def limits(self) -> Mapping[str, int]:
         return self.nominal.limits()
 
-    def prepare(self, batches: Iterable[int], degrees: Iterable[ParallelDegrees]) -> None:
-        self.nominal.prepare(batches, degrees)
+    def prepare(
+        self, batches: Iterable[int], degrees: Iterable[ParallelDegrees], strategies: Sequence[Strategy] = ()
+    ) -> None:
+        self.nominal.prepare(batches, degrees, strategies)
 
 
 Predicted = Callable[[Run, Calibration], float]

@@ -12,7 +12,7 @@ from cdmpp.plans.plan import Plan
 from cdmpp.plans.strategies import DEFAULT_STRATEGY, STRATEGIES
 from cdmpp.plans.strategies.parameter_server import ParameterServer
 from cdmpp.steps.registry import to_dict
-from cdmpp.steps.strategy import Strategy
+from cdmpp.steps.strategy import OperatorStrategy, Strategy
 
 _WORDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "data": ("ddp", {}),
@@ -37,6 +37,11 @@ class Combination:
     """Strategies that divide the model."""
     degrees: tuple[str, ...] = ("dp_replicate",)
     """Degrees that exceed 1."""
+
+    @property
+    def operators(self) -> tuple[OperatorStrategy, ...]:
+        """Return the strategies that divide operators."""
+        return tuple(one for one in self.model_parallel if isinstance(one, OperatorStrategy))
 
     @property
     def replicating(self) -> tuple[str, ...]:

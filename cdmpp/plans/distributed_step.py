@@ -139,8 +139,8 @@ def replay_plan(
     check_granularity(granularity, plan.ranks)
     factors = check_slow(slow or {}, plan.ranks)
     examples = micro_batch_of(plan, global_batch)
-    source.prepare((examples,), (plan.degrees, ParallelDegrees()))
-    work, rank = source.work(examples, plan.degrees), source.work(examples, ParallelDegrees()).rank
+    source.prepare((examples,), (plan.degrees, ParallelDegrees()), plan.model_parallel)
+    work, rank = source.work(examples, plan.degrees, plan.model_parallel), source.work(examples, ParallelDegrees()).rank
     fold = plan.ranks > _FEW_RANKS and not factors and granularity == "collective"
     described = devices.get(device) if isinstance(device, str) else device
     replayed = _replayed(work, rank, plan, topology, granularity, factors, described, fold)

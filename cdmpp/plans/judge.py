@@ -29,8 +29,11 @@ from cdmpp.plans.step_terms import FIELDS, step_terms
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.plans.work_columns import WorkColumns
 from cdmpp.steps.schedule import Schedule
+from cdmpp.steps.strategy import OperatorStrategy
 
 IntArray = NDArray[np.int64]
+Operators = tuple[OperatorStrategy, ...]
+"""Strategies that divide operators, with their settings."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Judge:
     source: StepSource
     is_gpu: bool = False
     """True if the allocator of a GPU counts."""
-    _works: dict[tuple[int, ParallelDegrees], WorkColumns] = field(default_factory=dict, repr=False)
+    _works: dict[tuple[int, ParallelDegrees, Operators], WorkColumns] = field(default_factory=dict, repr=False)
     _structures: dict[tuple[object, ...], StageStructure] = field(default_factory=dict, repr=False)
     _held: dict[tuple[object, ...], HeldStages] = field(default_factory=dict, repr=False)
 
@@ -72,15 +75,19 @@ class Judge:
     def _prepare(self, plans: Candidates, divisions: Sequence[IntArray]) -> None:
         """Let the source make ready for all sizes of micro-batches."""
         sizes = np.unique(np.concatenate([plans.micro_batch[rows] for rows in divisions])) if divisions else ()
-        self.source.prepare([int(one) for one in sizes], [plans.division_of(int(rows[0])) for rows in divisions])
+        alike = dict[Operators, list[ParallelDegrees]]()
+        for rows in divisions:
+            alike.setdefault(_operators(plans, rows), []).append(plans.division_of(int(rows[0])))
+        for operators, degrees in alike.items():
+            self.source.prepare([int(one) for one in sizes], degrees, operators)
 
     def _division(
         self, plans: Candidates, groups: GroupCosts, rows: IntArray, errors: dict[int, str]
     ) -> Iterator[PlanStages]:
         """Yield the plans ``rows``, which divide the model alike; ``errors`` gets those that cannot be."""
-        degrees = plans.division_of(int(rows[0]))
+        degrees, operators = plans.division_of(int(rows[0])), _operators(plans, rows)
         try:
-            classes = self._alike(degrees, np.unique(plans.micro_batch[rows]).tolist())
+            classes = self._alike(degrees, operators, np.unique(plans.micro_batch[rows]).tolist())
         except CdmppError as error:
             errors |= dict.fromkeys(rows.tolist(), str(error))
             return
@@ -101,32 +108,34 @@ class Judge:
                     continue
                 yield from _judged(costs, combination, plans, taken, errors)
 
-    def _work(self, size: int, degrees: ParallelDegrees) -> WorkColumns:
-        if (size, degrees) not in self._works:
+    def _work(self, size: int, degrees: ParallelDegrees, operators: Operators) -> WorkColumns:
+        key = size, degrees, operators
+        if key not in self._works:
             if degrees.pp > 1:
-                self._works[size, degrees] = self._work(size, replace(degrees, pp=1))
+                self._works[key] = self._work(size, replace(degrees, pp=1), operators)
             else:
-                self._works[size, degrees] = WorkColumns(size, self.source, degrees)
-        return self._works[size, degrees]
+                self._works[key] = WorkColumns(size, self.source, degrees, operators)
+        return self._works[key]
 
-    def _alike(self, degrees: ParallelDegrees, sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    def _alike(self, degrees: ParallelDegrees, operators: Operators, sizes: Sequence[int]) -> list[tuple[int, ...]]:
         """Divide micro-batches into those that run the same ops: one example may run other ones than several do."""
         found: dict[tuple[object, ...], list[int]] = {}
         for size in sizes:
-            found.setdefault(self._work(size, degrees).times.ops, []).append(size)
+            found.setdefault(self._work(size, degrees, operators).times.ops, []).append(size)
         return [tuple(own) for own in found.values()]
 
     def _stage_costs(
         self, degrees: ParallelDegrees, recomputes: bool, sizes: tuple[int, ...], combination: Combination,
         groups: GroupCosts, ranks: int, order: Schedule,
     ) -> StageCosts:  # fmt: skip
-        works, replicas = [self._work(size, degrees) for size in sizes], ranks // degrees.ranks
+        operators, replicas = combination.operators, ranks // degrees.ranks
+        works = [self._work(size, degrees, operators) for size in sizes]
         own = replace(degrees, dp_replicate=replicas)
         cuts = _cuts(works[0], recomputes, own, combination, groups.topology, order.stages_per_rank)
-        key = (degrees, recomputes, cuts, works[0].times.ops)
+        key = (degrees, operators, recomputes, cuts, works[0].times.ops)
         if key not in self._structures or not self._structures[key].knows(sizes):
             low, high = works[0], works[-1]
-            held = replace(degrees, pp=1), cuts, low.batch, high.batch
+            held = replace(degrees, pp=1), operators, cuts, low.batch, high.batch
             if held not in self._held:
                 self._held[held] = HeldStages(low, high, cuts, self.is_gpu)
             self._structures[key] = StageStructure(degrees, recomputes, self._held[held])
@@ -152,8 +161,16 @@ def _divisions(plans: Candidates, rows: IntArray) -> list[IntArray]:
     """Rows of plans that divide the model alike, in the order of their first rows."""
     if not len(rows):
         return []
-    _, firsts, which = np.unique(plans.dividing[rows], axis=0, return_index=True, return_inverse=True)
+    every = list(dict.fromkeys(one.operators for one in plans.combinations))
+    operators = np.array([every.index(one.operators) for one in plans.combinations])[plans.combination[rows]]
+    divided = np.column_stack([plans.dividing[rows], operators])
+    _, firsts, which = np.unique(divided, axis=0, return_index=True, return_inverse=True)
     return [rows[which.ravel() == number] for number in np.argsort(firsts)]
+
+
+def _operators(plans: Candidates, rows: IntArray) -> Operators:
+    """How plans that divide the model alike divide its operators."""
+    return plans.combinations[int(plans.combination[rows[0]])].operators
 
 
 def _layouts(schedules: Sequence[Schedule]) -> list[tuple[int, object]]:

@@ -50,7 +50,8 @@ def lower(
     Raises:
         CdmppError: a batch that does not divide evenly, a model that cannot be cut so, and as ``Strategy.exchanges``.
     """
-    return lower_work(source.work(micro_batch_of(plan, global_batch), plan.degrees), plan, topology, fold, merge)
+    work = source.work(micro_batch_of(plan, global_batch), plan.degrees, plan.model_parallel)
+    return lower_work(work, plan, topology, fold, merge)
 
 
 def lower_work(work: RankWork, plan: Plan, topology: Topology, fold: bool = True, merge: bool = False) -> Lowered:
@@ -227,7 +228,15 @@ class _Lowering(Placement):
 
         Collectives have a process group of their own, also where it has the same ranks as that of the replicas.
         """
-        one = Exchange(found.kind, found.bytes, after, before, found.name, group="" if found.shift else found.degree)
+        one = Exchange(
+            found.kind,
+            found.bytes,
+            after,
+            before,
+            found.name,
+            group="" if found.shift else found.degree,
+            follows=found.follows,
+        )
         if not found.shift:
             yield from on_groups(one, (found.degree,), self.mesh, self.places)
             return

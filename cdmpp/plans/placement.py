@@ -88,9 +88,9 @@ class Placement:
         """Rank of the job -> its place in the graph."""
         if not self.fold:
             return tuple(range(self.plan.ranks))
+        apart = ("pp", *dict.fromkeys(one.degree for one in self.work.exchanges if one.shift))
         alike = [
-            (self.mesh.place(rank, "pp"), self.mesh.place(rank, "spatial"), self.in_nodes[rank])
-            for rank in range(self.plan.ranks)
+            (*(self.mesh.place(rank, name) for name in apart), self.in_nodes[rank]) for rank in range(self.plan.ranks)
         ]  # ranks at the edges of an image have one neighbour, others two
         numbers = {one: place for place, one in enumerate(sorted(set(alike)))}
         return tuple(numbers[one] for one in alike)
@@ -198,4 +198,4 @@ class Placement:
                 begin = min(repeated) - 1
                 made = again.get(own.after, begin)  # a consumer that runs again first reads what was saved
                 found.append(replace(own, after=min(made, begin), before=repeated))
-        return tuple(sorted(found, key=lambda one: (one.after, one.before)))
+        return tuple(sorted(found, key=lambda one: one.after))

@@ -140,7 +140,7 @@ class Question:
         degrees = plans.degrees_of(row)
         modules: tuple[str, ...] = ()
         if plans.recompute[row]:
-            rank = self.source.work(int(plans.micro_batch[row]), degrees).rank
+            rank = self.source.work(int(plans.micro_batch[row]), degrees, combination.model_parallel).rank
             modules = tuple(one.name for one in can_recompute(rank))
         return plan_of(combination, degrees, many, plans.schedules[int(plans.schedule[row])], modules)
 

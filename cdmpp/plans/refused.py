@@ -43,7 +43,7 @@ def missing(question: Question, judged: Judged, rejected: Mapping[str, int]) -> 
 
 def _parts(question: Question, plan: Plan) -> MemoryParts:
     """What the rank that holds most holds under a plan whose memory is known."""
-    work = question.source.work(micro_batch_of(plan, question.global_batch), plan.degrees)
+    work = question.source.work(micro_batch_of(plan, question.global_batch), plan.degrees, plan.model_parallel)
     found = heaviest(work, plan, lower_work(work, plan, question.topology(plan.ranks)), question.is_gpu)
     assert found is not None
     return found[1]

@@ -16,6 +16,7 @@ from cdmpp.plans.op_columns import OpColumns
 from cdmpp.plans.sources.source import RankWork, StepSource, StepTimes
 from cdmpp.plans.stage_kinds import StageKinds
 from cdmpp.steps.step_graph import RankGraph, StepGraph
+from cdmpp.steps.strategy import Strategy
 from cdmpp.steps.transforms.recompute import can_recompute, recompute, run_order
 
 
@@ -27,16 +28,18 @@ class WorkColumns:
     source: StepSource
     degrees: ParallelDegrees
     """Those that divide operators."""
+    strategies: tuple[Strategy, ...] = ()
+    """They say how operators are divided."""
 
     @cached_property
     def work(self) -> RankWork:
         """The work itself."""
-        return self.source.work(self.batch, self.degrees)
+        return self.source.work(self.batch, self.degrees, self.strategies)
 
     @cached_property
     def times(self) -> StepTimes:
         """How long its ops take."""
-        return self.source.times(self.batch, self.degrees) or StepTimes.of(self.work)
+        return self.source.times(self.batch, self.degrees, self.strategies) or StepTimes.of(self.work)
 
     def rank(self, recomputes: bool) -> RankGraph:
         """Return the rank as it runs where all modules are recomputed, or as it is."""

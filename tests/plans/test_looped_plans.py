@@ -113,7 +113,7 @@ def test_a_rank_waits_for_the_gradients_of_each_stage_as_that_ends():
 class Divided(ToySource):
     """Half of the backward pass makes gradients of weights."""
 
-    def work(self, batch, degrees):
+    def work(self, batch, degrees, strategies=()):
         work = super().work(batch, degrees)
         ops = list(work.rank.ops)
         for place, op in enumerate(ops):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.degrees import ParallelDegrees
-from cdmpp.plans.sources.source import OpExchange, RankWork, StepSource, split_of
+from cdmpp.plans.sources.source import OpExchange, RankWork, StepSource, one_split_of
 from cdmpp.steps.from_layers import Layer, graph_of_layers
 
 
@@ -17,8 +17,8 @@ class ToySource(StepSource):
     def __init__(self, layers: int = 8, forward_s: float = 1e-3, parameters: int = 4_000_000, output: int = 100_000):
         self.layers, self.forward_s, self.parameters, self.output = layers, forward_s, parameters, output
 
-    def work(self, batch: int, degrees: ParallelDegrees) -> RankWork:
-        name, parts = split_of(degrees)
+    def work(self, batch: int, degrees: ParallelDegrees, strategies=()) -> RankWork:
+        name, parts = one_split_of(degrees)
         seconds, size = self.forward_s * batch / parts, self.parameters
         if name in ("filter", "channel"):
             size //= parts

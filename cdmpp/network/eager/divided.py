@@ -7,8 +7,8 @@ What comes out is read as any exported graph is: operators at their divided size
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cdmpp.errors import CdmppError
@@ -16,13 +16,17 @@ from cdmpp.network.eager.without_values import runs
 from cdmpp.network.training_step import StepCall
 from cdmpp.operators.aten import name_of, place_of_node
 from cdmpp.operators.aten_convolution import CONVOLUTIONS, Convolution, geometry_of
-from cdmpp.operators.aten_layout import matrix, tensors_in
+from cdmpp.operators.aten_layout import tensors_in
 from cdmpp.programs.refusal import first_line
 from cdmpp.programs.regions import has_gradient
 
 ROLE, WEIGHT_PART, RETURNS = "cdmpp_role", "cdmpp_part", "cdmpp_returns"
-"""Keys in the ``meta`` of a node: what the ranks do there together; the axis along which a weight is divided; the
-operator of its gradient, where that is not as large as the node's own."""
+"""Keys in the ``meta`` of a node: what the ranks do there together; the axis along which a weight is divided; the node
+as large as the copy that its gradient runs, where that is not as large as the node itself."""
+ROLES, WEIGHT_PARTS = "cdmpp_roles", "cdmpp_parts"
+"""Keys in the ``meta`` of a node of a ``DividedExport``: degree -> role, and degree -> axis."""
+_OWN = (ROLE, WEIGHT_PART, RETURNS, ROLES, WEIGHT_PARTS)
+"""Keys that only the node itself has, and nothing that is put next to it."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +48,16 @@ class NodeExchange:
     """Each rank of a ``send_recv`` sends to the one so many places further."""
     span: int = 0
     """Ranks of a ``send_recv`` stand in rows of so many, beyond which none sends; 0: all in one row."""
+    of: str = ""
+    """Name of the node of the divided graph whose value, or its gradient, is exchanged: if a further division makes
+    that smaller, the bytes go with it. Empty: of ``node``, or after its gradient of its first input."""
+    degree: str = ""
+    """The ranks along this parallel degree take part; empty until the division is done."""
 
 
 @dataclass(frozen=True, eq=False)
 class DividedExport:
-    """It stands for an ``ExportedProgram``: what one rank runs."""
+    """It stands for an ``ExportedProgram``: what one rank runs. It can be divided again along another degree."""
 
     graph: Any
     graph_module: Any
@@ -58,20 +67,37 @@ class DividedExport:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Name of a parameter that is divided -> its shape on one rank."""
     warnings: tuple[str, ...] = ()
+    parted: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Name of a parameter -> the degrees along which it is divided."""
+
+    def along(self, degree: str, before: Any) -> DividedExport:
+        """Return the same as a division of ``before`` along ``degree``."""
+        for node in self.graph.nodes:
+            for one, every in ((ROLE, ROLES), (WEIGHT_PART, WEIGHT_PARTS)):
+                if one in node.meta:
+                    node.meta[every] = {**node.meta.get(every, {}), degree: node.meta.pop(one)}
+        known, parted = getattr(before, "shapes", {}), {**getattr(before, "parted", {})}
+        for name, shape in self.shapes.items():
+            if known.get(name) != shape:
+                parted[name] = (*parted.get(name, ()), degree)
+        exchanges = tuple(replace(one, degree=one.degree or degree) for one in self.exchanges)
+        return replace(self, exchanges=exchanges, parted=parted)
 
 
 class LocalGraph:
     """It is written node by node; each new node has the value that one rank computes, without its numbers."""
 
     def __init__(self, exported: Any) -> None:
-        """Begin with an ``ExportedProgram``, which is left as it is."""
+        """Begin with an ``ExportedProgram``, or what stands for it, which is left as it is."""
         import torch
 
         self.exported, self.graph = exported, torch.fx.Graph()
         self.parameters = exported.graph_signature.inputs_to_parameters
         self.runs = runs()
         self.nodes: dict[Any, Any] = {}
-        """Node of the whole graph -> that of one rank."""
+        """Node of the whole graph -> the one of this rank that its readers read."""
+        self.own: dict[Any, Any] = {}
+        """Node of the whole graph -> the one that does the same on this rank."""
         self.learns = set[Any]()
         """New nodes whose values depend on a trained parameter."""
         self.exchanges: list[NodeExchange] = []
@@ -119,7 +145,7 @@ class LocalGraph:
     def call(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], like: Any, name: str = "") -> Any:
         """Add a call; it stands in the same place of the model as the node ``like`` of the whole graph.
 
-        ``CdmppError``: it cannot run on what one rank has.
+        With a ``name`` it does what ``like`` does. ``CdmppError``: it cannot run on what one rank has.
         """
         from torch.fx import map_arg
 
@@ -132,28 +158,56 @@ class LocalGraph:
                 f"{name_of(like)} ({like.name}{place_of_node(like)}) cannot run on a part of what it reads: "
                 f"{first_line(error)}"
             ) from error
-        new.meta = {**like.meta, "val": value}
+        meta = like.meta if name else {key: one for key, one in like.meta.items() if key not in _OWN}
+        new.meta = {**meta, "val": value}
+        if name:
+            self.own[like] = new
+        if RETURNS in new.meta:
+            new.meta[RETURNS] = self.own[new.meta[RETURNS]]
         if any(one in self.learns for one in new.all_input_nodes) and has_gradient(new):
             self.learns.add(new)
         return new
 
-    def exchange(self, kind: str, node: Any, when: str, size: int, title: str, shift: int = 0, span: int = 0) -> None:
-        """Note an exchange of ``size`` bytes next to a new node; none without bytes."""
+    def exchange(
+        self, kind: str, node: Any, when: str, size: int, title: str, shift: int = 0, span: int = 0, of: Any = None
+    ) -> None:
+        """Note an exchange of ``size`` bytes next to a new node; none without bytes.
+
+        ``of`` is the new node whose value, or its gradient, is exchanged; None: as ``NodeExchange.of`` says.
+        """
         if size:
-            self.exchanges.append(NodeExchange(kind, size, node.name, when, title, shift, span))
+            named = "" if of is None else of.name
+            self.exchanges.append(NodeExchange(kind, size, node.name, when, title, shift, span, named))
 
     def done(self) -> DividedExport:
-        """Return the graph that was written."""
+        """Return the graph that was written, with the exchanges of earlier divisions."""
         exported = self.exported
+        shapes, warnings = getattr(exported, "shapes", {}), getattr(exported, "warnings", ())
         return DividedExport(
             self.graph, exported.graph_module, exported.graph_signature, exported.state_dict,
-            tuple(self.exchanges), self.shapes, tuple(self.warnings),
+            (*self._carried(), *self.exchanges), {**shapes, **self.shapes}, (*warnings, *self.warnings),
+            getattr(exported, "parted", {}),
         )  # fmt: skip
+
+    def _carried(self) -> Iterator[NodeExchange]:
+        """Exchanges of earlier divisions, next to the nodes that do now what theirs did."""
+        earlier = getattr(self.exported, "exchanges", ())
+        named = {node.name: node for node in self.exported.graph.nodes} if earlier else {}
+        for one in earlier:
+            old, of = named[one.node], named[one.of or one.node]
+            if old not in self.own or of not in self.own:
+                raise CdmppError(f"{one.name}, along {one.degree}, is of an operator that another division replaces")
+            pair = of, self.own[of]
+            if not one.of and one.when == "after gradient":
+                pair = old.all_input_nodes[0], self.own[old].all_input_nodes[0]
+            before, now = (bytes_of_value(each.meta["val"]) for each in pair)
+            name = self.own[of].name if one.of else ""
+            yield replace(one, bytes=part(one.bytes * now, before), node=self.own[old].name, of=name)
 
     def _done(self, old: Any, new: Any, meta: dict[str, Any] | None) -> Any:
         if meta is not None:
             new.meta = meta
-        self.nodes[old] = new
+        self.nodes[old] = self.own[old] = new
         return new
 
 
@@ -205,7 +259,7 @@ def gathered(local: LocalGraph, old: Any, new: Any, axis: int) -> Any:
     if rest := whole % own:
         parts.append(local.call(torch.ops.aten.slice.Tensor, (new, axis, 0, rest), {}, old))
     cat = local.call(torch.ops.aten.cat.default, (parts, axis), {}, old)
-    cat.meta |= {ROLE: ("gather", axis), RETURNS: matrix("copy", new.meta["val"])}
+    cat.meta |= {ROLE: ("gather", axis), RETURNS: new}
     local.exchange("all_gather", cat, "before", bytes_of_value(cat.meta["val"]), f"{title_of(old)} output")
     local.nodes[old] = cat
     return cat
@@ -218,7 +272,7 @@ def sliced(local: LocalGraph, old: Any, x: Any, size: int, axis: int) -> Any:
     view = local.call(torch.ops.aten.slice.Tensor, (x, axis, 0, size), {}, old)
     view.meta[ROLE] = ("slice", axis)
     own = local.call(torch.ops.aten.contiguous.default, (view,), {}, old)
-    own.meta[RETURNS] = matrix("copy", x.meta["val"])
+    own.meta[RETURNS] = x
     return own
 
 
@@ -235,6 +289,10 @@ class CallExchange:
     name: str
     shift: int = 0
     span: int = 0
+    degree: str = ""
+    follows: bool = False
+    """True if it waits for the end of the exchange before it, which is along another degree and between the same
+    calls."""
 
 
 def placed(
@@ -257,7 +315,7 @@ def placed(
             readers.setdefault(source, []).append(place)
         if call.call.forward is not None:
             (again if call.is_recomputed else gradients).setdefault(call.call.forward, []).append(place)
-    found: list[CallExchange] = []
+    found: list[tuple[bool, CallExchange]] = []
     for one in exchanges:
         if one.node not in places:
             continue
@@ -276,10 +334,21 @@ def placed(
         else:
             place = gradients[first][0]
             made = [(place, _of_phase(readers.get(place, ()), calls, "backward"))]
+        order = one.when.startswith("before")
         found += [
-            CallExchange(one.kind, one.bytes, after, before, one.name, one.shift, one.span) for after, before in made
+            (order, CallExchange(one.kind, one.bytes, after, before, one.name, one.shift, one.span, one.degree))
+            for after, before in made
         ]
-    return tuple(sorted(found, key=lambda one: one.after))
+    every = [one for _, one in sorted(found, key=lambda pair: (pair[1].after, pair[0]))]
+    return tuple(
+        replace(one, follows=True) if place and _is_next(every[place - 1], one) else one
+        for place, one in enumerate(every)
+    )
+
+
+def _is_next(first: CallExchange, one: CallExchange) -> bool:
+    """Return True if nothing runs between two exchanges of different ranks, so that one waits for the other."""
+    return first.after == one.after and first.degree != one.degree and bool({*first.before} & {*one.before})
 
 
 def _of_phase(places: Iterable[int], calls: Sequence[StepCall], phase: str) -> tuple[int, ...]:

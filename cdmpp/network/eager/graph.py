@@ -264,7 +264,7 @@ class _Made:
         self.places[node.name] = len(self.calls), len(self.calls) + len(found.operators) - 1
         self.convolutions |= self._convolution(node, len(self.calls) + found.product)
         if RETURNS in node.meta:
-            self.returns[len(self.calls)] = (Gradient(node.meta[RETURNS], "inputs"),)
+            self.returns[len(self.calls)] = (Gradient(matrix("copy", node.meta[RETURNS].meta["val"]), "inputs"),)
         whole, own_bytes = learning, written_bytes(node, found)
         for index, operator in enumerate(found.operators):
             self._note(node, found, index)

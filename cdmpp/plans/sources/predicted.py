@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -26,17 +26,17 @@ from cdmpp.network.prediction import LEVEL
 from cdmpp.network.source.user_code import may_take
 from cdmpp.network.workload import Workload
 from cdmpp.operators.operator import EagerOperator
-from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.degrees import TITLES, ParallelDegrees
 from cdmpp.plans.sources.source import SPLITS, OpExchange, RankWork, StepSource, split_of
 from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.platform.limits import SIZES
 from cdmpp.steps.from_prediction import gradients_of, modules_of, op_of
 from cdmpp.steps.step_graph import RankGraph
-from cdmpp.steps.strategy import OperatorStrategy
+from cdmpp.steps.strategy import OperatorStrategy, Strategy
 
-_Split = tuple[str, int]
-"""A degree of ``SPLITS`` and its ranks."""
-_WHOLE: _Split = ("", 1)
+_Split = tuple[tuple[OperatorStrategy, int], ...]
+"""Strategies that divide operators with their ranks, in the order of ``SPLITS``."""
+_WHOLE: _Split = ()
 """Nothing is divided."""
 
 
@@ -73,9 +73,11 @@ class PredictedSource(StepSource):
         self._works = dict[tuple[int, _Split], RankWork]()
         self._warnings: tuple[str, ...] | None = None
 
-    def prepare(self, batches: Iterable[int], degrees: Iterable[ParallelDegrees]) -> None:
+    def prepare(
+        self, batches: Iterable[int], degrees: Iterable[ParallelDegrees], strategies: Sequence[Strategy] = ()
+    ) -> None:
         """Price the operators of all combinations in one prediction; ``work`` refuses those that cannot be."""
-        batches, splits = tuple(batches), dict.fromkeys(map(split_of, degrees))
+        batches, splits = tuple(batches), dict.fromkeys(_split(one, strategies) for one in degrees)
         for batch in batches:
             SIZES.fitting("the batch of a rank", batch)
         steps = [self._step(batch, split) for split in splits if not self._refused(split) for batch in batches]
@@ -83,13 +85,13 @@ class PredictedSource(StepSource):
         if new := [operator for operator in wanted if operator not in self._prices]:
             self._prices.update(zip(new, prices_of(self.predictor, new, self.device), strict=True))
 
-    def work(self, batch: int, degrees: ParallelDegrees) -> RankWork:
+    def work(self, batch: int, degrees: ParallelDegrees, strategies: Sequence[Strategy] = ()) -> RankWork:
         """Return the work of one rank; the first one of a batch reads and prices it, if ``prepare`` did not."""
-        split = split_of(degrees)
+        split = _split(degrees, strategies)
         if why := self._refused(split):
             raise CdmppError(why)
         if (batch, split) not in self._works:
-            self.prepare((batch,), (degrees,))
+            self.prepare((batch,), (degrees,), strategies)
             self._works[batch, split] = self._work(self._steps[batch, split], split)
         return self._works[batch, split]
 
@@ -100,11 +102,11 @@ class PredictedSource(StepSource):
         numbers = {one.number for one in (*step.parameters, *step.frozen)}
         calls = [one.call for one in step.calls if one.phase == "forward"]
         layers = {node_of(one) for one in calls if numbers & {number for number, _ in one.resident}}
-        return {"pp": max(1, len(layers)), **{name: self.limit_of(name)[0] for name in SPLITS}}
+        return {"pp": max(1, len(layers)), **{name: self.limit_of(name)[0] for name in SPLITS if name in _DIVIDING}}
 
     def limit_of(self, degree: str) -> tuple[int, str]:
         """Return the most ranks that divide operators along ``degree``, and the layer that allows no more."""
-        return _strategy(degree).limit(self._export(self._low).exported)
+        return _DIVIDING[degree]().limit(self._export(self._low).exported)
 
     def _refused(self, split: _Split) -> str:
         """Why operators cannot be divided so; empty if they can."""
@@ -133,9 +135,11 @@ class PredictedSource(StepSource):
 
     def _at(self, batch: int, split: _Split) -> EagerNetwork:
         if (batch, split) not in self._read:
-            step, (degree, ranks) = self._export(batch), split
-            divided = _strategy(degree).divide(step.exported, ranks) if degree else None
-            self._read[batch, split] = step.read(self.device.architecture, divided)
+            step = self._export(batch)
+            exported = divided = step.exported
+            for strategy, ranks in split:
+                divided = strategy.divide(divided, ranks).along(strategy.degrees[0], divided)
+            self._read[batch, split] = step.read(self.device.architecture, None if divided is exported else divided)
         return self._read[batch, split]
 
     @cached_property
@@ -185,7 +189,9 @@ class PredictedSource(StepSource):
                 (whole_s - busy_s + sum(p.intervals[LEVEL][side] for p in prices)) / whole_s for side in (0, 1)
             )
         exchanges = tuple(
-            OpExchange(one.kind, one.bytes, split[0], one.after, one.before, one.name, one.shift, one.span)
+            OpExchange(
+                one.kind, one.bytes, one.degree, one.after, one.before, one.name, one.shift, one.span, one.follows
+            )
             for one in sized.exchanges
         )
         warnings = (*step.warnings, *self._told(), *host_warnings(whole_s, busy_s))
@@ -200,10 +206,20 @@ class PredictedSource(StepSource):
         return self._warnings
 
 
-def _strategy(degree: str) -> OperatorStrategy:
-    strategy = STRATEGIES[degree]()
-    assert isinstance(strategy, OperatorStrategy)
-    return strategy
+_DIVIDING = {kind.degrees[0]: kind for kind in STRATEGIES if issubclass(kind, OperatorStrategy)}
+"""Degree -> the strategy that divides operators along it."""
+
+
+def _split(degrees: ParallelDegrees, strategies: Sequence[Strategy]) -> _Split:
+    """Return how operators are divided; ``CdmppError`` along a degree for which there is no strategy."""
+    given, found = {degree: one for one in strategies for degree in one.degrees}, list[tuple[OperatorStrategy, int]]()
+    for degree, ranks in split_of(degrees):
+        if degree not in _DIVIDING:
+            raise CdmppError(f"degrees.{degree} is {ranks}: {TITLES[degree]} of operators is not supported yet")
+        one = given.get(degree) or _DIVIDING[degree]()
+        assert isinstance(one, OperatorStrategy)
+        found.append((one, ranks))
+    return tuple(found)
 
 
 def _check_batches(workload: Workload) -> None:

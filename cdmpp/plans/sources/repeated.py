@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.sources.source import OpExchange, RankWork, StepSource
 from cdmpp.steps.derived import derived
 from cdmpp.steps.step_graph import ModuleSpan, Op, RankGraph
+from cdmpp.steps.strategy import Strategy
 
 FEW = 5
 """Blocks of the network that is read. Copies are put between the third and the fourth: next to the first and the last
@@ -38,18 +39,20 @@ class RepeatedSource(StepSource):
         """
         self.blocks = blocks
         self._sources = tuple(of_blocks(many) for many in ((FEW, FEW + 1) if blocks > FEW else (blocks,)))
-        self._works = dict[tuple[int, ParallelDegrees], RankWork]()
+        self._works = dict[tuple[int, ParallelDegrees, tuple[Strategy, ...]], RankWork]()
 
     @property
     def of(self) -> str:
         """Return what its times are those of, for a reader."""
         return self._sources[0].of
 
-    def prepare(self, batches: Iterable[int], degrees: Iterable[ParallelDegrees]) -> None:
+    def prepare(
+        self, batches: Iterable[int], degrees: Iterable[ParallelDegrees], strategies: Sequence[Strategy] = ()
+    ) -> None:
         """Prepare the sources that are read."""
         batches, degrees = tuple(batches), tuple(degrees)
         for one in self._sources:
-            one.prepare(batches, degrees)
+            one.prepare(batches, degrees, strategies)
 
     def limits(self) -> Mapping[str, int]:
         """Return the limits of the whole network: each block allows for as many stages."""
@@ -58,10 +61,10 @@ class RepeatedSource(StepSource):
             first["pp"] += (self.blocks - FEW) * (more["pp"] - first["pp"])
         return first
 
-    def work(self, batch: int, degrees: ParallelDegrees) -> RankWork:
+    def work(self, batch: int, degrees: ParallelDegrees, strategies: Sequence[Strategy] = ()) -> RankWork:
         """Return the work of one rank; ``CdmppError`` as of the source, or if the blocks in the middle differ."""
-        if (key := (batch, degrees)) not in self._works:
-            first, *others = (one.work(batch, degrees) for one in self._sources)
+        if (key := (batch, degrees, tuple(strategies))) not in self._works:
+            first, *others = (one.work(batch, degrees, strategies) for one in self._sources)
             self._works[key] = repeated(first, others[0], self.blocks - FEW) if others else first
         return self._works[key]
 

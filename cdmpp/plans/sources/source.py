@@ -13,12 +13,14 @@ from cdmpp.collectives.collective import KINDS
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.degrees import TITLES, ParallelDegrees
+from cdmpp.plans.mesh import ORDER
 from cdmpp.platform.limits import check_all, check_choice
 from cdmpp.steps.exchange import START
 from cdmpp.steps.step_graph import RankGraph
+from cdmpp.steps.strategy import Strategy
 
-SPLITS = ("spatial", "filter", "channel")
-"""Degrees along which a source divides operators. One at a time may exceed 1."""
+SPLITS = tuple(name for name in ORDER if name not in ("pp", "dp_replicate", "dp_shard"))
+"""Degrees along which operators are divided, first along the first."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class OpExchange:
     span: int = 0
     """The group of a ``send_recv`` stands in rows of so many ranks, beyond which none sends; 0: all in one row. Ranks
     of a grid of 4 x 2 blocks have rows of 2 along its last axis."""
+    follows: bool = False
+    """True if it waits for the end of the exchange before it, which is along another degree."""
 
     def __post_init__(self) -> None:
         check_choice("kind of an exchange of operators", self.kind, tuple(KINDS))
@@ -136,18 +140,24 @@ class StepSource(ABC):
         return "predicted kernels"
 
     @abstractmethod
-    def work(self, batch: int, degrees: ParallelDegrees) -> RankWork:
+    def work(self, batch: int, degrees: ParallelDegrees, strategies: Sequence[Strategy] = ()) -> RankWork:
         """Return the work of one rank for one micro-batch.
 
         Args:
             batch: examples of the micro-batch, from 1 up.
-            degrees: of the job; only ``SPLITS`` change what a rank computes. Ranks along these share the examples.
+            degrees: of the job; only ``SPLITS`` change what a rank computes.
+            strategies: of the job, with the settings by which they divide operators; defaults for those not among them.
 
         Raises:
             CdmppError: a batch or a split that the source does not know, with what it knows.
         """
 
-    def times(self, batch: int, degrees: ParallelDegrees) -> StepTimes | None:  # noqa: ARG002
+    def times(
+        self,
+        batch: int,
+        degrees: ParallelDegrees,
+        strategies: Sequence[Strategy] = (),  # noqa: ARG002
+    ) -> StepTimes | None:
         """Return the times that ``work`` at the same arguments has, where they are known without its ops.
 
         None: they are not. ``CdmppError`` as of ``work``.
@@ -158,22 +168,30 @@ class StepSource(ABC):
     def limits(self) -> Mapping[str, int]:
         """Return the largest possible value of each degree that has one here; others have none."""
 
-    def prepare(self, batches: Iterable[int], degrees: Iterable[ParallelDegrees]) -> None:  # noqa: B027
+    def prepare(  # noqa: B027
+        self, batches: Iterable[int], degrees: Iterable[ParallelDegrees], strategies: Sequence[Strategy] = ()
+    ) -> None:
         """Make ready for ``work`` at all combinations, where that is faster together; nothing else changes."""
 
 
-def split_of(degrees: ParallelDegrees) -> tuple[str, int]:
-    """Return the split degree above 1 and its ranks; ``("", 1)`` where there is none.
+def split_of(degrees: ParallelDegrees) -> tuple[tuple[str, int], ...]:
+    """Return the degrees of ``SPLITS`` above 1 with their ranks."""
+    return tuple((name, ranks) for name in SPLITS if (ranks := getattr(degrees, name)) > 1)
 
-    ``CdmppError``: two of them, or degrees that no source can divide operators along.
+
+def one_split_of(degrees: ParallelDegrees) -> tuple[str, int]:
+    """Return the split degree above 1 and its ranks, or ``("", 1)``, for a source that knows one of them at a time.
+
+    ``CdmppError``: two of them.
     """
-    found = [name for name in degrees.beyond_one() if name in (*SPLITS, "tp", "cp", "ep")]
-    for name in found:
-        if name not in SPLITS:
-            raise CdmppError(
-                f"degrees.{name} is {getattr(degrees, name)}: {TITLES[name]} of operators is not supported yet"
-            )
+    found = split_of(degrees)
     if len(found) > 1:
-        given = " and ".join(f"{name}={getattr(degrees, name)}" for name in found)
-        raise CdmppError(f"degrees {given}: operators can be divided along one of {', '.join(SPLITS)} at a time")
-    return (found[0], getattr(degrees, found[0])) if found else ("", 1)
+        given = " and ".join(f"{name}={ranks}" for name, ranks in found)
+        raise CdmppError(f"degrees {given}: these operators are known as divided along one of them at a time")
+    return found[0] if found else ("", 1)
+
+
+def check_whole(degrees: ParallelDegrees, source: str) -> None:
+    """Raise ``CdmppError`` where operators are divided, of which ``source`` tells nothing."""
+    for name, _ in split_of(degrees):
+        raise CdmppError(f"{source} does not tell what {TITLES[name]} makes of its operators: leave it out")

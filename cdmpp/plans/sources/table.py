@@ -10,11 +10,12 @@ import numpy as np
 
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.network.training_step import StepMemory
-from cdmpp.plans.degrees import TITLES, ParallelDegrees
+from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.memory import Memory
-from cdmpp.plans.sources.source import SPLITS, RankWork, StepSource, StepTimes, split_of
+from cdmpp.plans.sources.source import SPLITS, RankWork, StepSource, StepTimes, check_whole
 from cdmpp.steps.from_layers import Layer, graph_of_layers
 from cdmpp.steps.step_graph import Op, RankGraph
+from cdmpp.steps.strategy import Strategy
 
 _BY_EXAMPLES = ("forward_s", "backward_s", "output_bytes", "saved_bytes", "update_s", "weights_s")
 
@@ -59,13 +60,13 @@ class TableSource(StepSource):
             twice = next(name for place, name in enumerate(names) if name in names[:place])
             raise DataError(f"the table has layer {twice!r} twice at {min(tables)} examples: give each a name")
 
-    def work(self, batch: int, degrees: ParallelDegrees) -> RankWork:
+    def work(self, batch: int, degrees: ParallelDegrees, strategies: Sequence[Strategy] = ()) -> RankWork:  # noqa: ARG002
         """Return the layers at so many examples; ``CdmppError``: a split, since a table tells nothing of its parts."""
         _check(batch, degrees)
         (rank,) = graph_of_layers(self.layers(batch)).ranks
         return RankWork(rank, (), self._memory(rank), warnings=self._warnings(batch))
 
-    def times(self, batch: int, degrees: ParallelDegrees) -> StepTimes | None:
+    def times(self, batch: int, degrees: ParallelDegrees, strategies: Sequence[Strategy] = ()) -> StepTimes | None:  # noqa: ARG002
         """Return the times from those of the measured numbers of examples, where these run the same ops."""
         _check(batch, degrees)
         for examples in self.tables:
@@ -116,9 +117,7 @@ class TableSource(StepSource):
 
 
 def _check(batch: int, degrees: ParallelDegrees) -> None:
-    degree, _ = split_of(degrees)
-    if degree:
-        raise CdmppError(f"a table of layers does not tell what {TITLES[degree]} makes of them: leave it out")
+    check_whole(degrees, "a table of layers")
     if batch < 1:
         raise CdmppError(f"a micro-batch of {batch} examples: expected 1 or more")
 

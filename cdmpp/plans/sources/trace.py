@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cdmpp.errors import CdmppError
-from cdmpp.plans.degrees import TITLES, ParallelDegrees
-from cdmpp.plans.sources.source import SPLITS, RankWork, StepSource, split_of
+from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.sources.source import SPLITS, RankWork, StepSource, check_whole
 from cdmpp.platform.limits import SIZES
 from cdmpp.steps.exchange import START
 from cdmpp.steps.replay import contention_free
 from cdmpp.steps.step_graph import COPY, LAUNCH, Op, RankGraph, StepGraph
+from cdmpp.steps.strategy import Strategy
 from cdmpp.steps.transforms.edit import Edit, edited, moved_op
 
 _EXCHANGED = (LAUNCH, COPY)
@@ -59,7 +60,7 @@ class TraceSource(StepSource):
         self._rank = replace(first, ops=tuple(map(_median, zip(*(rank.ops for rank in free.ranks), strict=True))))
         self._ends = (busy[0] / middle, busy[-1] / middle) if middle else (1.0, 1.0)
 
-    def work(self, batch: int, degrees: ParallelDegrees) -> RankWork:
+    def work(self, batch: int, degrees: ParallelDegrees, strategies: Sequence[Strategy] = ()) -> RankWork:  # noqa: ARG002
         """Return the ops of one rank; ``CdmppError``: operators that are divided, or stages."""
         SIZES.fitting("the batch of a rank", batch)
         if degrees.pp > 1:
@@ -67,9 +68,7 @@ class TraceSource(StepSource):
                 f"a trace does not tell where its model can be cut into {degrees.pp} stages, nor what they would send: "
                 "name its blocks, and take the table that sources.traced_layers makes of them and the trace"
             )
-        degree, _ = split_of(degrees)
-        if degree:
-            raise CdmppError(f"a trace does not tell what {TITLES[degree]} makes of its operators: leave it out")
+        check_whole(degrees, "a trace")
         times, (low, high) = batch / self.batch, self._ends
         if times == 1:
             return RankWork(self._rank, low=low, high=high)

@@ -100,4 +100,4 @@ def by_groups(local: LocalGraph, node: Any, ranks: int) -> None:
     gathered(local, node, new, axis)
     if x in local.learns:
         title = f"{title_of(node)} gradient of input"
-        local.exchange("all_gather", new, "after gradient", bytes_of_value(x.meta["val"]), title)
+        local.exchange("all_gather", new, "after gradient", bytes_of_value(x.meta["val"]), title, of=x)

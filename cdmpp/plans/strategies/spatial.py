@@ -276,7 +276,7 @@ class _Divided:
             x.meta[ROLE] = ("halo", tuple(halos))
             self._messages(x, node.args[0], image, halos, "before", f"{title} halo")
         new = self._with_padding(node, x, args, padding)
-        new.meta[STRIP] = (own, window.padding)
+        new.meta[STRIP] = (image, window.padding)
         if self.local.nodes[node.args[0]] in self.local.learns:
             pairs = [(0, 0)] * self.axes
             for axis in self.split:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from network import training_networks
 from plans.sources.toy_source import T4, ByBytes, EagerRuntime, Scores, Skips, Workload, source_of
+from plans.toy_source import ToySource
 from torch import nn
 
 from cdmpp.errors import CdmppError, UsageError
@@ -115,9 +116,11 @@ def test_a_third_batch_of_full_networks_is_what_two_say(name):
 
 def test_degrees_that_no_source_divides_by_are_refused():
     source = source_of(training_networks.Perceptron(), torch.randn(4, 8))
-    with pytest.raises(CdmppError, match="tensor parallelism of operators is not supported"):
-        source.work(4, ParallelDegrees(tp=2))
-    with pytest.raises(CdmppError, match="spatial=2 and filter=2: operators can be divided along one"):
+    with pytest.raises(CdmppError, match="context parallelism of operators is not supported"):
+        source.work(4, ParallelDegrees(cp=2))
+    with pytest.raises(CdmppError, match="spatial=2: the network has no convolution"):
         source.work(4, ParallelDegrees(spatial=2, filter=2))
+    with pytest.raises(CdmppError, match="degrees spatial=2 and filter=2: these operators are known as divided along"):
+        ToySource().work(4, ParallelDegrees(spatial=2, filter=2))
     with pytest.raises(UsageError, match="the batch of a rank is 0: expected"):
         source_of("torchvision:alexnet").work(0, ONE)

@@ -8,7 +8,7 @@ import pytest
 
 from cdmpp.errors import CdmppError
 from cdmpp.plans.degrees import ParallelDegrees
-from cdmpp.plans.sources.source import StepTimes
+from cdmpp.plans.sources.source import SPLITS, StepTimes
 from cdmpp.plans.sources.table import TableSource
 from cdmpp.steps.from_layers import Layer
 
@@ -71,8 +71,9 @@ def test_memory_is_parameters_gradients_states_and_what_layers_save():
 
 
 def test_a_stage_has_a_layer_at_least_and_none_is_divided():
-    assert TABLE.limits() == {"pp": 2, "spatial": 1, "filter": 1, "channel": 1}
-    with pytest.raises(CdmppError, match="a table of layers does not tell what filter parallelism makes of them"):
+    assert TABLE.limits() == {"pp": 2, **dict.fromkeys(SPLITS, 1)}
+    told = "a table of layers does not tell what filter parallelism makes of its operators"
+    with pytest.raises(CdmppError, match=told):
         TABLE.work(2, ParallelDegrees(filter=2))
 
 

@@ -9,6 +9,7 @@ from steps.toy_traced import MB, gradients, job
 
 from cdmpp.errors import CdmppError
 from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.sources.source import SPLITS
 from cdmpp.plans.sources.trace import TraceSource
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.step_graph import COPY, LAUNCH, Op, RankGraph, StepGraph
@@ -75,7 +76,7 @@ def test_ranks_that_are_not_alike_are_refused(graph, told):
 
 def test_what_a_trace_does_not_tell_is_refused():
     source = TraceSource(job(), 8)
-    assert source.limits() == {"pp": 1, "spatial": 1, "filter": 1, "channel": 1}
+    assert source.limits() == {"pp": 1, **dict.fromkeys(SPLITS, 1)}
     with pytest.raises(CdmppError, match="a trace does not tell what filter parallelism"):
         source.work(8, ParallelDegrees(filter=2))
     with pytest.raises(CdmppError, match="batch of a rank is 0"):

@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch.fx import map_arg
 
-from cdmpp.network.eager.divided import ROLE, WEIGHT_PART, DividedExport
+from cdmpp.network.eager.divided import ROLES, WEIGHT_PARTS, DividedExport
 from cdmpp.network.eager.step import ExportedStep
 
 
 class Ranks:
-    """Ranks with places along the axes of an image (``factors``), or of its channels: ``(ranks,)``."""
+    """Ranks have places along each degree (``degrees``: name -> ranks), along ``spatial`` in a grid of ``factors``."""
 
-    def __init__(self, step: ExportedStep, divided: DividedExport, factors: tuple[int, ...], images: bool) -> None:
-        self.step, self.divided, self.factors, self.images = step, divided, factors, images
-        self.ranks = range(math.prod(factors))
-        self.places = [np.unravel_index(rank, factors) for rank in self.ranks]
+    def __init__(
+        self, step: ExportedStep, divided: DividedExport, degrees: Mapping[str, int], factors: tuple[int, ...] = ()
+    ) -> None:
+        self.step, self.divided, self.degrees, self.factors = step, divided, dict(degrees), factors
+        self.shape = tuple(self.degrees.values())
+        self.ranks = range(math.prod(self.shape))
         self.state = {name: one.detach().clone() for name, one in step.exported.state_dict.items()}
         self.fetched: dict[str, int] = {}
         """Halo -> bytes that a rank with neighbours on all sides fetched."""
+
+    def place(self, rank: int, degree: str) -> int:
+        return int(np.unravel_index(rank, self.shape)[list(self.degrees).index(degree)])
+
+    def block(self, rank: int) -> tuple[int, ...]:
+        """Place of a rank in the grid of the images."""
+        return tuple(map(int, np.unravel_index(self.place(rank, "spatial"), self.factors)))
+
+    def groups(self, degree: str) -> list[list[int]]:
+        """Groups of ranks along a degree."""
+        numbers = np.moveaxis(np.arange(len(self.ranks)).reshape(self.shape), list(self.degrees).index(degree), -1)
+        return numbers.reshape(-1, self.degrees[degree]).tolist()
 
     def run(self) -> list[torch.Tensor]:
         """Return the loss of each rank."""
@@ -44,56 +59,74 @@ class Ranks:
         raise AssertionError("no output")
 
     def part(self, node, whole, rank):
-        if WEIGHT_PART in node.meta:
-            axis = node.meta[WEIGHT_PART]
-            size = node.meta["val"].shape[axis]
-            return whole.narrow(axis, rank * size, size)
+        if WEIGHT_PARTS in node.meta:
+            for degree, axis in node.meta[WEIGHT_PARTS].items():
+                size = whole.shape[axis] // self.degrees[degree]
+                whole = whole.narrow(axis, self.place(rank, degree) * size, size)
+            assert whole.shape == node.meta["val"].shape
+            return whole
         local = node.meta["val"].shape if hasattr(node.meta["val"], "shape") else None
         if local is None or tuple(local) == tuple(whole.shape):
             return whole
-        for axis, place in enumerate(self.places[rank]):
+        for axis, place in enumerate(self.block(rank)):
             size = local[axis - len(self.factors)]
-            whole = whole.narrow(axis - len(self.factors), int(place) * size, size)
+            whole = whole.narrow(axis - len(self.factors), place * size, size)
         return whole
 
     def call(self, node, values):
         args = [map_arg((node.args, node.kwargs), own.__getitem__) for own in values]
-        role, *more = node.meta.get(ROLE, ("",))
-        if role == "halo":
-            return self.halo(node, [own[0][0] for own in args], more[0], args[0][0][2])
-        if role == "slice":
-            x, axis, _, size = args[0][0]
-            return [own[0][0].narrow(axis, rank * size, size) for rank, own in enumerate(args)]
-        if role == "gather":
-            own = [one[0][0][0] for one in args]
-            if not self.images:
-                return [torch.cat(own, more[0]) for _ in own]
-            axis = more[0] + len(self.factors)
-            lines = [[own[self.rank_at(place, axis, i)] for i in range(self.factors[axis])] for place in self.places]
-            return [torch.cat(line, more[0]) for line in lines]
-        if role == "sum":  # one rank adds the bias
+        roles = node.meta.get(ROLES, {})
+        if len(roles) > 1:
+            assert {role[0] for role in roles.values()} == {"sum"}
+        for degree, (role, *more) in roles.items():
+            if role in ("halo", "slice", "gather"):
+                found: list = [None] * len(args)
+                for group in self.groups(degree):
+                    own = getattr(self, role)(node, degree, group, [args[rank] for rank in group], *more)
+                    for rank, value in zip(group, own, strict=True):
+                        found[rank] = value
+                return found
+        if any(role[0] == "sum" for role in roles.values()):  # one rank adds the bias
             args = [
-                ((*a[:2], a[2] if rank == 0 else None, *a[3:]) if len(a) > 2 else a, k)
+                (a, k)
+                if all(self.place(rank, one) == 0 for one in roles) or len(a) < 3
+                else ((*a[:2], None, *a[3:]), k)
                 for rank, (a, k) in enumerate(args)
             ]
         found = [node.target(*a, **k) for a, k in args]
-        if role in ("sum", "mean"):
-            return [sum(found) / (len(found) if role == "mean" else 1) for _ in found]
+        for degree, (role, *_) in roles.items():
+            for group in self.groups(degree):
+                own, count = [found[rank] for rank in group], len(group) if role == "mean" else 1
+                for rank in group:
+                    found[rank] = sum(own) / count
         return found
+
+    def slice(self, node, degree, group, args, axis):
+        (x, _, _, size), _ = args[0]
+        return [own[0][0].narrow(axis, place * size, size) for place, own in enumerate(args)]
+
+    def gather(self, node, degree, group, args, axis):
+        own = [one[0][0][0] for one in args]
+        if degree != "spatial":
+            return [torch.cat(own, axis) for _ in own]
+        along = axis + len(self.factors)
+        lines = [[own[self.rank_at(self.block(rank), along, i)] for i in range(self.factors[along])] for rank in group]
+        return [torch.cat(line, axis) for line in lines]
 
     def rank_at(self, place, axis, number):
         return int(np.ravel_multi_index([number if i == axis else p for i, p in enumerate(place)], self.factors))
 
-    def halo(self, node, parts, halos, fill):
+    def halo(self, node, degree, group, args, halos):
+        parts, fill = [own[0][0] for own in args], args[0][0][2]
         local, axes = parts[0].shape[-len(halos) :], len(halos)
         joined = joined_along(parts, self.factors)
         most = max(max(pair) for pair in halos)
         padded = torch.nn.functional.pad(joined, [most] * 2 * axes, value=fill)
         found = []
-        for place in self.places:
+        for rank in group:
             one = padded
             for axis, (before, behind) in enumerate(halos):
-                start = most + int(place[axis]) * local[axis] - before
+                start = most + self.block(rank)[axis] * local[axis] - before
                 one = one.narrow(axis - axes, start, local[axis] + before + behind)
             found.append(one)
         self.fetched[node.name] = 4 * (found[0].numel() - parts[0].numel())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 import torch
@@ -60,12 +62,12 @@ IMAGES, VOLUMES = torch.randn(2, 3, 64, 64), torch.randn(2, 4, 16, 16, 16)
 def divided_by(degree: str, ranks: int | tuple[int, ...], network: nn.Module, example: torch.Tensor):
     torch.manual_seed(0)
     step = export_step(Workload(network, example, mode="training_step"))
+    whole = step.exported
     if isinstance(ranks, tuple):
-        return step, (divided := _Divided(step.exported, ranks).run()), Ranks(step, divided, ranks, True)
-    divided = STRATEGIES[degree]().divide(step.exported, ranks)
-    is_spatial = degree == "spatial"
-    factors = _blocks(step.exported, ranks) if is_spatial else (ranks,)
-    return step, divided, Ranks(step, divided, factors, is_spatial)
+        divided = _Divided(whole, ranks).run().along(degree, whole)
+        return step, divided, Ranks(step, divided, {degree: math.prod(ranks)}, ranks)
+    divided = STRATEGIES[degree]().divide(whole, ranks).along(degree, whole)
+    return step, divided, Ranks(step, divided, {degree: ranks}, _blocks(whole, ranks) if degree == "spatial" else ())
 
 
 CASES = [
@@ -84,7 +86,10 @@ def test_ranks_compute_what_one_does(degree, ranks, network, example):
     for one in model.modules():
         if isinstance(one, nn.Dropout):
             one.p = 0.0
-    step, divided, job = divided_by(degree, ranks, model, example)
+    check_gradients(*divided_by(degree, ranks, model, example))
+
+
+def check_gradients(step, divided, job):
     names = [name for name, one in step.exported.state_dict.items() if one.requires_grad]
     for name in names:
         job.state[name].requires_grad_()
@@ -98,6 +103,77 @@ def test_ranks_compute_what_one_does(degree, ranks, network, example):
     expected = torch.autograd.grad(expected, [dict(whole.named_parameters())[name] for name in names])
     for name, one, other in zip(names, got, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5, msg=name)
+
+
+SEVERAL = [
+    {"spatial": 2, "filter": 2},
+    {"spatial": 4, "channel": 2},
+    {"filter": 2, "channel": 2},
+    {"filter": 4, "channel": 2},
+    {"spatial": 2, "filter": 2, "channel": 2},
+]
+
+
+def divided_along(degrees: dict[str, int], network: nn.Module, example: torch.Tensor):
+    torch.manual_seed(0)
+    step = export_step(Workload(network, example, mode="training_step"))
+    divided = step.exported
+    for name, ranks in degrees.items():
+        divided = STRATEGIES[name]().divide(divided, ranks).along(name, divided)
+    factors = _blocks(step.exported, degrees["spatial"]) if "spatial" in degrees else ()
+    return step, divided, Ranks(step, divided, degrees, factors)
+
+
+class Groups(nn.Module):
+    """Convolutions of groups, divided by these."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 16, 3, 1, 1), nn.Conv2d(16, 16, 3, 1, 1, groups=8)
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x):
+        x = functional.gelu(self.second(functional.relu(self.first(x))))
+        return self.head(functional.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+@pytest.mark.parametrize("network", [Images, Groups])
+@pytest.mark.parametrize("degrees", SEVERAL, ids=str)
+def test_ranks_along_several_degrees_compute_what_one_does(degrees, network):
+    check_gradients(*divided_along(degrees, network(), IMAGES))
+
+
+def test_exchanges_of_an_earlier_division_have_the_bytes_of_the_later_one():
+    """Each sum is of a part that the other division halves, in whichever order they are made; what is gathered is not.
+
+    But the stem, which is whole along channels, has no input with a gradient.
+    """
+
+    def sent(*names):
+        found = divided_along(dict.fromkeys(names, 2), Images(), IMAGES)[1]
+        return Counter((one.degree, one.kind, one.when, one.name, one.bytes) for one in found.exchanges)
+
+    both, apart = sent("filter", "channel"), sent("filter") + sent("channel")
+    assert both == sent("channel", "filter") and sum(both.values()) == 5 + 4 + 4 + 4
+    assert both == Counter((*one[:-1], one[-1] // (1 + (one[1] == "all_reduce"))) for one in apart.elements())
+
+
+def test_an_exchange_behind_another_one_waits_for_it():
+    """The sum over channels comes before filters are gathered, and no op is between them."""
+    source = source_of(Images(), IMAGES)
+    work = source.work(8, ParallelDegrees(filter=2, channel=2))
+    pairs = [(a, b) for a, b in pairwise(work.exchanges) if b.follows]
+    assert len(pairs) == 4 + 4 and all(a.after == b.after for a, b in pairs)
+    forward = [(a, b) for a, b in pairs if work.rank.ops[a.after].phase == "forward"]
+    assert {(a.kind, a.degree, b.kind, b.degree) for a, b in forward} == {
+        ("all_reduce", "channel", "all_gather", "filter")
+    }
+    assert not any(one.follows for one in source.work(8, ParallelDegrees(filter=2)).exchanges)
+    strategies = tuple(STRATEGIES[name]() for name in ("filter", "channel"))
+    plan = Plan(degrees=ParallelDegrees(dp_replicate=2, filter=2, channel=2), model_parallel=strategies)
+    made = lower(source, plan, topology_of(8, "t4", link="pcie4"), 16).graph
+    assert sum(one.follows for one in made.exchanges) == len(pairs)
+    assert replay_plan(source, plan, 8, device="t4", link="pcie4").iteration_s > 0
 
 
 @pytest.mark.parametrize(("degree", "ranks", "network", "example"), CASES[:7])
@@ -147,10 +223,10 @@ def test_a_rank_has_its_part_of_operations_weights_and_activations(degree, ranks
     one, whole = source.work(4, ParallelDegrees(**{degree: ranks})), source.work(4, ParallelDegrees())
 
     def flops(split):
-        found = source._steps[4, split]
+        found = source._steps[4, tuple((STRATEGIES[name](), ranks) for name, ranks in split)]
         return sum(o.flops for o in found.operators if o.kind.family == "conv")
 
-    own, all_ = flops((degree, ranks)), flops(("", 1))
+    own, all_ = flops(((degree, ranks),)), flops(())
     stem = 3 * 2 * 4 * 32 * 32 * 8 * 3 * 49  # whole on each rank where input channels are divided
     expected = (all_ - (stem * 2 / 3)) / ranks + stem * 2 / 3 if degree == "channel" else all_ / ranks
     assert own == pytest.approx(expected, rel=0.1)
