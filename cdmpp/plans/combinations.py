@@ -19,6 +19,7 @@ _WORDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "zero1": ("zero", {"stage": 1}),
     "zero2": ("zero", {"stage": 2}),
     "zero3": ("fsdp", {}),
+    "tp": ("tensor", {}),
 }
 """Word -> strategy and settings, next to the names of the strategies themselves."""
 _REPLICAS = ("data", "zero1", "zero2", "fsdp", "hsdp")

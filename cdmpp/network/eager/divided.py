@@ -41,7 +41,7 @@ class NodeExchange:
     """Name of the node of the divided graph that it belongs to."""
     when: str
     """``before`` the node runs, ``after`` it ran; ``before gradient``: before the gradient of its first input is made,
-    ``after gradient``: after that."""
+    ``after gradient``: after that; ``after gradients``: after those of its weights too."""
     name: str
     """Title for a reader."""
     shift: int = 0
@@ -332,8 +332,9 @@ def placed(
             given = _of_phase(calls[place].call.inputs, calls, "backward")
             made = [(max(given, default=place - 1), (place,))]
         else:
-            place = gradients[first][0]
-            made = [(place, _of_phase(readers.get(place, ()), calls, "backward"))]
+            own = gradients[first][:1] if one.when == "after gradient" else gradients[first]
+            read = sorted({place for of in own for place in readers.get(of, ()) if place > own[-1]})
+            made = [(own[-1], _of_phase(read, calls, "backward"))]
         order = one.when.startswith("before")
         found += [
             (order, CallExchange(one.kind, one.bytes, after, before, one.name, one.shift, one.span, one.degree))
