@@ -64,7 +64,9 @@ class _Recast:
             for node in list(self.graph.nodes):
                 if node.op != "call_function":
                     continue
-                if _is_active(node, self.kind):
+                if getattr(node.target, "__name__", "").startswith("_assert_tensor_metadata"):
+                    self.graph.erase_node(node)  # its type may be another one now
+                elif _is_active(node, self.kind):
                     self._in_region(node)
                 elif self.changed.intersection(node.all_input_nodes):
                     self._keep(node, self._called(node))
@@ -99,9 +101,6 @@ class _Recast:
         from torch.fx import map_arg
         from torch.utils import _pytree
 
-        if getattr(node.target, "__name__", "").startswith("_assert_tensor_metadata"):
-            self.graph.erase_node(node)
-            return None
         args, kwargs = map_arg((node.args, dict(node.kwargs)), self._value)
         place = torch.device(self.device) if self.device == "cpu" else torch.device(self.device, 0)
         args, kwargs = _pytree.tree_map_only(torch.device, lambda _: place, (args, kwargs))

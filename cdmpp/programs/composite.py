@@ -24,7 +24,17 @@ def composites_apart(exported: Any, is_known: Callable[[Any], bool]) -> None:
     """
     for node in [one for one in exported.graph.nodes if is_composite(one)]:
         if not is_known(node):
-            take_apart(exported, node, lambda one: one.meta["val"], nullcontext())
+            take_apart(exported, node, lambda one: _on_cpu(one.meta["val"]), nullcontext())
+
+
+def _on_cpu(value: Any) -> Any:
+    """Return a tensor without values on a CPU: what runs under autocast of a GPU that is not there has its device."""
+    import torch
+
+    if value.device.type == "cpu":
+        return value
+    with value.fake_mode:
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
 
 
 def is_composite(node: Any) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from types import CodeType
 from typing import Any, NamedTuple
 
 from cdmpp.errors import CdmppError
 from cdmpp.network.eager.divided import DividedExport
+from cdmpp.network.eager.open_casts import put_casts
 from cdmpp.network.eager.without_values import runs
 from cdmpp.operators.aten_layout import tensors_in
 from cdmpp.programs.casts import needs_casts, with_casts
@@ -68,7 +69,10 @@ def symbolic_export(model: Any, inputs: tuple[Any, ...], opened: Sequence[Collec
     found = SymbolicExport(exported, signature, leaves, structure, codes, options.get("kind", ""))
     if len(found.places) != len(leaves):
         raise CdmppError("the export has other inputs than the model")
-    return found
+    if found.is_cast:
+        given = shapes_of(inputs)
+        put_casts(exported, found.at(given).graph, found.sizes(given))
+    return replace(found)  # what was found of its graph may have changed
 
 
 @dataclass(frozen=True, eq=False)

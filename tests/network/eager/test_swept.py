@@ -55,6 +55,13 @@ NETWORKS = """
         def forward(self, x, mask):
             return {"y": torch.where(mask, x.softmax(-1), 0.0).tanh()}
 
+    class Contrast(nn.Module):
+        def forward(self, x):
+            return nn.functional.cross_entropy((x @ x.mT).flatten(0, 1), x.argmax(-1).flatten())
+
+    def contrast(batch=2, sequence=8):
+        return Contrast(), (torch.zeros(batch, sequence, 8),)
+
     def attention(batch=2, sequence=8):
         return Attention(), (torch.zeros(batch, sequence, dtype=torch.long),)
 
@@ -122,6 +129,14 @@ def test_points_of_autocast_and_of_halves_are_derived_too(at, mode, precision):
     workload = at("attention", mode)
     reader, found = read(lambda point: replace(workload(point), precision=precision), batch=(2, 3), seq=(4, 6))
     assert all(one.is_derived for one in found), reader.reasons
+    (family,) = reader.families
+    assert not family.symbolic.is_cast, "its casts are nodes of the graph with open sizes"
+
+
+def test_what_autocast_takes_apart_is_cast_at_each_point(at):
+    workload = at("contrast")
+    reader, found = read(lambda point: replace(workload(point), precision="bf16-autocast"), batch=(2, 3, 5))
+    assert all(one.is_derived for one in found) and reader.families[0].symbolic.is_cast
 
 
 def test_a_branch_on_a_size_gets_a_graph_of_its_own(at):
