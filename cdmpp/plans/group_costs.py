@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from cdmpp.plans.overlap import Floats
 from cdmpp.steps.launches import Launches
 
 Along = tuple[str, ...]
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,14 @@ class GroupCosts:
     """The links between the ranks of the job."""
     _members: dict[tuple[ParallelDegrees, Along], tuple[int, ...]] = field(default_factory=dict, repr=False)
     _launched: dict[object, tuple[Floats, Floats, Floats]] = field(default_factory=dict, repr=False)
+    _known: dict[object, Any] = field(default_factory=dict, repr=False)
+
+    def known(self, key: object, make: Callable[[], Found]) -> Found:
+        """Return what was made for a key on these links, or make it."""
+        if key not in self._known:
+            self._known[key] = make()
+        found: Found = self._known[key]
+        return found
 
     def members(self, degrees: ParallelDegrees, along: Along) -> tuple[int, ...]:
         """Return the ranks of the group of rank 0 along some degrees."""

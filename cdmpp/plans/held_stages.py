@@ -170,6 +170,16 @@ class HeldStages:
             shares: place of each micro-batch between the smallest (0) and the largest one (1).
             divides: whether gradients wait between two parts of backward passes.
         """
+        key = recomputes, shares.tobytes(), divides
+        if key not in self._live:
+            self._live[key] = self._live_of(recomputes, shares, divides)
+        return self._live[key]
+
+    @cached_property
+    def _live(self) -> dict[object, LiveBytes]:
+        return {}
+
+    def _live_of(self, recomputes: bool, shares: Floats, divides: bool) -> LiveBytes:
         each = {number: kind.live(recomputes, shares, divides) for number, kind in self.kinds.items()}
         found = [[getattr(each[number], one.name) for number in self.alike] for one in fields(LiveBytes)]
         return LiveBytes(*(np.stack([own + np.zeros(len(shares), np.int64) for own in one], axis=1) for one in found))

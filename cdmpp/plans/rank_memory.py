@@ -51,10 +51,7 @@ def parts_of(work: RankWork, plan: Plan, lowered: Lowered, is_gpu: bool) -> list
         )
     if isinstance(order, LoopedSchedule):
         ranks, kept = plan.degrees.pp, 0 if pipeline is None else pipeline.kept(count - 1, count, many)
-        return [
-            _looped(order, rank, ranks, many, kept, [found[one] for one in order.stages_of(rank, ranks)])
-            for rank in range(ranks)
-        ]
+        return _looped(order, ranks, many, kept, found)
     in_flight = [1 if order is None else order.live_micro_batches(number, count, many) for number in range(count)]
     kepts = [0 if pipeline is None else pipeline.kept(number, count, many) for number in range(count)]
     return [
@@ -76,25 +73,25 @@ class _HeldStage:
     """Bytes of gradients that it sends to the stage before."""
 
 
-def _looped(
-    order: LoopedSchedule, rank: int, ranks: int, many: int, kept: int, own: Sequence[_HeldStage]
-) -> MemoryParts:
-    """Return the bytes that a rank of several stages holds."""
-    batches, is_gpu = many * own[0].plan.gradient_accumulation_steps, own[0].memory.is_gpu
-    each = [one.memory.rank_bytes(one.plan, batches, is_piped=True) for one in own]
-    held, share = stacked([one.memory.held for one in own]), stacked(each)
-    sent = np.array([one.received for one in own]), np.array([one.returned for one in own])
+def _looped(order: LoopedSchedule, ranks: int, many: int, kept: int, every: Sequence[_HeldStage]) -> list[MemoryParts]:
+    """Return the bytes that each rank of several stages holds."""
+    batches, is_gpu = many * every[0].plan.gradient_accumulation_steps, every[0].memory.is_gpu
+    each = [one.memory.rank_bytes(one.plan, batches, is_piped=True) for one in every]
+    held, share = stacked([stacked([one.memory.held for one in every])]), stacked([stacked(each)])
+    sent = np.array([[one.received for one in every]]), np.array([[one.returned for one in every]])
 
     def parts(is_taken: bool) -> MemoryParts:
-        live = stacked([one.memory.live(one.plan.recompute, is_taken) for one in own])
-        return looped_parts(order, rank, ranks, many, kept, held, share, live, *sent)
+        live = stacked([stacked([one.memory.live(one.plan.recompute, is_taken) for one in every])])
+        return looped_parts(order, ranks, np.array([many]), np.array([kept]), held, share, live, *sent)
 
     found = parts(is_taken=False)
     if is_gpu:
-        more = sum(one.memory.rounded_bytes(size) for one, size in zip(own, each, strict=True))
-        more -= (len(own) - 1) * PARTLY_FILLED
-        found = replace(found, rounding=parts(is_taken=True).peak_bytes - found.peak_bytes + more, context=CONTEXT)
-    return MemoryParts(*(int(getattr(found, one.name)) for one in fields(found)))
+        more = np.array([[one.memory.rounded_bytes(size) for one, size in zip(every, each, strict=True)]])
+        added = order.of_ranks(more, ranks) - (order.stages_per_rank - 1) * PARTLY_FILLED
+        rounding = parts(is_taken=True).peak_bytes - found.peak_bytes + added
+        found = replace(found, rounding=rounding, context=CONTEXT)
+    rows = [np.broadcast_to(getattr(found, one.name), (1, ranks))[0].astype(np.int64) for one in fields(found)]
+    return [MemoryParts(*own) for own in np.transpose(rows).tolist()]
 
 
 def heaviest(work: RankWork, plan: Plan, lowered: Lowered, is_gpu: bool) -> tuple[int, MemoryParts] | None:

@@ -57,8 +57,14 @@ class Replicas:
     def of(self, batches: int = 1) -> ReplicaCosts:
         """Return what they add where the gradients of so many batches are added up, by stages that are no pipeline.
 
-        ``CdmppError``: a step that the strategy cannot share.
+        Schedules whose ranks hold the same stages share it. ``CdmppError``: a step that the strategy cannot share.
         """
+        costs, structure = self.costs, self.costs.structure
+        sharing = costs.owners if any(names for _, names in structure.tied) else None  # ranks matter to sums alone
+        key = id(structure), *map(id, costs.works), self.strategy, *self.many, self.replicating, batches, sharing
+        return costs.groups.known(key, lambda: self._of(batches))
+
+    def _of(self, batches: int) -> ReplicaCosts:
         structure, costs = self.costs.structure, self.costs
         firsts, alike = costs.alike
         shards = np.array([self.strategy.shards(one) for one in self.sizes])
@@ -72,7 +78,7 @@ class Replicas:
                 if self.many[0].size(*self.replicating) > 1:
                     made = self.strategy.launches(StepGraph((own.graph,)), self.sizes)
                     if made is None:  # each has other exchanges
-                        return _joined([replace(self, many=[one]).of(batches) for one in self.many])
+                        return _joined([replace(self, many=[one])._of(batches) for one in self.many])
                     launches = made
                 listed[number] = launches, *costs.groups.launched_s(launches, self.many, self.replicating)
             launches, costs_s, least_s, ends_s = listed[number]

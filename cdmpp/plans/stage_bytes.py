@@ -31,11 +31,6 @@ def taken(given: AnyBytes, rows: IntArray) -> AnyBytes:
     return _each(lambda values: values[0][rows], [given])
 
 
-def of_stages(given: AnyBytes, stages: Sequence[int]) -> AnyBytes:
-    """Take columns of each array, (plans, stages)."""
-    return _each(lambda values: values[0][:, list(stages)], [given])
-
-
 def between(low: AnyBytes, high: AnyBytes, share: Floats) -> AnyBytes:
     """Return bytes between those of two micro-batches, as arrays: they grow as the micro-batch does."""
     return _each(lambda ends: ends[0] + share * (ends[1] - ends[0]), [low, high])

@@ -13,7 +13,7 @@ from cdmpp.plans.live_bytes import LiveBytes
 from cdmpp.plans.looped_memory import looped_parts
 from cdmpp.plans.memory import peak_parts
 from cdmpp.plans.overlap import Floats
-from cdmpp.plans.stage_bytes import between, joined, of_stages, stacked, taken
+from cdmpp.plans.stage_bytes import between, joined, stacked, taken
 from cdmpp.plans.stage_costs import StageCosts
 from cdmpp.plans.stage_structure import StageStructure
 from cdmpp.steps.looped_schedule import LoopedSchedule
@@ -70,24 +70,18 @@ class StageMemory:
         most: Floats = (found.peak_bytes + self.added).max(axis=1)
         return most
 
-    def looped_peak_bytes(self, order: LoopedSchedule, many: int, kept: int) -> Floats:
+    def looped_peak_bytes(self, order: LoopedSchedule, many: IntArray, kept: IntArray) -> Floats:
         """Return the most bytes of the heaviest rank of each plan.
 
         Args:
             order: the schedule of all plans.
-            many: micro-batches of all plans.
-            kept: micro-batches whose outputs the last stage keeps.
+            many: micro-batches of each plan.
+            kept: micro-batches whose outputs the last stage keeps, of each plan.
         """
-        ranks, found = self.received.shape[1] // order.stages_per_rank, list[Floats]()
-        for rank in range(ranks):
-            own = list(order.stages_of(rank, ranks))
-            parts = looped_parts(
-                order, rank, ranks, many, kept,
-                of_stages(self.held, own), of_stages(self.own, own), of_stages(self.live, own),
-                self.received[:, own], self.returned[:, own],
-            )  # fmt: skip
-            found.append(parts.peak_bytes + self.added[:, own].sum(axis=1) - (len(own) - 1) * self.once)
-        most: Floats = np.max(found, axis=0)
+        ranks = self.received.shape[1] // order.stages_per_rank
+        parts = looped_parts(order, ranks, many, kept, self.held, self.own, self.live, self.received, self.returned)
+        added = order.of_ranks(self.added, ranks) - (order.stages_per_rank - 1) * self.once
+        most: Floats = (parts.peak_bytes + added).max(axis=1)
         return most
 
 

@@ -66,12 +66,11 @@ def step_terms(plans: Candidates, stages: PlanStages) -> dict[str, Floats]:
         rows = np.flatnonzero(plans.schedule == number)
         if not len(rows):
             continue
-        if not isinstance(schedule, LoopedSchedule):
-            own.fill(rows, _of_chains(plans.taken(rows), stages.taken(rows), schedule))
-            continue
-        for many in np.unique(plans.micro_batches[rows]):
-            each = rows[plans.micro_batches[rows] == many]
-            own.fill(each, _of_loops(plans.taken(each), stages.taken(each), schedule, int(many)))
+        taken = plans.taken(rows), stages.taken(rows)
+        if isinstance(schedule, LoopedSchedule):
+            own.fill(rows, _of_loops(*taken, schedule))
+        else:
+            own.fill(rows, _of_chains(*taken, schedule))
     exposed_s = own.waited + own.replicas
     computed_s = own.compute + own.bubble + own.update + stages.once_s
     rest_s = exposed_s - own.halos
@@ -116,9 +115,10 @@ def _of_chains(plans: Candidates, stages: PlanStages, schedule: Schedule) -> _Te
     )  # fmt: skip
 
 
-def _of_loops(plans: Candidates, stages: PlanStages, schedule: LoopedSchedule, many: int) -> _Terms:
-    """Terms of plans whose schedule is a list, with as many micro-batches: steps with and without exchanges."""
+def _of_loops(plans: Candidates, stages: PlanStages, schedule: LoopedSchedule) -> _Terms:
+    """Terms of plans whose schedule is a list: steps with and without exchanges."""
     ranks, rows, nothing = stages.count // schedule.stages_per_rank, np.arange(len(plans)), np.zeros_like(stages.sent_s)
+    many = plans.micro_batches
     free = StageSeconds(
         stages.forward_s, stages.backward_s, stages.inputs_s, stages.weights_s, nothing, nothing, nothing,
         stages.update_s,
@@ -127,7 +127,8 @@ def _of_loops(plans: Candidates, stages: PlanStages, schedule: LoopedSchedule, m
     busy_s = schedule.busy_s(free, ranks, many)
     slowest = rows, busy_s.argmax(axis=1)
     ending = replace(sending, ending=stages.ending_s, update=stages.update_s + stages.tied_s)
-    free_s, sent_s, step_s = np.split(schedule.step_s(StageSeconds.joined([free, sending, ending]), ranks, many), 3)
+    each = StageSeconds.joined([free, sending, ending])
+    free_s, sent_s, step_s = np.split(schedule.step_s(each, ranks, np.tile(many, 3)), 3)
     sends, halos, split, start_up, update = (
         schedule.of_ranks(one, ranks)[slowest]
         for one in (stages.received_s, stages.halos_s, stages.split_s, stages.start_up_s, stages.update_s)
@@ -135,15 +136,11 @@ def _of_loops(plans: Candidates, stages: PlanStages, schedule: LoopedSchedule, m
     inside_s, waited = many * (halos + split), sent_s - free_s
     memory = np.full(len(plans), np.nan)
     if stages.memory is not None:
-        kept = _kept(plans, stages.count)
-        for one in np.unique(kept):
-            own = np.flatnonzero(kept == one)
-            memory[own] = stages.memory.taken(own).looped_peak_bytes(schedule, many, int(one))
-    sends = many * sends
+        memory = stages.memory.looped_peak_bytes(schedule, many, _kept(plans, stages.count))
     start_up_s = np.minimum(many * start_up, inside_s + waited)
     return _Terms(
         busy_s[slowest] - inside_s, free_s - busy_s[slowest] - update, update, step_s - sent_s, inside_s + waited,
-        sends, many * halos, many * split, start_up_s, memory,
+        many * sends, many * halos, many * split, start_up_s, memory,
     )  # fmt: skip
 
 

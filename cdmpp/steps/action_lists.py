@@ -1,10 +1,15 @@
-"""ActionLists: what all ranks of a pipeline run in one step, and what follows from that without any times."""
+"""ActionLists: what all ranks of a pipeline run in one step, and what follows from that without any times.
+
+A schedule lists codes, a pass each: which stage of the rank runs which kind of pass. Micro-batches follow: each stage
+runs them in order, and the gradients of weights of divided backward passes in the order of these.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +19,17 @@ from cdmpp.steps.schedule import BACKWARD, FORWARD, INPUTS, WEIGHTS, Action
 
 Turn = tuple[Action, ...]
 """Actions that send only when all of them have ended."""
+KINDS = (FORWARD, BACKWARD, INPUTS, WEIGHTS)
+JOINED = 1 << 15
+"""Flag of a code: its pass sends only when the next one has ended."""
+Codes = NDArray[np.uint16]
 _GATHERED = 3
 """Stages of a rank whose parameters PyTorch gathers ahead."""
+
+
+def code(place: int, kind: str) -> int:
+    """Return the code of a pass of one of the stages of a rank, which are numbered from 0 in rising order."""
+    return KINDS.index(kind) + len(KINDS) * place
 
 
 class Message(NamedTuple):
@@ -28,32 +42,68 @@ class Message(NamedTuple):
     micro_batch: int
 
 
-class Moment(NamedTuple):
-    """One pass runs, and micro-batches of the stages of its rank are in flight."""
-
-    running: int
-    """Stage of the pass, by its place among those of the rank."""
-    saved: tuple[int, ...]
-    """Of each stage of the rank the micro-batches that have begun their forward pass and not ended their backward
-    pass, without the one that runs."""
-    pending: tuple[int, ...]
-    """Those whose gradients of weights are all that is missing, with the one that runs."""
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ActionLists:
     """Lists that wait for each other raise ``RecursionError``."""
 
-    turns: tuple[tuple[Turn, ...], ...]
-    """Turns of each rank, in order."""
+    codes: tuple[Codes, ...]
+    """Codes of each rank, in order. Passes of micro-batches beyond those of the step are left out."""
     owners: tuple[int, ...]
     """Rank of each stage."""
     micro_batches: int
 
+    @cached_property
+    def columns(self) -> NDArray[np.int32]:
+        """Passes of all ranks, rank after rank; (passes, 5).
+
+        Columns are the stage, the place of its kind in ``KINDS``, the micro-batch, 1 if a turn ends, and the place of
+        the stage among those of its rank.
+        """
+        ranks = np.repeat(np.arange(self.ranks), [len(one) for one in self.codes])
+        codes = np.concatenate(self.codes)
+        plain = codes & (JOINED - 1)
+        places, kinds = plain // len(KINDS), plain % len(KINDS)
+        stages = self._stages[ranks, places]
+        numbers = np.empty(len(codes), np.int32)
+        for own in (kinds == 0, (kinds == 1) | (kinds == 2)):
+            rows = np.flatnonzero(own)
+            numbers[rows] = _counted(stages[rows])
+        divided, weights = (np.flatnonzero(kinds == kind) for kind in (2, 3))
+        divided, weights = (one[np.argsort(stages[one], kind="stable")] for one in (divided, weights))
+        numbers[weights] = numbers[divided]
+        found = np.stack([stages, kinds, numbers, codes < JOINED, places], axis=1, dtype=np.int32, casting="unsafe")
+        return found[numbers < self.micro_batches]
+
+    @cached_property
+    def begins(self) -> NDArray[np.int64]:
+        """Place in ``columns`` of the first pass of each rank, and behind all."""
+        ranks = np.array(self.owners)[self.columns[:, 0]]
+        return np.searchsorted(ranks, np.arange(self.ranks + 1))
+
+    @cached_property
+    def _stages(self) -> NDArray[np.int32]:
+        """Stages of each rank in rising order."""
+        order = np.argsort(self.owners, kind="stable")
+        return order.reshape(self.ranks, -1).astype(np.int32)
+
+    @cached_property
+    def turns(self) -> tuple[tuple[Turn, ...], ...]:
+        """Turns of each rank, in order."""
+        found = list[tuple[Turn, ...]]()
+        for begin, end in pairwise(self.begins.tolist()):
+            own, turn = list[Turn](), list[Action]()
+            for stage, kind, number, ends_turn, _ in self.columns[begin:end].tolist():
+                turn.append(Action(stage, KINDS[kind], number))
+                if ends_turn:
+                    own.append(tuple(turn))
+                    turn = []
+            found.append(tuple(own))
+        return tuple(found)
+
     @property
     def ranks(self) -> int:
         """Return the ranks of the pipeline."""
-        return len(self.turns)
+        return len(self.codes)
 
     @property
     def stages(self) -> int:
@@ -85,10 +135,9 @@ class ActionLists:
 
     @cached_property
     def _counts(self) -> Mapping[str, NDArray[np.int64]]:
-        found = {kind: np.zeros(self.stages, np.int64) for kind in (FORWARD, BACKWARD, INPUTS, WEIGHTS)}
-        for one in (one for turns in self.turns for turn in turns for one in turn):
-            found[one.kind][one.stage] += 1
-        return found
+        keys = self.columns[:, 1] * self.stages + self.columns[:, 0]
+        found = np.bincount(keys, minlength=len(KINDS) * self.stages).reshape(len(KINDS), -1)
+        return dict(zip(KINDS, found, strict=True))
 
     @cached_property
     def posts(self) -> Mapping[Message, int]:
@@ -137,34 +186,13 @@ class ActionLists:
                     found += [()] * (left[one.stage] == 0)
         return found
 
-    def moments(self, rank: int) -> tuple[Moment, ...]:
-        """List the moments at which a rank may hold most; others hold no more of any stage."""
-        if rank not in self._moments:
-            self._moments[rank] = self._moments_of(rank)
-        return self._moments[rank]
 
-    @cached_property
-    def _moments(self) -> dict[int, tuple[Moment, ...]]:
-        return {}
-
-    def _moments_of(self, rank: int) -> tuple[Moment, ...]:
-        own = [stage for stage, owner in enumerate(self.owners) if owner == rank]
-        places = {stage: place for place, stage in enumerate(own)}
-        saved, pending, seen = [0] * len(own), [0] * len(own), dict[Moment, None]()
-        for one in (one for turn in self.turns[rank] for one in turn):
-            place = places[one.stage]
-            if one.kind == FORWARD:
-                seen[Moment(place, tuple(saved), tuple(pending))] = None
-                saved[place] += 1
-                continue
-            saved[place] -= 1
-            seen[Moment(place, tuple(saved), tuple(pending))] = None
-            pending[place] -= one.kind == WEIGHTS
-            if one.kind == INPUTS:
-                saved[place] += 1
-                pending[place] += 1
-        found = list(seen)
-        held, running = np.array([(*one.saved, *one.pending) for one in found]), np.array([one[0] for one in found])
-        is_above = (held[:, np.newaxis] >= held).all(axis=2) & (running[:, np.newaxis] == running)
-        np.fill_diagonal(is_above, False)
-        return tuple(one for one, is_below in zip(found, is_above.any(axis=0).tolist(), strict=True) if not is_below)
+def _counted(values: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Number the places of each value, from 0 up."""
+    is_small = values.max(initial=0) <= np.iinfo(np.uint16).max  # sorted much faster
+    order = np.argsort(values.astype(np.uint16) if is_small else values, kind="stable")
+    ordered = values[order]
+    begins = np.flatnonzero(np.diff(ordered, prepend=-1))
+    found = np.empty(len(values), np.int64)
+    found[order] = np.arange(len(values)) - np.repeat(begins, np.diff(begins, append=len(values)))
+    return found

@@ -7,6 +7,7 @@ it sends.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -15,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.platform.limits import Limits
-from cdmpp.steps.action_lists import ActionLists, Turn
+from cdmpp.steps.action_lists import KINDS, ActionLists, Codes
 from cdmpp.steps.list_times import Floats, ListTimes, StageSeconds
-from cdmpp.steps.schedule import BACKWARD, FORWARD, INPUTS, WEIGHTS, Action, Schedule
+from cdmpp.steps.schedule import Action, Schedule
 
+IntArray = NDArray[np.int64]
 MOST_STAGES = 64
 """Stages of a rank."""
 ROUNDS = 4
@@ -51,12 +53,12 @@ class LoopedSchedule(Schedule):
         return tuple(ranks * turn + (backward if turn % 2 else rank) for turn in range(self.stages_per_rank))
 
     @abstractmethod
-    def turns(self, rank: int, ranks: int, micro_batches: int) -> tuple[Turn, ...]:
-        """List what one rank runs in one step, in order."""
+    def codes(self, ranks: int, micro_batches: int) -> Sequence[Codes]:
+        """Return what each rank runs in one step, in order: codes of ``ActionLists``."""
 
     def actions(self, rank: int, ranks: int, micro_batches: int) -> tuple[Action, ...]:
         """List the actions of all turns."""
-        return tuple(action for turn in self.turns(rank, ranks, micro_batches) for action in turn)
+        return tuple(action for turn in self.lists(ranks, micro_batches).turns[rank] for action in turn)
 
     def lists(self, ranks: int, micro_batches: int) -> ActionLists:
         """Return the lists of all ranks."""
@@ -70,7 +72,7 @@ class LoopedSchedule(Schedule):
         """Return the micro-batches of a few rounds, after which each further round is like the last; up to all."""
         return min(micro_batches, ROUNDS * self.round(ranks, micro_batches))
 
-    def step_s(self, seconds: StageSeconds, ranks: int, micro_batches: int) -> Floats:
+    def step_s(self, seconds: StageSeconds, ranks: int, micro_batches: IntArray) -> Floats:
         """Return the seconds from step to step, by the lists: each pass waits for its rank and for what it reads.
 
         A rank begins the next step when it has ended this one: where backward passes are divided, ranks that begin
@@ -79,34 +81,51 @@ class LoopedSchedule(Schedule):
         Args:
             seconds: of all stages.
             ranks: of the pipeline.
-            micro_batches: of all plans.
+            micro_batches: of each plan.
 
         Returns:
             (plans,) seconds. Rounds beyond the first ``ROUNDS`` take as long as the one before the last of these, or as
             the work of a rank.
         """
-        few, each = self.alike(ranks, micro_batches), self.round(ranks, micro_batches)
-        found, round_s = _times(self, ranks, few).step_s(seconds, self.divides_backward, each)
-        if few < micro_batches:
-            busy_s = self.busy_s(seconds, ranks, few).max(axis=1) * each / few
-            found += (micro_batches - few) / each * np.maximum(round_s, busy_s)
-        return found
+        step_s, round_s = np.empty((2, len(micro_batches)))
+        for many in np.unique(micro_batches).tolist():
+            rows, times = np.flatnonzero(micro_batches == many), _times(self, ranks, self.alike(ranks, many))
+            step_s[rows], round_s[rows] = times.step_s(
+                seconds.taken(rows), self.divides_backward, self.round(ranks, many)
+            )
+        few, each = self._of_each(self.alike, ranks, micro_batches), self._of_each(self.round, ranks, micro_batches)
+        later_s = np.maximum(round_s, self.busy_s(seconds, ranks, few).max(axis=1) * each / few)
+        return step_s + (micro_batches - few) / each * np.where(few < micro_batches, later_s, 0.0)
 
-    def busy_s(self, seconds: StageSeconds, ranks: int, micro_batches: int) -> Floats:
-        """Return the seconds for which each rank runs passes in a step, (plans, ranks)."""
-        few, found = self.alike(ranks, micro_batches), np.zeros_like(seconds.forward)
-        for kind in (FORWARD, BACKWARD, INPUTS, WEIGHTS):
-            found += self.lists(ranks, few).counts(kind) * seconds.of(kind)
-        return self.of_ranks(found * micro_batches / few, ranks)
+    def busy_s(self, seconds: StageSeconds, ranks: int, micro_batches: IntArray) -> Floats:
+        """Return the seconds for which each rank runs passes in a step, (plans, ranks); ``micro_batches``: of each."""
+        found, numbers = np.zeros_like(seconds.forward), np.unique(micro_batches)
+        few = self._of_each(self.alike, ranks, numbers)
+        which = np.searchsorted(numbers, micro_batches)
+        for kind in KINDS:
+            counts = np.array([self.lists(ranks, one).counts(kind) for one in few.tolist()])
+            found += counts[which] * seconds.of(kind)
+        return self.of_ranks(found * micro_batches[:, np.newaxis] / few[which, np.newaxis], ranks)
+
+    @staticmethod
+    def _of_each(rule: Callable[[int, int], int], ranks: int, micro_batches: IntArray) -> IntArray:
+        """Apply a rule for a number of ranks and micro-batches to each of several numbers of these."""
+        numbers, which = np.unique(micro_batches, return_inverse=True)
+        return np.array([rule(ranks, one) for one in numbers.tolist()], np.int64)[which.ravel()]
 
     def of_ranks(self, values: NDArray[Any], ranks: int) -> NDArray[Any]:
         """Sum values of stages, (plans, stages), over the stages of each rank; (plans, ranks)."""
-        owners = [list(self.stages_of(rank, ranks)) for rank in range(ranks)]
-        return np.stack([values[:, own].sum(axis=1) for own in owners], axis=1)
+        found: NDArray[Any] = values[:, _stages(self, ranks)].sum(axis=2)
+        return found
 
 
 @lru_cache(maxsize=512)
 def _times(schedule: LoopedSchedule, ranks: int, micro_batches: int) -> ListTimes:
-    turns = tuple(schedule.turns(rank, ranks, micro_batches) for rank in range(ranks))
     owners = tuple(schedule.rank_of(stage, ranks) for stage in range(ranks * schedule.stages_per_rank))
-    return ListTimes(ActionLists(turns, owners, micro_batches))
+    return ListTimes(ActionLists(tuple(schedule.codes(ranks, micro_batches)), owners, micro_batches))
+
+
+@lru_cache(maxsize=512)
+def _stages(schedule: LoopedSchedule, ranks: int) -> NDArray[np.int64]:
+    """Stages of each rank, in rising order."""
+    return np.array([schedule.stages_of(rank, ranks) for rank in range(ranks)])

@@ -62,7 +62,7 @@ def test_the_replay_of_equal_stages_is_the_closed_form(name, count, ranks, many)
     inputs, weights = full.copy(), full.copy()
     inputs[0, 0], weights[0, 0] = 0.0, 2e-3
     given = StageSeconds(full, 2 * full, inputs, weights, none, none, none, none)
-    assert step_s(of, under) == pytest.approx(LOOPED[name](count).step_s(given, ranks, many)[0], rel=1e-6)
+    assert step_s(of, under) == pytest.approx(LOOPED[name](count).step_s(given, ranks, np.array([many]))[0], rel=1e-6)
 
 
 @pytest.mark.parametrize("count", [2, 4])

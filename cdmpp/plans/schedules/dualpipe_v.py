@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
+
+import numpy as np
 
 from cdmpp.plans.schedules.registry import LOOPED
 from cdmpp.platform.limits import Limits
+from cdmpp.steps.action_lists import JOINED, Codes, code
 from cdmpp.steps.looped_schedule import LoopedSchedule
-from cdmpp.steps.schedule import BACKWARD, FORWARD, INPUTS, WEIGHTS, Action
+from cdmpp.steps.schedule import BACKWARD, FORWARD, INPUTS, WEIGHTS
 
 
 @LOOPED.register
@@ -36,61 +38,31 @@ class DualPipeV(LoopedSchedule):
             f"many micro-batches as stages: give {2 * ranks} or more"
         )
 
-    def turns(self, rank: int, ranks: int, micro_batches: int) -> tuple[tuple[Action, ...], ...]:
+    def codes(self, ranks: int, micro_batches: int) -> list[Codes]:
         """List the eight parts of the schedule, as DeepSeek's code numbers them."""
-        made, behind = _Turns(rank, 2 * ranks - 1 - rank), ranks - 1 - rank
-        near, far = made.near, made.far
-        for _ in range(2 * behind):
-            made.add((near, FORWARD))
-        for _ in range(rank + 1):
-            made.add((near, FORWARD))
-            made.add((far, FORWARD))
-        for _ in range(behind):
-            made.add((far, INPUTS))
-            made.add_weights()
-            made.add((far, FORWARD))
-        for number in range(micro_batches - 2 * ranks + rank + 1):
-            if number == 0 and rank == ranks - 1:  # not as one turn, so that the pipeline fills sooner
-                made.add((near, FORWARD))
-                made.add((far, BACKWARD))
-            else:
-                made.add((near, FORWARD), (far, BACKWARD))
-            made.add((far, FORWARD), (near, BACKWARD))
-        for _ in range(behind):
-            made.add((far, BACKWARD))
-            made.add((far, FORWARD), (near, BACKWARD))
-        whole = 2 * ((rank + 1) // 2) + (rank % 2 == 0)
+        return [self._of_rank(rank, ranks, micro_batches) for rank in range(ranks)]
+
+    def _of_rank(self, rank: int, ranks: int, micro_batches: int) -> Codes:
+        (near, near_backward), (far, far_backward) = (
+            [code(place, kind) for kind in (FORWARD, BACKWARD)] for place in (0, 1)
+        )
+        inputs, weights = ([code(place, kind) for place in (0, 1)] for kind in (INPUTS, WEIGHTS))
+        behind, both = ranks - 1 - rank, [near | JOINED, far_backward, far | JOINED, near_backward]
+        order = [near] * (2 * behind) + [near, far] * (rank + 1) + [inputs[1], weights[1], far] * behind
+        many = micro_batches - 2 * ranks + rank + 1
+        if many > 0 and rank == ranks - 1:  # not as one turn, so that the pipeline fills sooner
+            order += [near, *both[1:]]
+            many -= 1
+        order += both * many + [far_backward, *both[2:]] * behind
+        whole, waiting = 2 * ((rank + 1) // 2) + (rank % 2 == 0), list[int]()
         for number in range(2 * (rank + 1)):
-            made.add(((far, near)[number % 2], BACKWARD if number < whole else INPUTS))
-        for _ in range(behind):
-            made.add_weights()
-            made.add((near, INPUTS))
-        while made.waiting:
-            made.add_weights()
-        return tuple(made.turns)
-
-
-class _Turns:
-    """The turns of a rank so far; it counts micro-batches by stage and kind."""
-
-    def __init__(self, near: int, far: int) -> None:
-        self.near, self.far = near, far
-        self.turns = list[tuple[Action, ...]]()
-        self.waiting = deque[Action]()
-        self._counts = dict[tuple[int, bool], int]()
-
-    def add(self, *passes: tuple[int, str]) -> None:
-        """Add a turn of passes; weights of divided ones wait."""
-        turn = list[Action]()
-        for stage, kind in passes:
-            key = stage, kind == FORWARD
-            turn.append(Action(stage, kind, self._counts.get(key, 0)))
-            self._counts[key] = turn[-1].micro_batch + 1
-            if kind == INPUTS:
-                self.waiting.append(turn[-1]._replace(kind=WEIGHTS))
-        self.turns.append(tuple(turn))
-
-    def add_weights(self) -> None:
-        """Add the gradients of weights that wait longest, if any do."""
-        if self.waiting:
-            self.turns.append((self.waiting.popleft(),))
+            place = 1 - number % 2
+            if number < whole:
+                order.append((near_backward, far_backward)[place])
+            else:
+                order.append(inputs[place])
+                waiting.append(weights[place])
+        for number in range(behind):
+            order += [waiting[number], inputs[0]]
+            waiting.append(weights[0])
+        return np.array(order + waiting[behind:], np.uint16)

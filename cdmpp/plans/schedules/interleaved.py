@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from cdmpp.plans.schedules.registry import LOOPED
+from cdmpp.steps.action_lists import Codes, code
 from cdmpp.steps.looped_schedule import LoopedSchedule
-from cdmpp.steps.schedule import BACKWARD, FORWARD, INPUTS, WEIGHTS, Action
+from cdmpp.steps.schedule import BACKWARD, FORWARD, INPUTS, WEIGHTS
 
 
 @LOOPED.register
@@ -39,26 +42,26 @@ class Interleaved1F1B(LoopedSchedule):
             f"{ranks * rounds}"
         )
 
-    def turns(self, rank: int, ranks: int, micro_batches: int) -> tuple[tuple[Action, ...], ...]:
+    def codes(self, ranks: int, micro_batches: int) -> list[Codes]:
         """List forward passes that fill the pipeline, pairs of both passes, and the backward passes that are left.
 
         Where backward passes are divided, weights come as many turns later as there are ranks in front.
         """
         each, count = self.round(ranks, micro_batches), self.stages_per_rank
-        total = count * micro_batches
-        filling = min((count - 1) * each + self.ahead * (ranks - 1 - rank), total)
-
-        def at(number: int, kind: str) -> tuple[Action]:
-            place = number // each % count
-            stage = (place if kind == FORWARD else count - 1 - place) * ranks + rank
-            return (Action(stage, kind, number // (each * count) * each + number % each),)
-
-        order = [at(number, FORWARD) for number in range(filling)]
-        for number in range(total):
-            if filling + number < total:
-                order.append(at(filling + number, FORWARD))
-            order.append(at(number, INPUTS if self.divides_backward else BACKWARD))
-            if self.divides_backward and number >= rank:
-                order.append(at(number - rank, WEIGHTS))
-        left = range(max(0, total - rank), total) if self.divides_backward else ()
-        return (*order, *(at(number, WEIGHTS) for number in left))
+        total, number = count * micro_batches, np.arange(count * micro_batches)
+        kinds = (FORWARD, INPUTS if self.divides_backward else BACKWARD, WEIGHTS)
+        forward, backward, weights = (np.array([code(place, kind) for place in range(count)]) for kind in kinds)
+        places = number // each % count
+        found = np.zeros((ranks, total * (2 + self.divides_backward)), np.uint16)
+        for rank, own in enumerate(found):
+            filling = min((count - 1) * each + self.ahead * (ranks - 1 - rank), total)
+            late, waits = number - filling, rank if self.divides_backward else total
+            own[number + np.maximum(late, 0) + np.maximum(late - waits, 0)] = forward[places]
+            begun = np.minimum(filling + number + 1, total)
+            own[number + begun + np.maximum(number - waits, 0)] = backward[count - 1 - places]
+            if self.divides_backward:
+                turns = number + rank + 1
+                own[number + np.minimum(filling + turns, total) + np.minimum(turns, total)] = weights[
+                    count - 1 - places
+                ]
+        return list(found)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from cdmpp.plans.schedules.registry import LOOPED
 from cdmpp.platform.limits import Limits
+from cdmpp.steps.action_lists import Codes, code
 from cdmpp.steps.looped_schedule import LoopedSchedule
-from cdmpp.steps.schedule import FORWARD, INPUTS, WEIGHTS, Action
+from cdmpp.steps.schedule import FORWARD, INPUTS, WEIGHTS
 
 
 @LOOPED.register
@@ -22,35 +25,20 @@ class ZBVZeroBubble(LoopedSchedule):
     least_stages = 2
     LIMITS = {"stages_per_rank": Limits(2, 2, "stages of a rank")}
 
-    def turns(self, rank: int, ranks: int, micro_batches: int) -> tuple[tuple[Action, ...], ...]:
-        """List what PyTorch lists for ``2 p - 1`` micro-batches or more, without those that are not there."""
-        many, near, far = max(2 * ranks - 1, micro_batches), rank, 2 * ranks - 1 - rank
-        order, counts = list[Action](), dict[tuple[int, str], int]()
+    def codes(self, ranks: int, micro_batches: int) -> list[Codes]:
+        """List what PyTorch lists for ``2 p - 1`` micro-batches or more; those that are not there are left out."""
+        return [self._of_rank(rank, ranks, max(2 * ranks - 1, micro_batches)) for rank in range(ranks)]
 
-        def add(stage: int, *kinds: str) -> None:
-            for kind in kinds:
-                number = counts.get((stage, kind), 0)
-                counts[stage, kind] = number + 1
-                order.append(Action(stage, kind, number))
-
-        for _ in range(2 * (ranks - rank) - 1):
-            add(near, FORWARD)
-        for _ in range(rank):
-            add(far, FORWARD)
-            add(near, FORWARD)
-        for _ in range(ranks - rank):
-            add(far, FORWARD, INPUTS, WEIGHTS)
-        while counts[far, FORWARD] < counts[near, FORWARD] or counts[near, FORWARD] < many:
-            if counts[near, FORWARD] < many:
-                add(near, FORWARD)
-            add(near, INPUTS, WEIGHTS)
-            add(far, FORWARD, INPUTS, WEIGHTS)
-        for _ in range(rank):
-            add(near, INPUTS)
-            add(far, INPUTS)
-        for _ in range(ranks - rank):
-            add(near, INPUTS, WEIGHTS)
-        for stage in (far, near):
-            for _ in range(counts.get((stage, WEIGHTS), 0), many):
-                add(stage, WEIGHTS)
-        return tuple((one,) for one in order if one.micro_batch < micro_batches)
+    def _of_rank(self, rank: int, ranks: int, many: int) -> Codes:
+        (near, near_inputs, near_weights), (far, far_inputs, far_weights) = (
+            [code(place, kind) for kind in (FORWARD, INPUTS, WEIGHTS)] for place in (0, 1)
+        )
+        all_of_far, behind = [far, far_inputs, far_weights], ranks - rank
+        pairs = 2 * behind - 1 + rank  # forward passes of the near stage before both take turns
+        order = [near] * (2 * behind - 1) + [far, near] * rank + all_of_far * behind
+        order += [near, near_inputs, near_weights, *all_of_far] * (many - pairs)
+        order += [near_inputs, near_weights, *all_of_far] * (pairs - ranks)
+        order += [near_inputs, far_inputs] * rank + [near_inputs, near_weights] * behind
+        for one in (far_weights, near_weights):
+            order += [one] * (many - order.count(one))
+        return np.array(order, np.uint16)

@@ -9,8 +9,9 @@ import pytest
 
 from cdmpp.errors import CdmppError
 from cdmpp.plans.schedules import LOOPED
-from cdmpp.steps.action_lists import Message
+from cdmpp.steps.action_lists import ActionLists, Message, code
 from cdmpp.steps.list_times import ListTimes, StageSeconds
+from cdmpp.steps.native import most_bytes
 from cdmpp.steps.schedule import BACKWARD, FORWARD, INPUTS, WEIGHTS, Action
 
 CLASSES = {
@@ -127,7 +128,8 @@ def test_equal_stages_take_the_closed_forms(ranks, rounds):
         ("interleavedzerobubble", 2, (1, 2, 1), 2 * others),
         ("zbvzerobubble", 2, (1, 1, 1), 0),
     ):
-        found = LOOPED[name](count).step_s(seconds(ranks * count, forward, inputs, weights), ranks, many)[0]
+        given = seconds(ranks * count, forward, inputs, weights)
+        found = LOOPED[name](count).step_s(given, ranks, np.array([many]))[0]
         assert found == pytest.approx(many * count * (forward + inputs + weights) + bubble), name
     share = 3 * others / (many * 2 * 3)
     assert share == pytest.approx(others / (2 * many))  # (p - 1) / (v m), as printed for interleaved 1F1B
@@ -143,14 +145,14 @@ def test_long_steps_follow_from_short_ones(name, count, ranks):
     given = StageSeconds(forward, inputs + weights, inputs, weights, none, none, none, none)
     assert own.alike(ranks, many) < many
     whole_s, _ = ListTimes(own.lists(ranks, many)).step_s(given, True, ranks)
-    assert own.step_s(given, ranks, many) == pytest.approx(whole_s, rel=0.02)
+    assert own.step_s(given, ranks, np.full(50, many)) == pytest.approx(whole_s, rel=0.02)
 
 
 def test_messages_and_what_ends_a_stage_delay_a_step():
-    own, free = LOOPED["interleaved1f1b"](2), seconds(4)
-    base = own.step_s(free, 2, 4)[0]
+    own, free, many = LOOPED["interleaved1f1b"](2), seconds(4), np.array([4])
+    base = own.step_s(free, 2, many)[0]
     later = [
-        own.step_s(StageSeconds(**{**vars(free), name: np.full((1, 4), 0.5)}), 2, 4)[0]
+        own.step_s(StageSeconds(**{**vars(free), name: np.full((1, 4), 0.5)}), 2, many)[0]
         for name in ("sent", "returned", "ending", "update")
     ]
     assert min(later) > base
@@ -165,9 +167,103 @@ def test_micro_batches_in_flight_on_4_ranks_with_8_of_them(name, live):
     """As counted from PyTorch's lists, from the forward pass to the gradients of weights."""
     own = LOOPED[name](2)
     assert [own.live_micro_batches(rank, 4, 8) for rank in range(4)] == live
-    for rank in range(4):
-        most = max(sum(one.saved) + 1 for one in own.lists(4, 8).moments(rank))
-        assert most == live[rank]
+    saved = np.zeros((1, 8, 4))
+    saved[:, :, [0, 2]] = 1.0  # of each micro-batch, and of the one that runs
+    assert most_bytes(own.lists(4, 8), saved, 0).tolist() == [live]
+
+
+def test_plans_of_several_numbers_of_micro_batches_are_those_of_each():
+    own, counts, draw = LOOPED["zbvzerobubble"](2), np.array([40, 3, 8, 40]), np.random.default_rng(1)
+    given = StageSeconds(*(draw.uniform(0.5, 1.5, (4, 8)) for _ in range(8)))
+    each = [own.step_s(given.taken(np.array([row])), 4, counts[row : row + 1])[0] for row in range(4)]
+    assert own.step_s(given, 4, counts).tolist() == each
+    busy = own.busy_s(given, 4, counts)
+    assert busy[1] * 40 / 3 == pytest.approx(own.busy_s(given, 4, np.full(4, 40))[1])
+
+
+class Followed:
+    """Lists followed pass by pass, as ``ActionLists`` says, in plain Python: for one plan."""
+
+    def __init__(self, lists, given):
+        self.lists, self.given, self.ends, self.wires = lists, given, {}, {}
+
+    def of(self, name, stage):
+        return float(getattr(self.given, name)[0, stage])
+
+    def run(self, starts):
+        """Return when each rank ends; ``starts``: when it begins."""
+        lists, now, at = self.lists, list(starts), [0] * self.lists.ranks
+        last = {one.stage: one for turns in lists.turns for turn in turns for one in turn if one.kind != FORWARD}
+        names = {FORWARD: "forward", BACKWARD: "backward", INPUTS: "inputs", WEIGHTS: "weights"}
+        there, links, flat = {}, {}, [[(turn, one) for turn in turns for one in turn] for turns in lists.turns]
+        while any(at[rank] < len(flat[rank]) for rank in range(lists.ranks)):
+            before = list(at)
+            for rank, own in enumerate(flat):
+                while at[rank] < len(own):
+                    turn, one = own[at[rank]]
+                    needed = lists.needed(one)
+                    if needed is not None and needed not in there:
+                        break
+                    now[rank] = max(now[rank], there.get(needed, 0.0)) + self.of(names[one.kind], one.stage)
+                    now[rank] += self.of("ending", one.stage) if last[one.stage] == one else 0.0
+                    at[rank] += 1
+                    message = lists.message(one)
+                    if message is not None and not lists.is_sent(message):
+                        there[message] = now[rank]
+                    for other in turn if one is turn[-1] else ():
+                        sent = lists.message(other)
+                        if sent is not None and lists.is_sent(sent):
+                            link = rank, lists.owners[sent.stage]
+                            seconds = self.of("sent" if sent.kind == FORWARD else "returned", sent.stage)
+                            links[link] = there[sent] = max(links.get(link, 0.0), now[rank]) + seconds
+            assert at != before
+        updates = [
+            sum(self.of("update", stage) for stage in np.flatnonzero(np.array(lists.owners) == rank))
+            for rank in range(lists.ranks)
+        ]
+        return [end + more for end, more in zip(now, updates, strict=True)]
+
+
+@pytest.mark.parametrize(("name", "count"), [*MANY, ("interleaved1f1b", 3)])
+@pytest.mark.parametrize(("ranks", "many"), [(2, 4), (3, 9), (4, 16), (5, 10)])
+def test_the_compiled_follower_and_the_readable_one_agree(name, count, ranks, many):
+    own, draw, stages = LOOPED[name](count), np.random.default_rng(many), ranks * count
+    for plans in (1, 11):  # more than are followed together
+        given = StageSeconds(*(draw.uniform(0.1, 1.5, (plans, stages)) for _ in range(8)))
+        first_s, _ = ListTimes(own.lists(ranks, many)).step_s(given, False, ranks)
+        second_s, _ = ListTimes(own.lists(ranks, many)).step_s(given, True, ranks)
+        for row in range(plans):
+            follower = Followed(own.lists(ranks, many), given.taken(np.array([row])))
+            ends = follower.run([0.0] * ranks)
+            assert first_s[row] == pytest.approx(max(ends), rel=1e-12)
+            assert second_s[row] == pytest.approx(max(follower.run(ends)) - max(ends), rel=1e-9)
+
+
+def test_bytes_of_the_compiled_follower_are_those_of_each_moment():
+    """Counted pass by pass: what is saved, what waits for gradients of weights, and the pass that runs."""
+    own, ranks, many, draw = LOOPED["interleavedzerobubble"](2), 3, 9, np.random.default_rng(0)
+    live, lists = draw.integers(1, 99, (2, 6, 4)).astype(float), LOOPED["interleavedzerobubble"](2).lists(3, 9)
+    found = most_bytes(lists, live, many)
+    for plan in range(2):
+        for rank in range(ranks):
+            saved, pending, most = Counter(), Counter(), 0.0
+            stages = own.stages_of(rank, ranks)
+            for one in own.actions(rank, ranks, many):
+                saved[one.stage] -= one.kind != FORWARD
+                kept = many - saved[5] - (one.stage == 5) if rank == 2 else 0
+                held = sum(saved[at] * live[plan, at, 0] + pending[at] * live[plan, at, 1] for at in stages)
+                most = max(most, held + live[plan, one.stage, 2] + max(kept, 0) * live[plan, 5, 3])
+                pending[one.stage] += (one.kind == INPUTS) - (one.kind == WEIGHTS)
+                saved[one.stage] += one.kind in (FORWARD, INPUTS)
+            assert found[plan, rank] == most
+
+
+def test_lists_that_wait_for_each_other_are_refused():
+    """Both ranks begin with a backward pass."""
+    codes = [np.array([code(0, BACKWARD), code(0, FORWARD)], np.uint16)] * 2
+    lists = ActionLists(tuple(codes), (0, 1), 1)
+    with pytest.raises(RecursionError, match="wait for each other"):
+        ListTimes(lists).step_s(seconds(2), False, 1)
 
 
 def test_numbers_that_pytorch_refuses_are_refused_with_its_rule():
