@@ -14,6 +14,7 @@ from cdmpp.collectives.collective import MOST_RANKS
 from cdmpp.collectives.interconnect import Interconnect
 from cdmpp.devices.sheet import read_sheet, sheet_file, sheet_files
 from cdmpp.errors import CdmppError
+from cdmpp.platform.content import read_yaml
 from cdmpp.platform.limits import Limits, check_fields
 
 _Sheet = TypeVar("_Sheet")
@@ -95,13 +96,15 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: str) -> Cluster:
-    """Return the cluster of that name; ``CdmppError`` names the nearest ones where there is none."""
-    return read_cluster(sheet_file("cluster", "cluster", name))
+    """Return the cluster of that name, or of a ``*.yaml`` file; ``CdmppError`` names the nearest ones."""
+    return read_cluster(Path(name) if name.endswith((".yaml", ".yml")) else sheet_file("cluster", "cluster", name))
 
 
 @cache
 def read_cluster(path: Path) -> Cluster:
     """Read and check one file; ``CdmppError`` names it, the field and the nearest device or link."""
+    if isinstance(found := read_yaml(path), dict) and "kinds" in found:
+        raise CdmppError(f"{path} has nodes of several kinds: say which devices the ranks of a plan have, by --devices")
     keys = {"name", "title", "documents", "device", "nodes", "devices_per_node", "inside"}
     content = read_sheet(path, {*keys, "between?", "adapters_per_node?"})
 

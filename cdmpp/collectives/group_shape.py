@@ -26,6 +26,8 @@ class GroupShape:
     """Ranks of a node for each of its adapters."""
     messages: int
     """Messages from and to ranks of one adapter, while all pairs of ranks that lie like its first and its last send."""
+    devices: tuple[str, ...] = ()
+    """Devices of the nodes that it spans, where nodes are unlike; empty where all are equal."""
 
     @classmethod
     def of(cls, members: Sequence[int], ranks: int, nodes: int, adapters: int) -> GroupShape:

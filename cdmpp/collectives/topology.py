@@ -86,6 +86,14 @@ class Topology:
         far = {f"{name} {way}": self.far_rate for name in adapters for way in ("out", "in")}
         return {**ranks, **far} if self.nodes > 1 else ranks
 
+    def placed(self, rank_devices: Sequence[str]) -> Topology:  # noqa: ARG002
+        """Return the topology as it is where ranks stand on these devices: all nodes are equal."""
+        return self
+
+    def on(self, device: str) -> Topology:  # noqa: ARG002
+        """Return the topology as it would be, were all nodes those of a device: all nodes are equal."""
+        return self
+
     def node_of(self, rank: int) -> int:
         """Return the number of the node."""
         return rank // (self.ranks // self.nodes)
@@ -267,7 +275,7 @@ def topology_of(
     if cluster is not None and link is not None:
         raise CdmppError(f"cluster {cluster} and link {link}: a cluster names its own links, leave one out")
     device = devices.get(device) if isinstance(device, str) else device
-    carries = backend or _backend(device)
+    carries = backend or backend_of(device)
     if cluster is not None:
         described = clusters.get(cluster)
         grown = described.grown(ranks) if can_grow else described
@@ -289,7 +297,8 @@ def topology_of(
     return replace(fitted(AlphaBeta(0.0, 1e-9), 1, carries), name="no link")
 
 
-def _backend(device: Device) -> str:
+def backend_of(device: Device) -> str:
+    """Return what carries collectives of a device by default."""
     if device.kind == "cpu":
         return "gloo"
     return "rccl" if device.target.get("kind") == "rocm" else "nccl"

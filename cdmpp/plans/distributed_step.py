@@ -20,7 +20,7 @@ from cdmpp.plans.memory import Memory
 from cdmpp.plans.placement import global_batch_of, micro_batch_of, micro_batches_of, replicas_of
 from cdmpp.plans.plan import ACCUMULATION, Plan, plan_on
 from cdmpp.plans.plan_topology import plan_topology
-from cdmpp.plans.rank_memory import heaviest
+from cdmpp.plans.rank_memory import heaviest_on
 from cdmpp.plans.search import search
 from cdmpp.plans.search_result import SearchResult
 from cdmpp.plans.sources.source import SPLITS, RankWork, StepSource
@@ -117,7 +117,7 @@ def replay_plan(
 
     Args:
         source: what a rank runs at any micro-batch and split.
-        plan: all settings.
+        plan: all settings. Where it names devices, ranks stand on these in place of ``device``.
         batch: examples of each replica, or of each group of ranks that divide a model; with gradient accumulation in
             each of its steps. A pipeline divides them into its micro-batches. None: they follow from ``global_batch``.
         global_batch: examples of all devices in one step, in place of ``batch``.
@@ -167,16 +167,22 @@ def _replayed(
     replayed = replay_exchanges(graph, title, topology, alone_s(alone), granularity, plan.synchrony, replicas_of(plan))
     first = {place: rank for rank, place in reversed(list(enumerate(lowered.places)))}
     told = [f"each of ranks {some([*map(str, sorted(first.values()))], ', ', 8)} stands for others that do the same"]
-    most = heaviest(work, plan, lowered, device.kind != "cpu")
-    held = None if most is None else HeaviestRank(most[0], most[1].by_size)
-    full = "" if held is None else memory_warning(device, held.peak_bytes, f"rank {held.rank}")
+    named = {name: devices.get(name) for name in plan.devices if name in devices.names()} or {"": device}
+    each = heaviest_on(work, plan, lowered, lambda name: name not in named or named[name].kind != "cpu")
+    ranked = sorted(each.values(), key=lambda one: one[1].peak_bytes)
+    held = HeaviestRank(ranked[-1][0], ranked[-1][1].by_size) if ranked else None
+    full = [
+        memory_warning(named[name], most.peak_bytes, f"rank {rank}")
+        for name, (rank, most) in each.items()
+        if name in named
+    ]
     return replace(
         replayed,
         heaviest=held,
         shares=tuple(replace(one, rank=first[one.rank]) for one in replayed.shares),
         spans=tuple(replace(one, rank=first[one.rank]) for one in replayed.spans),
         warnings=(
-            *filter(None, (full,)),
+            *filter(None, full),
             *lowered.warnings,
             *(told if len(first) < plan.ranks else ()),
             *replayed.warnings,

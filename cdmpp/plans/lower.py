@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from cdmpp.collectives.topology import Topology
 from cdmpp.plans.groups import on_groups, replica_exchanges
 from cdmpp.plans.mesh import Mesh
-from cdmpp.plans.placement import Placement, micro_batch_of, micro_batches_of, replicas_of
+from cdmpp.plans.placement import Placement, micro_batch_of, replicas_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.scheduled import Scheduled
 from cdmpp.plans.sources.source import OpExchange, RankWork, StepSource
@@ -16,8 +16,14 @@ from cdmpp.plans.stages import Stage, tied_groups
 from cdmpp.steps.exchange import START, Exchange
 from cdmpp.steps.looped_schedule import LoopedSchedule
 from cdmpp.steps.schedule import BACKWARD, FORWARD, WEIGHTS
-from cdmpp.steps.step_graph import StepGraph
+from cdmpp.steps.step_graph import ModuleSpan, RankGraph, StepGraph
 from cdmpp.steps.transforms.scale import shard_update
+
+UNEVEN = (
+    "replicas have unlike numbers of micro-batches: weigh the loss of each by its examples, and run a loop of your "
+    "own, since Megatron and torchtitan give each as many"
+)
+"""What a plan with shares needs."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,8 @@ class Lowered:
     stages: tuple[Stage, ...]
     """Each stage with what one of its ranks runs for one micro-batch; without a pipeline there is one stage."""
     warnings: tuple[str, ...] = ()
+    by_device: Mapping[str, tuple[Stage, ...]] = field(default_factory=dict)
+    """Device -> the same stages on it, where the plan names devices; ``stages`` are those of the first."""
 
 
 def lower(
@@ -63,7 +71,9 @@ class _Lowering(Placement):
     def lowered(self) -> Lowered:
         plan = self.plan
         strategy = plan.strategy.on_backend(self.topology.backend)
-        ranks = tuple(replace(self.steps[at].rank, rank=place) for place, at in enumerate(self.pipeline_place))
+        ranks = tuple(replace(self.steps[kind].rank, rank=place) for place, kind in enumerate(self.kind_of))
+        if plan.shares:  # nothing is exchanged in other batches, of which ranks have unlike numbers
+            ranks = tuple(replace(one, modules=_of_last_batch(one)) for one in ranks)
         sizes = {name: getattr(plan.degrees, name) for name in plan.replicating}
         graph = shard_update(StepGraph(ranks), strategy.shards(sizes))
         replicas = self.replicas(graph, replace(plan, strategy=strategy))
@@ -82,7 +92,10 @@ class _Lowering(Placement):
             warnings += self.order.warnings(plan.degrees.pp, self.pipeline.micro_batches)
             if replicas_of(plan) > 1:
                 warnings += plan.strategy.pipeline_warnings(any(map(_is_forward_first, self.steps)))
-        return Lowered(graph, self.mesh, self.places, self.stages, warnings)
+        if plan.shares:
+            warnings += (UNEVEN,)
+        by_device = {name: self.on(name).stages for name in dict.fromkeys(plan.devices)}
+        return Lowered(graph, self.mesh, self.places, self.stages, warnings, by_device)
 
     @property
     def ends_backward(self) -> bool:
@@ -96,7 +109,9 @@ class _Lowering(Placement):
             return replica_exchanges(graph, plan, self.mesh, self.places)
         found = list[Exchange]()
         for number in range(count):
-            views = [self.steps[place].of_stages[number] for place in self.pipeline_place]
+            views = [self.steps[kind].of_stages[number] for kind in self.kind_of]
+            if plan.shares:
+                views = [replace(one, modules=_of_last_batch(one)) for one in views]
             own = replace(
                 graph,
                 ranks=tuple(
@@ -105,8 +120,8 @@ class _Lowering(Placement):
             )
             ends = {}
             for place, at in enumerate(self.pipeline_place):
-                stage = self.order.stages_of(at, plan.degrees.pp)[number]
-                ends[place] = max(one.averaged for one in self.steps[at].passes if one.stage == stage)
+                stage, step = self.owned(at)[number], self.steps[self.kind_of[place]]
+                ends[place] = max(one.averaged for one in step.passes if one.stage == stage)
             for one in replica_exchanges(own, plan, self.mesh, self.places):
                 before = dict(one.before)
                 for place, after in one.after.items():
@@ -138,13 +153,14 @@ class _Lowering(Placement):
 
         What a turn sends leaves when it has ended; the step ends once all is sent.
         """
-        ranks, many = self.plan.degrees.pp, micro_batches_of(self.plan)
-        lists, batches = order.lists(ranks, many), self.plan.gradient_accumulation_steps
+        steps, kind = [self.step_of(rank) for rank in chain], self.kind(chain[0])
+        many, batches = kind.many, kind.batches
+        lists = order.lists(self.plan.degrees.pp, many)
         starts = [
             {(one.kind == FORWARD, one.stage, one.number): one.begin for one in step.passes if one.kind != WEIGHTS}
-            for step in self.steps
+            for step in steps
         ]
-        for rank, step in enumerate(self.steps):
+        for rank, step in enumerate(steps):
             passes = iter(step.passes)
             for number in range(batches):
                 for turn in lists.turns[rank]:
@@ -158,8 +174,8 @@ class _Lowering(Placement):
                         target, is_forward = lists.owners[message.stage], message.kind == FORWARD
                         stage, batch = self.stages[action.stage], number * many
                         begin = starts[target][is_forward, message.stage, batch + message.micro_batch]
-                        turned = number * len(self.steps[target].passes) // batches + lists.posts[message]
-                        posted = self.steps[target].passes[turned].begin - 1
+                        turned = number * len(steps[target].passes) // batches + lists.posts[message]
+                        posted = steps[target].passes[turned].begin - 1
                         members = chain[rank], chain[target]
                         sender, receiver = (self.places[one] for one in members)
                         for size in stage.sent_bytes if is_forward else stage.returned_bytes:
@@ -176,16 +192,17 @@ class _Lowering(Placement):
         is_ahead = self.pipeline is not None and self.pipeline.overlap
         members = chain[source], chain[target]
         sender, receiver = (self.places[rank] for rank in members)
-        taken = {one.number: at for at, one in enumerate(self.steps[target].passes) if one.kind == kind}
-        last = max(at for at, one in enumerate(self.steps[source].passes) if one.kind == kind)
-        for at, one in enumerate(self.steps[source].passes):
+        step, passes = self.step_of(members[0]), self.step_of(members[1]).passes
+        taken = {one.number: at for at, one in enumerate(passes) if one.kind == kind}
+        last = max(at for at, one in enumerate(step.passes) if one.kind == kind)
+        for at, one in enumerate(step.passes):
             if one.kind != kind:
                 continue
-            passes, place = self.steps[target].passes, taken[one.number]
+            place = taken[one.number]
             posted = passes[max(place - 1, 0) if is_ahead else place].begin - 1
             before = {receiver: (passes[place].begin,)}
             if not is_ahead:
-                before[sender] = (self.steps[source].turn(at),)
+                before[sender] = (step.turn(at),)
             for size in sizes:
                 yield Exchange(
                     "send_recv", size, {sender: one.end, receiver: posted}, before,
@@ -199,22 +216,21 @@ class _Lowering(Placement):
         As in Megatron's ``finalize_model_grads`` they come after all passes and after those of the replicas.
         """
         groups = tied_groups(((one.rank.gradients, one.tied) for one in self.stages), parts)
-        ends = [step.update - 1 for step in self.steps] if groups else []
         for chain in self.chains:
             for name, own, size in groups:
                 ranks = tuple(dict.fromkeys(self.order.rank_of(number, self.plan.degrees.pp) for number in own))
                 if len(ranks) > 1:  # else the rank holds it once
-                    after = {self.places[chain[rank]]: ends[rank] for rank in ranks}
                     members = tuple(chain[rank] for rank in ranks)
+                    after = {self.places[rank]: self.step_of(rank).update - 1 for rank in members}
                     yield Exchange("all_reduce", size, after, name=f"{name}, tied", members=members, follows=True)
 
     def of_operators(self) -> Iterator[Exchange]:
         """Exchanges of divided operators, for each micro-batch, stage after stage."""
-        for at, step in enumerate(self.steps):
-            own = [place for place, of in enumerate(self.pipeline_place) if of == at]
-            last = max(one.number for one in step.passes)
+        for kind, step in enumerate(self.steps):
+            own = [place for place, of in enumerate(self.kind_of) if of == kind]
+            last, parts = max(one.number for one in step.passes), self.on(self.kinds[kind].device).parts
             for one in step.passes:
-                part = self.parts[one.stage].of(one.number == last, one.is_divided)
+                part = parts[one.stage].of(one.number == last, one.is_divided)
                 for found in part.operators:
                     if part.rank.ops[found.before[0]].phase == one.kind:
                         after = one.begin - 1 if found.after == START else one.places[found.after]
@@ -248,6 +264,10 @@ class _Lowering(Placement):
                     seen.add(pair)
                     own = {place: after[place] for place in pair}, {place: before[place] for place in pair}
                     yield replace(one, after=own[0], before=own[1], group=f"{pair[0]}->{pair[1]}", members=members)
+
+
+def _of_last_batch(rank: RankGraph) -> tuple[ModuleSpan, ...]:
+    return tuple(rank.modules[place] for place in rank.module_batches[-1]) if rank.modules else ()
 
 
 def _is_forward_first(step: Scheduled) -> bool:

@@ -35,6 +35,10 @@ class Mesh:
         """Place of every rank along each degree of ``ORDER``."""
         return np.unravel_index(self._numbers.reshape(-1), self._numbers.shape)
 
+    def replica(self, rank: int) -> int:
+        """Return the number of the replica that a rank belongs to."""
+        return self.place(rank, "dp_replicate") * self.degrees.dp_shard + self.place(rank, "dp_shard")
+
     def groups(self, *degrees: str) -> tuple[tuple[int, ...], ...]:
         """List groups of ranks that differ only along ``degrees``, each in rising order; by their first ranks."""
         axes = [ORDER.index(name) for name in sorted(degrees, key=ORDER.index)]

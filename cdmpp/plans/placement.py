@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 from cdmpp.collectives.topology import Topology
 from cdmpp.errors import CdmppError
-from cdmpp.plans.changed import one_batch
-from cdmpp.plans.cut import stages_of
-from cdmpp.plans.divided_backward import DividedBackward
-from cdmpp.plans.merged_stage import StageOps, merged_stage, operators_of
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.plan import Plan
-from cdmpp.plans.scheduled import Scheduled, StageParts, scheduled
+from cdmpp.plans.rank_stages import RankStages
+from cdmpp.plans.scheduled import Scheduled, scheduled
 from cdmpp.plans.schedules import SCHEDULES
-from cdmpp.plans.sources.source import OpExchange, RankWork
+from cdmpp.plans.sources.source import RankWork
 from cdmpp.plans.stages import Stage
 from cdmpp.plans.strategies.pipeline import Pipeline
-from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.schedule import Schedule
-from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.tasks import check_work
 
 
@@ -63,6 +59,19 @@ def pipeline_of(plan: Plan) -> Pipeline | None:
     return next((one for one in plan.model_parallel if isinstance(one, Pipeline)), None)
 
 
+class RankKind(NamedTuple):
+    """Ranks of one kind run the same ops."""
+
+    place: int
+    """Along the pipeline."""
+    device: str
+    """Its name; empty where the plan names none."""
+    many: int
+    """Micro-batches of the pipeline in each of its batches."""
+    batches: int
+    """Gradient accumulation steps."""
+
+
 @dataclass(frozen=True)
 class Placement:
     """Its parts are worked out when they are first asked for."""
@@ -90,10 +99,18 @@ class Placement:
             return tuple(range(self.plan.ranks))
         apart = ("pp", *dict.fromkeys(one.degree for one in self.work.exchanges if one.shift))
         alike = [
-            (*(self.mesh.place(rank, name) for name in apart), self.in_nodes[rank]) for rank in range(self.plan.ranks)
+            (*(self.mesh.place(rank, name) for name in apart), self._chain_kinds(rank), self.in_nodes[rank])
+            for rank in range(self.plan.ranks)
         ]  # ranks at the edges of an image have one neighbour, others two
         numbers = {one: place for place, one in enumerate(sorted(set(alike)))}
         return tuple(numbers[one] for one in alike)
+
+    def _chain_kinds(self, rank: int) -> tuple[RankKind, ...]:
+        """What the ranks of the pipeline of a rank run, where ranks may be unlike."""
+        plan = self.plan
+        if not plan.devices and not plan.shares:
+            return ()
+        return tuple(self._kind(one) for one in self.mesh.group_of(rank, ("pp",)))
 
     @cached_property
     def in_nodes(self) -> tuple[int, ...]:
@@ -116,26 +133,63 @@ class Placement:
         return tuple(self.mesh.place(first[place], "pp") for place in range(len(first)))
 
     @cached_property
-    def one_batch(self) -> StepGraph:
-        """The whole rank with its exchanges of operators, as the plan changes it."""
-        exchanges = tuple(
-            Exchange(one.kind, one.bytes, {0: one.after}, {0: one.before}, one.name, server=number)
-            for number, one in enumerate(self.work.exchanges)
-        )
-        return one_batch(StepGraph((replace(self.work.rank, rank=0),), exchanges), self.plan)
+    def kinds(self) -> tuple[RankKind, ...]:
+        """Ranks of the graph that run the same, stage after stage; without unlike ranks one for each stage."""
+        return tuple(sorted({self._kind(rank) for rank in range(self.plan.ranks)}))
+
+    @cached_property
+    def kind_of(self) -> tuple[int, ...]:
+        """Place of each rank of the graph in ``kinds``."""
+        numbers = {one: place for place, one in enumerate(self.kinds)}
+        first = {place: rank for rank, place in reversed(list(enumerate(self.places)))}
+        return tuple(numbers[self._kind(first[place])] for place in range(len(first)))
+
+    def _kind(self, rank: int) -> RankKind:
+        plan = self.plan
+        many, batches = micro_batches_of(plan), plan.gradient_accumulation_steps
+        if plan.shares:
+            share = plan.shares[self.mesh.replica(rank)]
+            many, batches = (share, batches) if many > 1 else (many, share)
+        return RankKind(self.mesh.place(rank, "pp"), plan.devices[rank] if plan.devices else "", many, batches)
+
+    def on(self, device: str) -> RankStages:
+        """Return the stages of a rank on a device; each device is cut where the plan says, or as the first one is."""
+        if device not in self._on:
+            plan, pipeline, chain = self.plan, self.pipeline, self.chains[0]
+            if pipeline is not None and pipeline.cuts is None and len(set(plan.devices)) > 1:
+                raise CdmppError(
+                    "plan.devices differ, and its pipeline has no cuts, which depend on them: give cuts, as `cdmpp "
+                    "plan --devices` writes them"
+                )
+            self._on[device] = RankStages(
+                self.work.on(device), plan, pipeline, plan.degrees.pp * self.order.stages_per_rank,
+                lambda sizes: self.topology.latency_s("send_recv", sizes, chain[:2]), self.order.divides_backward,
+                self.merge,
+            )  # fmt: skip
+            self._check_alike(device)
+        return self._on[device]
+
+    @cached_property
+    def _on(self) -> dict[str, RankStages]:
+        return {}
+
+    def _check_alike(self, device: str) -> None:
+        """``CdmppError`` where stages of two devices do not send each other the same."""
+        first = next(iter(self._on))
+        if device == first:
+            return
+        pairs = zip(self._on[first].stages, self._on[device].stages, strict=True)
+        for number, (one, other) in enumerate(pairs):
+            if (one.sent_bytes, one.returned_bytes) != (other.sent_bytes, other.returned_bytes):
+                raise CdmppError(
+                    f"stage {number} sends {one.sent_bytes} bytes from {first}, and {other.sent_bytes} from {device}: "
+                    "devices of one job run the same network in the same precision"
+                )
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """What a rank of each stage runs for one micro-batch."""
-        (rank,) = self.one_batch.ranks
-        if self.pipeline is None:
-            return stages_of(rank, ())
-        chain = self.chains[0]
-        return self.pipeline.stages(
-            rank,
-            self.plan.degrees.pp * self.order.stages_per_rank,
-            lambda sizes: self.topology.latency_s("send_recv", sizes, chain[:2]),
-        )
+        """What a rank of each stage runs for one micro-batch, on the first device."""
+        return self.on(self.plan.devices[0] if self.plan.devices else "").stages
 
     @cached_property
     def chains(self) -> tuple[tuple[int, ...], ...]:
@@ -152,50 +206,29 @@ class Placement:
 
     @cached_property
     def steps(self) -> tuple[Scheduled, ...]:
-        """One step of each rank of a pipeline."""
-        ranks, many, batches = self.plan.degrees.pp, micro_batches_of(self.plan), self.plan.gradient_accumulation_steps
-        tasks = [many * batches * one.last.rank.task_count for one in self.parts]
-        owned = [self.order.stages_of(rank, ranks) for rank in range(ranks)]
-        each = [sum(tasks[stage] for stage in stages) for stages in owned]
-        check_work(sum(each[place] for place in self.pipeline_place), len(self.pipeline_place))
+        """One step of each of ``kinds``."""
+        tasks = [
+            one.many * one.batches * sum(self.on(one.device).parts[stage].last.rank.task_count for stage in own)
+            for one, own in ((kind, self.owned(kind.place)) for kind in self.kinds)
+        ]
+        check_work(sum(tasks[kind] for kind in self.kind_of), len(self.kind_of))
         return tuple(
-            scheduled({stage: self.parts[stage] for stage in stages}, self.order.actions(rank, ranks, many), batches)
-            for rank, stages in enumerate(owned)
+            scheduled(
+                {stage: self.on(one.device).parts[stage] for stage in self.owned(one.place)},
+                self.order.actions(one.place, self.plan.degrees.pp, one.many),
+                one.batches,
+            )
+            for one in self.kinds
         )
 
-    @cached_property
-    def parts(self) -> tuple[StageParts, ...]:
-        """Ops of each stage for one micro-batch."""
-        found = []
-        for stage in self.stages:
-            whole = self._merged(StageOps(stage.rank, operators_of(self.operators, stage.places)))
-            own = None
-            if self.order.divides_backward:
-                divided = DividedBackward(stage)
-                own = self._merged(StageOps(divided.rank, (), divided.first_weights))
-            found.append(StageParts(*whole, own))
-        return tuple(found)
+    def owned(self, place: int) -> tuple[int, ...]:
+        """Return the stages of a rank by its place along the pipeline."""
+        return self.order.stages_of(place, self.plan.degrees.pp)
 
-    def _merged(self, given: StageOps) -> tuple[StageOps, StageOps]:
-        """Ops of every micro-batch but the last, and of the last one."""
-        if not self.merge:
-            return given, given
-        return merged_stage(given, with_gradients=False), merged_stage(given, with_gradients=True)
+    def step_of(self, rank: int) -> Scheduled:
+        """Return the step of a rank of the job."""
+        return self.steps[self.kind_of[self.places[rank]]]
 
-    @cached_property
-    def operators(self) -> tuple[OpExchange, ...]:
-        """Exchanges of one micro-batch at the places of the changed rank; those of what runs again come again."""
-        ops, found = self.one_batch.ranks[0].ops, list[OpExchange]()
-        again = {
-            op.forward: place
-            for place, op in enumerate(ops)
-            if op.phase == "backward" and op.forward is not None and op.name == ops[op.forward].name
-        }
-        for one in self.one_batch.exchanges:
-            own = replace(self.work.exchanges[one.server], after=one.after[0], before=one.before[0])
-            found.append(own)
-            if repeated := tuple(again[place] for place in own.before if place in again):
-                begin = min(repeated) - 1
-                made = again.get(own.after, begin)  # a consumer that runs again first reads what was saved
-                found.append(replace(own, after=min(made, begin), before=repeated))
-        return tuple(sorted(found, key=lambda one: one.after))
+    def kind(self, rank: int) -> RankKind:
+        """Return what a rank of the job runs."""
+        return self.kinds[self.kind_of[self.places[rank]]]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import groupby
 from typing import Any, ClassVar
 
+from cdmpp.collectives.collective import RANKS
 from cdmpp.collectives.topology import check_ranks
 from cdmpp.errors import CdmppError, some
 from cdmpp.plans.degrees import TITLES, ParallelDegrees
+from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.strategies import DEFAULT_STRATEGY, STRATEGIES
 from cdmpp.platform.limits import Limits, check_choice, check_once, fitting
 from cdmpp.steps.registry import to_dict
@@ -44,6 +48,12 @@ class Plan:
     """The rule that decides which exchanges an update waits for."""
     model_parallel: tuple[Strategy, ...] = ()
     """Strategies that divide the model, such as a pipeline: one for each of their degrees."""
+    devices: tuple[str, ...] = ()
+    """Name of the device of each rank, by its number; empty: all ranks have the device of the job."""
+    shares: tuple[int, ...] = ()
+    """Micro-batches, or gradient accumulation steps, of each replica, by its number; empty: each has as many. Their
+    mean is that number, and micro-batches are equally large. Frameworks give each as many; others need loops of their
+    own, and losses that are weighed by the examples of a replica."""
 
     def __post_init__(self) -> None:
         for name, kind in (("strategy", Strategy), ("degrees", ParallelDegrees), ("synchrony", Synchrony)):
@@ -71,6 +81,46 @@ class Plan:
             one.check_with(replicas, bool(self.recompute), self.model_parallel)
         for one in self.strategies:
             one.check(self.degrees.size(*(one.degrees if one.divides_model else self.replicating)))
+        self._check_devices()
+        self._check_shares()
+
+    def _check_devices(self) -> None:
+        object.__setattr__(self, "devices", fitting("plan.devices", self.devices, tuple[str, ...]))
+        if not self.devices:
+            return
+        if len(self.devices) != self.ranks:
+            raise CdmppError(f"plan.devices names {len(self.devices)} devices for {self.ranks} ranks: give one a rank")
+        dividing = [name for name in self.degrees.beyond_one() if name not in (*self.replicating, "pp")]
+        for group in Mesh(self.degrees).groups(*dividing) if dividing else ():
+            if len(own := {self.devices[rank]: rank for rank in group}) > 1:
+                raise CdmppError(
+                    f"plan.devices: ranks {' and '.join(map(str, own.values()))} divide the same operators on "
+                    f"{' and '.join(own)}: such ranks need equal devices"
+                )
+
+    def _check_shares(self) -> None:
+        shares = fitting("plan.shares", self.shares, tuple[int, ...])
+        object.__setattr__(self, "shares", shares if len(set(shares)) > 1 else ())
+        if not shares:
+            return
+        replicas, counts = self.degrees.size("dp_replicate", "dp_shard"), [self.gradient_accumulation_steps]
+        counts += [one.micro_batches for one in self.model_parallel if hasattr(one, "micro_batches")]
+        for share in shares:
+            ACCUMULATION.fitting("plan.shares", share)
+        if len(shares) != replicas:
+            raise CdmppError(f"plan.shares has {len(shares)} numbers for {replicas} replicas: give one a replica")
+        if min(counts) > 1 and len(counts) > 1:
+            raise CdmppError("plan.shares with gradient accumulation and a pipeline: leave out one of the two")
+        if sum(shares) != replicas * max(counts):
+            raise CdmppError(
+                f"plan.shares are {sum(shares)} micro-batches in all, and {replicas} replicas have "
+                f"{max(counts)} each on average: expected {replicas * max(counts)}"
+            )
+        if self.shares and self.strategy.exchanges_each_batch:
+            raise CdmppError(
+                f"plan.shares differ, and under {self.strategy.name} replicas exchange in each pass, so that all need "
+                "as many: take ddp or zero1, or equal shares"
+            )
 
     def _check_strategies(self) -> None:
         if not isinstance(self.model_parallel, tuple):
@@ -106,6 +156,8 @@ class Plan:
             "synchrony": self.synchrony.title,
             "degrees": f"{self.ranks} ranks",
             "model_parallel": " and ".join(one.title for one in self.model_parallel) or "no model parallelism",
+            "devices": f"devices {', '.join(runs(self.devices))}",
+            "shares": f"shares {', '.join(map(str, self.shares)) or 'of equal size'}",
         }
         differ = [one.name for one in fields(self) if getattr(self, one.name) != getattr(default, one.name)]
         own = self.strategy.changes(default.strategy) if "strategy" in differ else ()
@@ -113,7 +165,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, as JSON and YAML take them; ``plan_from_dict`` gives the plan again."""
-        return {
+        found: dict[str, Any] = {
             "strategy": to_dict(self.strategy),
             "degrees": asdict(self.degrees),
             "gradient_accumulation_steps": self.gradient_accumulation_steps,
@@ -122,6 +174,25 @@ class Plan:
             "synchrony": to_dict(self.synchrony),
             "model_parallel": [to_dict(one) for one in self.model_parallel],
         }
+        found |= {"devices": runs(self.devices)} if self.devices else {}
+        return found | ({"shares": list(self.shares)} if self.shares else {})
+
+
+def runs(devices: Sequence[str]) -> list[str]:
+    """Write the device of each rank as ``NAME:COUNT`` for each run of equal ones, in the order of ranks."""
+    counted = ((name, len([*own])) for name, own in groupby(devices))
+    return [f"{name}:{many}" for name, many in counted]
+
+
+def from_runs(where: str, given: Sequence[str]) -> tuple[str, ...]:
+    """Read what ``runs`` wrote; a name without a number stands for one. ``CdmppError`` names ``where``."""
+    found = list[str]()
+    for one in given:
+        name, _, count = one.strip().partition(":")
+        if not name or not (count or "1").isdecimal() or int(count or 1) not in RANKS:
+            raise CdmppError(f"{where} has {one!r}: expected the name of a device, or NAME:COUNT such as t4:8")
+        found += [name] * int(count or 1)
+    return tuple(found)
 
 
 def plan_on(ranks: int, strategy: str | Strategy = DEFAULT_STRATEGY, **settings: Any) -> Plan:

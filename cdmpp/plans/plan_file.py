@@ -12,6 +12,8 @@
     recompute: [h.0, h.1]            # names of modules
     update: separate                 # or fused
     synchrony: bsp                   # its name, or its name with settings
+    devices: [t4:8, a10:8]           # device of each rank in order, with counts; left out: all have that of the job
+    shares: [5, 3]                   # micro-batches of each replica, with the mean of all; left out: equally many
 
 Keys that are left out have the defaults of ``Plan``. A file without ``degrees`` is a plan for any number of ranks.
 """
@@ -28,7 +30,7 @@ import yaml
 from cdmpp.errors import CdmppError
 from cdmpp.model.config import check_keys, config_from_dict
 from cdmpp.plans.degrees import ParallelDegrees
-from cdmpp.plans.plan import Plan, plan_on
+from cdmpp.plans.plan import Plan, from_runs, plan_on
 from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.platform.content import read_yaml
 from cdmpp.platform.files import write_atomic
@@ -58,6 +60,11 @@ def plan_from_dict(values: Mapping[str, Any], ranks: int | None = None) -> Plan:
         values["model_parallel"] = tuple(made)
     if "recompute" in values:
         values["recompute"] = fitting("plan.recompute", values["recompute"], tuple[str, ...])
+    for key, kind in (("devices", tuple[str, ...]), ("shares", tuple[int, ...])):
+        if key in values:
+            values[key] = fitting(f"plan.{key}", values[key], kind)
+    if "devices" in values:
+        values["devices"] = from_runs("plan.devices", values["devices"])
     if "degrees" not in values:
         return _dividing(Plan(**values) if ranks is None else plan_on(ranks, **values))
     values["degrees"] = config_from_dict(ParallelDegrees, values["degrees"], "degrees")

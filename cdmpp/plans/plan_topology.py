@@ -6,6 +6,7 @@ from cdmpp.collectives import cluster as clusters
 from cdmpp.collectives import interconnect
 from cdmpp.collectives.machine_link import server_backend
 from cdmpp.collectives.topology import Topology, topology_of
+from cdmpp.collectives.unlike_topology import unlike_topology
 from cdmpp.devices import Device
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.strategies.parameter_server import ParameterServer
@@ -17,14 +18,16 @@ def plan_topology(
 ) -> Topology:  # fmt: skip
     """Return what ``topology_of`` does for the ranks of a plan; servers talk over TCP by gloo where the links carry it.
 
-    So a plan with parameter servers takes the same link as machines and jobs with servers do. ``backend``: in place of
-    that.
+    Ranks of a plan that names devices stand on them, whatever ``device`` is. A plan with parameter servers takes the
+    same link as machines and jobs with servers do. ``backend``: in place of that.
 
     Raises:
         CdmppError: as of ``topology_of``.
     """
     if backend is None and any(isinstance(one, ParameterServer) for one in plan.strategies):
         backend = place_backend(cluster, link, plan.ranks)
+    if plan.devices:
+        return unlike_topology(plan.devices, cluster, link, backend)
     return topology_of(plan.ranks, device, cluster, link, backend, can_grow)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -18,22 +18,28 @@ from cdmpp.plans.placement import micro_batches_of, pipeline_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.sources.source import RankWork
 from cdmpp.plans.stage_bytes import stacked
+from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.steps.looped_schedule import LoopedSchedule
 
 
 def peak_of(work: RankWork, plan: Plan, lowered: Lowered, is_gpu: bool) -> int | None:
     """Return the most bytes of a rank of the heaviest stage; None if the source knows no memory."""
-    return max((one.peak_bytes for one in parts_of(work, plan, lowered, is_gpu)), default=None)
+    found = heaviest(work, plan, lowered, is_gpu)
+    return None if found is None else found[1].peak_bytes
 
 
-def parts_of(work: RankWork, plan: Plan, lowered: Lowered, is_gpu: bool) -> list[MemoryParts]:
-    """Return what each rank of a pipeline holds at its peak; nothing if the source knows no memory."""
+def parts_of(work: RankWork, plan: Plan, lowered: Lowered, is_gpu: bool, device: str = "") -> list[MemoryParts]:
+    """Return what each rank of a pipeline holds at its peak; nothing if the source knows no memory.
+
+    ``device``: of the work; empty where the plan names none.
+    """
     if work.memory is None:
         return []
     pipeline, many, count = pipeline_of(plan), micro_batches_of(plan), len(lowered.stages)
     order = None if pipeline is None or count == 1 else pipeline.order
     found = list[_HeldStage]()
-    stages = stages_of(work.rank, [one.places[0] for one in lowered.stages[1:]])
+    made = lowered.by_device.get(device, lowered.stages)
+    stages = stages_of(work.rank, [one.places[0] for one in made[1:]])
     for number, stage in enumerate(stages):
         held = held_by(work.memory, work.rank, stage, number)
         divides = order is not None and order.divides_backward
@@ -96,8 +102,44 @@ def _looped(order: LoopedSchedule, ranks: int, many: int, kept: int, every: Sequ
 
 def heaviest(work: RankWork, plan: Plan, lowered: Lowered, is_gpu: bool) -> tuple[int, MemoryParts] | None:
     """Return the first rank of the stage whose ranks hold most, and what it holds; None if memory is unknown."""
-    stages = parts_of(work, plan, lowered, is_gpu)
-    if not stages:
-        return None
-    number = max(range(len(stages)), key=lambda rank: stages[rank].peak_bytes)
-    return lowered.mesh.group_of(0, ("pp",))[number], stages[number]
+    found = heaviest_on(work, plan, lowered, lambda _: is_gpu)
+    return max(found.values(), key=lambda one: one[1].peak_bytes) if found else None
+
+
+def heaviest_on(
+    work: RankWork, plan: Plan, lowered: Lowered, is_gpu: Callable[[str], bool]
+) -> dict[str, tuple[int, MemoryParts]]:
+    """Return for each device of a plan the first of its ranks that hold most, and what it holds.
+
+    Args:
+        work: of a rank, with that on each device.
+        plan: all settings.
+        lowered: the same plan.
+        is_gpu: device -> whether the allocator of a GPU counts; the device of a plan without devices has no name.
+
+    Returns:
+        Device -> rank and parts; nothing if the source knows no memory.
+    """
+    mesh, firsts = lowered.mesh, dict[tuple[str, int, int], int]()
+    for rank in range(plan.ranks):
+        device, share = plan.devices[rank] if plan.devices else "", plan.shares and plan.shares[mesh.replica(rank)]
+        firsts.setdefault((device, share or 0, mesh.place(rank, "pp")), rank)
+    found, known = dict[str, tuple[int, MemoryParts]](), dict[tuple[str, int], list[MemoryParts]]()
+    for (device, share, place), rank in firsts.items():
+        if (device, share) not in known:
+            own = with_share(plan, share) if share else plan
+            known[device, share] = parts_of(work.on(device), own, lowered, is_gpu(device), device)
+        if not known[device, share]:
+            continue
+        parts = known[device, share][place]
+        if device not in found or parts.peak_bytes > found[device][1].peak_bytes:
+            found[device] = rank, parts
+    return found
+
+
+def with_share(plan: Plan, share: int) -> Plan:
+    """Return the plan as it is for a replica with so many micro-batches."""
+    if micro_batches_of(plan) == 1:
+        return replace(plan, shares=(), gradient_accumulation_steps=share)
+    dividing = (replace(one, micro_batches=share) if isinstance(one, Pipeline) else one for one in plan.model_parallel)
+    return replace(plan, shares=(), model_parallel=tuple(dividing))

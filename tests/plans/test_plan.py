@@ -94,7 +94,10 @@ def test_a_file_holds_the_whole_plan(tmp_path, plan):
         ("strategy: {servers: 2}", "strategy.name is None"),
         ("strategy: {name: ps, servers: -3}", "strategy.servers is -3"),
         ("degrees: {dp: 2}", "unknown setting degrees.dp; allowed: "),
-        ("a: 1", "unknown setting plan.a; allowed: degrees, gradient_accumulation_steps, model_parallel, recompute, "),
+        (
+            "a: 1",
+            "unknown setting plan.a; allowed: degrees, devices, gradient_accumulation_steps, model_parallel, ",
+        ),
         ("degrees: {dp_replicate: two}", "degrees.dp_replicate is 'two'"),
         ("degrees: {tp: 2}", "tensor parallelism is not supported with ddp"),
         ("synchrony: asynchronous", "unknown synchrony 'asynchronous'; nearest: async"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +80,20 @@ class RankWork:
     """The same to the upper end."""
     warnings: tuple[str, ...] = ()
     """Warnings to read before trusting it, a sentence each."""
+    by_device: Mapping[str, RankWork] = field(default_factory=dict)
+    """Name of a device -> the same work on it, where ranks may stand on unlike ones; this is that of the first."""
+
+    def on(self, device: str) -> RankWork:
+        """Return the work of a rank on a device; without a name this one. ``CdmppError``: an unknown device."""
+        if not device:
+            return self
+        if device not in self.by_device:
+            known = f"known are {', '.join(self.by_device)}" if self.by_device else "the work is that of one device"
+            raise CdmppError(
+                f"the plan has ranks on {device}, and nothing tells what they take there: {known}; name the devices by "
+                "--devices, or take a plan without devices"
+            )
+        return self.by_device[device]
 
     def __post_init__(self) -> None:
         check_all("exchanges of operators", self.exchanges, OpExchange)
