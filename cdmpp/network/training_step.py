@@ -44,6 +44,8 @@ class StepParameter:
     """Length of its first dimension, along which FSDP2 divides it; 0 for a number, which has none."""
     is_used: bool = True
     """False if the loss does not depend on it: it has no gradient. DistributedDataParallel packs it all the same."""
+    apart: tuple[str, ...] = ()
+    """Parallel degrees along which ranks have batches of their own, and other parameters under this name."""
 
 
 @dataclass(frozen=True)

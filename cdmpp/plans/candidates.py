@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.plans.combinations import Combination
-from cdmpp.plans.degrees import TITLES, ParallelDegrees
+from cdmpp.plans.degrees import BATCHED, REPLICAS, TITLES, ParallelDegrees
 from cdmpp.plans.plan import ACCUMULATION
 from cdmpp.plans.schedules import LOOPED, SCHEDULES
 from cdmpp.plans.strategies.pipeline import why_not_with
@@ -21,8 +21,6 @@ from cdmpp.steps.strategy import Strategy
 
 IntArray = NDArray[np.int64]
 DEGREES = tuple(one.name for one in fields(ParallelDegrees))
-REPLICAS = ("dp_replicate", "dp_shard")
-"""Degrees along which each rank has a batch of its own."""
 VALID, FACTORS, LIMIT, BATCH, SCHEDULE = range(5)
 """Reasons by number."""
 
@@ -61,7 +59,7 @@ class Candidates:
 
     @property
     def replicas(self) -> IntArray:
-        """Return the degrees along which each rank has a batch of its own; a row a plan."""
+        """Return the degrees of replicas; a row a plan."""
         return self.degrees[:, [DEGREES.index(name) for name in REPLICAS]]
 
     @property
@@ -107,11 +105,11 @@ class Candidates:
             name = next(name for name, most in self.limits.items() if getattr(degrees, name) > most)
             return f"{TITLES[name]} over {getattr(degrees, name)} ranks: this network allows {self.limits[name]}"
         if reason == BATCH:
-            replicas = int(self.degree(*REPLICAS)[row])
+            replicas = int(self.degree(*BATCHED)[row])
             return f"{self.global_batch} examples cannot be divided evenly among {replicas} replicas"
         if reason == SCHEDULE:
             schedule, ranks = self.schedules[int(self.schedule[row])], self.degrees_of(row).pp
-            averaging = combination.strategy if int(self.degree(*REPLICAS)[row]) > 1 else None
+            averaging = combination.strategy if int(self.degree(*BATCHED)[row]) > 1 else None
             return _why_not(schedule, ranks, int(self.micro_batches[row]), self.limits, averaging, combination) or (
                 f"{schedule.name} {why_not_with(schedule, averaging, bool(self.recompute[row]))}"
             )
@@ -197,7 +195,7 @@ def _block(
 ) -> IntArray:  # fmt: skip
     """Rows of one combination with these degrees: micro-batches x schedules x recomputing."""
     own = degrees or {}
-    replicas, stages = math.prod(own.get(name, 1) for name in REPLICAS), own.get("pp", 1)
+    replicas, stages = math.prod(own.get(name, 1) for name in BATCHED), own.get("pp", 1)
     reason = VALID
     if degrees is None:
         reason = FACTORS

@@ -22,6 +22,11 @@ TITLES = {
     "channel": "channel parallelism",
 }
 
+REPLICAS = ("dp_replicate", "dp_shard")
+"""Degrees along which ranks have replicas or shards of one model."""
+BATCHED = (*REPLICAS, "ep")
+"""Degrees along which each rank has a batch of its own."""
+
 
 @dataclass(frozen=True)
 class ParallelDegrees:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from cdmpp.errors import CdmppError
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.plan import Plan
+from cdmpp.plans.shared_parameters import exchanges_of
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.step_graph import StepGraph
 
@@ -32,7 +33,7 @@ def replica_exchanges(graph: StepGraph, plan: Plan, mesh: Mesh, places: Sequence
         part = replace(
             graph, ranks=tuple(replace(graph.ranks[place], rank=i) for i, place in enumerate(own)), exchanges=()
         )
-        for one in strategy.exchanges(part, sizes) if plan.degrees.size(*sizes) > 1 else ():
+        for one in exchanges_of(strategy, part, sizes) if plan.degrees.size(*sizes) > 1 else ():
             if one.kind == "push_pull" and plan.model_parallel:
                 raise CdmppError(
                     f"{plan.strategy.name} does not go with {plan.model_parallel[0].name}: take ddp or fsdp"

@@ -18,6 +18,7 @@ from cdmpp.plans.live_bytes import LiveBytes
 from cdmpp.plans.memory import Memory, rounded_bytes
 from cdmpp.plans.op_bytes import OpBytes
 from cdmpp.plans.overlap import Floats
+from cdmpp.plans.shared_parameters import rank_bytes_of
 from cdmpp.plans.stage_bytes import stacked
 from cdmpp.plans.stages import Stage
 from cdmpp.plans.work_columns import WorkColumns
@@ -67,7 +68,7 @@ class HeldKind:
         """Return what a rank holds, as ``Strategy.rank_bytes``, and what the allocator rounds up for it."""
         key = strategy, tuple(sizes.items()), batches
         if key not in self._known:
-            own = strategy.rank_bytes(self.held[0], self.stage.rank.modules, sizes, batches)
+            own = rank_bytes_of(strategy, self.held[0], self.stage.rank, sizes, batches)
             more = rounded_bytes(self.held[0], self._gradients, own) if self.is_gpu else 0
             self._known[key] = own, more
         return self._known[key]

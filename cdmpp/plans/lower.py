@@ -11,6 +11,7 @@ from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.placement import Placement, micro_batch_of, replicas_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.scheduled import Scheduled
+from cdmpp.plans.shared_parameters import shards_of
 from cdmpp.plans.sources.source import OpExchange, RankWork, StepSource
 from cdmpp.plans.stages import Stage, tied_groups
 from cdmpp.steps.exchange import START, Exchange
@@ -75,7 +76,7 @@ class _Lowering(Placement):
         if plan.shares:  # nothing is exchanged in other batches, of which ranks have unlike numbers
             ranks = tuple(replace(one, modules=_of_last_batch(one)) for one in ranks)
         sizes = {name: getattr(plan.degrees, name) for name in plan.replicating}
-        graph = shard_update(StepGraph(ranks), strategy.shards(sizes))
+        graph = shard_update(StepGraph(ranks), shards_of(strategy, self.work.rank, sizes))
         replicas = self.replicas(graph, replace(plan, strategy=strategy))
         if self.fold and any(one.kind == "push_pull" for one in replicas):
             return replace(self, fold=False).lowered()  # servers are on some ranks only

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from cdmpp.collectives.topology import Topology
 from cdmpp.errors import CdmppError
+from cdmpp.plans.degrees import BATCHED
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.rank_stages import RankStages
@@ -45,7 +46,7 @@ def replica_batch_of(plan: Plan, global_batch: int) -> int:
 
 def replicas_of(plan: Plan) -> int:
     """Return how many ranks, or groups of ranks that divide a model, have examples of their own."""
-    return plan.degrees.size("dp_replicate", "dp_shard")
+    return plan.degrees.size(*BATCHED)
 
 
 def micro_batches_of(plan: Plan) -> int:

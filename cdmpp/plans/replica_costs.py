@@ -9,11 +9,11 @@ import numpy as np
 
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.overlap import Floats, exposed_s
+from cdmpp.plans.shared_parameters import launches_of, shards_of
 from cdmpp.plans.stage_costs import GRADIENTS, PARAMETERS, StageCosts
 from cdmpp.plans.stages import tied_groups
 from cdmpp.steps.launches import Launches
-from cdmpp.steps.step_graph import StepGraph
-from cdmpp.steps.strategy import IntArray, Strategy
+from cdmpp.steps.strategy import Strategy
 
 _NONE = Launches.of(())
 _PART_OF = {"all_gather": PARAMETERS, "broadcast": PARAMETERS}
@@ -29,7 +29,7 @@ class ReplicaCosts:
     """The part of them that does not depend on sizes; (degrees, stages)."""
     exposed_s: Floats
     """Seconds by which they delay the end of a step; (degrees, micro-batches, stages)."""
-    shards: IntArray
+    shards: Floats
     """Ranks that divide the update."""
     tied: Sequence[tuple[tuple[int, ...], Floats]]
     """Stages that hold the same parameters, and the seconds in which they then sum its gradients; (degrees)."""
@@ -67,7 +67,8 @@ class Replicas:
     def _of(self, batches: int) -> ReplicaCosts:
         structure, costs = self.costs.structure, self.costs
         firsts, alike = costs.alike
-        shards = np.array([self.strategy.shards(one) for one in self.sizes])
+        rank = costs.works[0].work.rank
+        shards = np.array([shards_of(self.strategy, rank, one) for one in self.sizes], np.float64)
         each = list[tuple[Floats, Floats, Floats]]()
         listed: dict[int, tuple[Launches, Floats, Floats, Floats]] = {}
         for stage in firsts:
@@ -76,7 +77,7 @@ class Replicas:
             if number not in listed:
                 launches = _NONE
                 if self.many[0].size(*self.replicating) > 1:
-                    made = self.strategy.launches(StepGraph((own.graph,)), self.sizes)
+                    made = launches_of(self.strategy, own.graph, self.sizes)
                     if made is None:  # each has other exchanges
                         return _joined([replace(self, many=[one])._of(batches) for one in self.many])
                     launches = made

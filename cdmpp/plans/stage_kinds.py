@@ -25,7 +25,8 @@ class StageKinds:
 
     def _exchange_kind(self, number: int) -> tuple[object, ...]:
         gradients = [
-            (one.bytes, self.cut.ready(one, number), one.dtype, one.is_used) for one in self.cut.gradients[number]
+            (one.bytes, self.cut.ready(one, number), one.dtype, one.is_used, one.apart)
+            for one in self.cut.gradients[number]
         ]
         modules = [
             (part.bytes, part.rows, part.trained_rows, part.is_kept, *spans)

@@ -63,7 +63,7 @@ def gradients_of(step: TrainingStep) -> tuple[Gradient, ...]:
     return tuple(
         Gradient(
             one.name, one.bytes, max(one.ready, first), is_used=one.is_used,
-            readers=tuple(readers.get(one.number, ())),
+            readers=tuple(readers.get(one.number, ())), apart=one.apart,
         )
         for one in step.parameters
     )  # fmt: skip
@@ -112,6 +112,7 @@ def modules_of(step: TrainingStep) -> tuple[ModuleSpan, ...]:
             ModuleSpan(
                 name, size, span["forward"], span["backward"] if reached else (end, end), name == ROOT,
                 tuple(map(_rows, parameters)), trained, reached,
+                tuple(map(_rows, (one for one in parameters if one.apart))),
             )
         )  # fmt: skip
     return tuple(sorted(found, key=lambda module: module.forward))

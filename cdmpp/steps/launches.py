@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,34 @@ class Launches:
         after = np.array([one.after[0] for one in exchanges], np.int64)
         follows = np.array([one.follows for one in exchanges], np.bool_)
         return cls(tuple(groups), np.array(group, np.int64), after, (places, numbers), follows, sizes)
+
+    def between(self, along: tuple[str, ...]) -> Launches:
+        """Return these, where ranks along the degrees ``along`` take part in what all did."""
+        return replace(self, groups=tuple((kind, own or along) for kind, own in self.groups))
+
+    @classmethod
+    def joined(cls, each: Sequence[Launches], columns: int) -> Launches:
+        """Return exchanges of several lists, in the order of their launches; of one op those of earlier lists first.
+
+        Args:
+            each: all with ``columns`` numbers of ranks.
+            columns: as many.
+        """
+        if not each:
+            return cls.of((), columns)
+        groups = tuple(dict.fromkeys(one for own in each for one in own.groups))
+        numbers = [np.array([groups.index(one) for one in own.groups], np.int64)[own.group] for own in each]
+        starts = np.cumsum([0, *(len(own.after) for own in each)])
+        after = np.concatenate([own.after for own in each])
+        order = np.argsort(after, kind="stable")
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        waits = np.concatenate([own.waits[0] for own in each])
+        waited = np.concatenate([own.waits[1] + start for own, start in zip(each, starts, strict=False)])
+        return cls(
+            groups, np.concatenate(numbers)[order], after[order], (waits, places[waited]),
+            np.concatenate([own.follows for own in each])[order], np.concatenate([own.bytes for own in each])[order],
+        )  # fmt: skip
 
     def then(self, kind: str, after: int | Sequence[int], sizes: IntArray) -> Launches:
         """Return these, followed by exchanges of all ranks for which nothing waits.

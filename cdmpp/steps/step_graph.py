@@ -116,6 +116,9 @@ class Gradient:
     """False if there is none in this step, since the loss does not depend on the parameter."""
     readers: tuple[int, ...] = ()
     """Places of the ops of the forward pass that read the parameter; empty: unknown."""
+    apart: tuple[str, ...] = ()
+    """Degrees along which ranks, each with a batch of its own, have other parameters under the name, such as experts:
+    nobody averages them along these."""
 
 
 @dataclass(frozen=True)
@@ -139,11 +142,13 @@ class ModuleSpan:
     in_backward: bool = True
     """False if no gradient goes through it, since neither it nor what comes before is trained; ``backward`` is then the
     last op of the backward pass."""
+    apart_rows: tuple[tuple[int, int], ...] = ()
+    """Those of ``rows`` whose parameters are apart, as ``Gradient.apart`` says."""
 
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and {type(self.is_kept), type(self.in_backward)} == {bool}):
             raise DataError(f"a module is {shown(self)}: expected a name, and whether it is kept")
-        for rows in (self.rows, () if self.trained_rows is None else self.trained_rows):
+        for rows in (self.rows, () if self.trained_rows is None else self.trained_rows, self.apart_rows):
             if not _are_rows(rows):
                 fitting(f"rows of module {self.name!r}", rows, tuple[tuple[int, int], ...], _COUNT)
 
@@ -187,8 +192,9 @@ class RankGraph:
     """Seconds after the last op until the next step begins."""
     buffers: tuple[StepBuffer, ...] = ()
     """Buffers of the model, which DistributedDataParallel broadcasts."""
-    update_shards: int = 1
-    """Ranks over which parameters were sharded where the updates took this long: 1 where each rank updates all."""
+    update_shards: float = 1
+    """Ranks over which parameters were sharded where the updates took this long: 1 where each updates all. No whole
+    number where some are sharded over fewer ranks than others."""
 
     def __post_init__(self) -> None:
         fitting("rank", self.rank, int, _COUNT)
@@ -197,7 +203,7 @@ class RankGraph:
         lists = (("ops", Op), ("gradients", Gradient), ("modules", ModuleSpan), ("buffers", StepBuffer))
         for name, kind in lists:
             check_all(f"{name} of rank {self.rank}", getattr(self, name), kind)
-        if type(self.update_shards) is not int or self.update_shards < 1:
+        if type(self.update_shards) not in (int, float) or not 1 <= self.update_shards < math.inf:
             raise DataError(
                 f"rank {self.rank}: parameters sharded over {self.update_shards!r} ranks: expected 1 or more"
             )

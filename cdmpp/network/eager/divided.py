@@ -67,21 +67,21 @@ class DividedExport:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Name of a parameter that is divided -> its shape on one rank."""
     warnings: tuple[str, ...] = ()
-    parted: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Name of a parameter -> the degrees along which it is divided."""
+    apart: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Name of a parameter -> degrees along which ranks have batches of their own, and other parts of it."""
 
-    def along(self, degree: str, before: Any) -> DividedExport:
-        """Return the same as a division of ``before`` along ``degree``."""
+    def along(self, degree: str, before: Any, has_batches: bool = False) -> DividedExport:
+        """Return the same as a division of ``before`` along ``degree``, whose ranks may have batches of their own."""
         for node in self.graph.nodes:
             for one, every in ((ROLE, ROLES), (WEIGHT_PART, WEIGHT_PARTS)):
                 if one in node.meta:
                     node.meta[every] = {**node.meta.get(every, {}), degree: node.meta.pop(one)}
-        known, parted = getattr(before, "shapes", {}), {**getattr(before, "parted", {})}
-        for name, shape in self.shapes.items():
+        known, apart = getattr(before, "shapes", {}), {**getattr(before, "apart", {})}
+        for name, shape in self.shapes.items() if has_batches else ():
             if known.get(name) != shape:
-                parted[name] = (*parted.get(name, ()), degree)
+                apart[name] = (*apart.get(name, ()), degree)
         exchanges = tuple(replace(one, degree=one.degree or degree) for one in self.exchanges)
-        return replace(self, exchanges=exchanges, parted=parted)
+        return replace(self, exchanges=exchanges, apart=apart)
 
 
 class LocalGraph:
@@ -186,7 +186,7 @@ class LocalGraph:
         return DividedExport(
             self.graph, exported.graph_module, exported.graph_signature, exported.state_dict,
             (*self._carried(), *self.exchanges), {**shapes, **self.shapes}, (*warnings, *self.warnings),
-            getattr(exported, "parted", {}),
+            getattr(exported, "apart", {}),
         )  # fmt: skip
 
     def _carried(self) -> Iterator[NodeExchange]:
@@ -198,7 +198,7 @@ class LocalGraph:
             if old not in self.own or of not in self.own:
                 raise CdmppError(f"{one.name}, along {one.degree}, is of an operator that another division replaces")
             pair = of, self.own[of]
-            if not one.of and one.when == "after gradient":
+            if not one.of and one.when.startswith("after gradient"):
                 pair = old.all_input_nodes[0], self.own[old].all_input_nodes[0]
             before, now = (bytes_of_value(each.meta["val"]) for each in pair)
             name = self.own[of].name if one.of else ""
@@ -225,7 +225,10 @@ def title_of(node: Any) -> str:
     """Name a node of the whole graph as the model does, such as ``layer1.0.conv2``."""
     stack = node.meta.get("nn_module_stack") or {}
     path = list(stack.values())[-1][0] if stack else ""
-    return path.removeprefix("L['self'].").removeprefix("model.").removeprefix("inner.") or node.name
+    return (
+        path.removeprefix("L['self'].").removeprefix("model.").removeprefix("inner.").removeprefix("inner.")
+        or node.name
+    )
 
 
 def smallest(sizes: Iterable[tuple[int, str]]) -> tuple[int, str]:

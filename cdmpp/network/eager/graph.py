@@ -331,7 +331,7 @@ class _Made:
         place, operator = len(self.calls), found.operators[index]
         if found.gradients and (returned := found.gradients[index]) is not None:
             self.returns[place] = returned
-        if index in found.silent or _copied(found, index) or name_of(node) in COPIES:
+        if index in found.silent or _copied(found, index) or (name_of(node) in COPIES and RETURNS not in node.meta):
             self.silent.add(place)
         if operator.elements:
             self.elements[place] = operator.elements

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from cdmpp.errors import CdmppError
@@ -153,7 +154,9 @@ def _read(given: ExportedStep, place: str, divided: DividedExport | None) -> Eag
     phases = phases_of(*ends, len(calls))
     graph = replace(whole.graph, calls=tuple(calls), tasks=grown.tasks)
     names = unwrapped(module)
-    parameters = parameters_of(module, names, made.parameters, whole.ready, whole.forward, shapes)
+    parameters = parameters_of(
+        module, names, made.parameters, whole.ready, whole.forward, shapes, divided.apart if divided else {}
+    )
     all_bytes = sum(one.itemsize * math.prod(shapes.get(name, one.shape)) for name, one in module.named_parameters())
     memory = StepMemory(
         all_bytes, sum(sizes.values()), updated.state_bytes, made.graph.weight_bytes - all_bytes,
@@ -216,6 +219,7 @@ def parameters_of(
     ready: Mapping[int, int],
     backward: int,
     shapes: Mapping[str, tuple[int, ...]],
+    apart: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> tuple[StepParameter, ...]:
     """List the parameters of a module, in its order.
 
@@ -226,13 +230,14 @@ def parameters_of(
         ready: number of a parameter -> place of the call that makes its gradient.
         backward: place of the first call of the backward pass.
         shapes: name of a parameter -> its shape, where a rank has a part of it.
+        apart: name of a parameter -> as ``StepParameter.apart``.
     """
     named = dict(module.named_parameters(remove_duplicate=False))
     found = {id(named[numbers[number]]): (number, place) for number, place in ready.items()}
     return tuple(
         StepParameter(
             names(name), math.prod(shape) * one.element_size(), place, number, shape[0] if shape else 0,
-            number is not None,
+            number is not None, apart.get(name, ()),
         )
         for name, one in module.named_parameters()
         if one.requires_grad

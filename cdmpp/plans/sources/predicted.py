@@ -138,7 +138,7 @@ class PredictedSource(StepSource):
             step = self._export(batch)
             exported = divided = step.exported
             for strategy, ranks in split:
-                divided = strategy.divide(divided, ranks).along(strategy.degrees[0], divided)
+                divided = strategy.divide(divided, ranks).along(strategy.degrees[0], divided, strategy.replicates)
             self._read[batch, split] = step.read(self.device.architecture, None if divided is exported else divided)
         return self._read[batch, split]
 

@@ -77,7 +77,7 @@ def scale_kernel(graph: StepGraph, name: str, factor: float) -> StepGraph:
     )
 
 
-def shard_update(graph: StepGraph, ranks: int) -> StepGraph:
+def shard_update(graph: StepGraph, ranks: float) -> StepGraph:
     """Shard parameters over so many ranks: an update takes as long as its shard is large."""
     sharded = []
     for one in graph.ranks:
