@@ -11,6 +11,7 @@ from torch.fx import map_arg
 
 from cdmpp.network.eager.divided import ROLES, WEIGHT_PARTS, DividedExport
 from cdmpp.network.eager.step import ExportedStep
+from cdmpp.plans.strategies.tensor import BLOCKS
 
 
 class Ranks:
@@ -61,6 +62,10 @@ class Ranks:
     def part(self, node, whole, rank):
         if WEIGHT_PARTS in node.meta:
             for degree, axis in node.meta[WEIGHT_PARTS].items():
+                if degree == "tp":  # a part of each block, such as of queries, keys and values
+                    own, place = whole.split(node.meta[BLOCKS], axis), self.place(rank, degree)
+                    whole = torch.cat([piece.chunk(self.degrees[degree], axis)[place] for piece in own], axis)
+                    continue
                 size = whole.shape[axis] // self.degrees[degree]
                 whole = whole.narrow(axis, self.place(rank, degree) * size, size)
             assert whole.shape == node.meta["val"].shape

@@ -10,34 +10,21 @@ from plans.strategies.transformers_small import Language, tokens
 from torch import nn
 
 from cdmpp.errors import CdmppError
-from cdmpp.network.eager.divided import WEIGHT_PART
 from cdmpp.network.eager.step import export_step
 from cdmpp.network.workload import Workload
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.distributed_step import replay_plan
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.strategies import STRATEGIES
-from cdmpp.plans.strategies.tensor import BLOCKS
 
 KINDS = ("fused", "gated", "cross")
-
-
-class TensorRanks(Ranks):
-    """Weights are divided block by block, and of a bias that is added to a sum one rank adds it."""
-
-    def part(self, node, whole, rank):
-        if BLOCKS not in node.meta:
-            return whole
-        axis = node.meta[WEIGHT_PART]
-        own = [piece.chunk(len(self.ranks), axis)[rank] for piece in whole.split(node.meta[BLOCKS], axis)]
-        return torch.cat(own, axis)
 
 
 def divided(network: nn.Module, ranks: int, **settings):
     torch.manual_seed(0)
     step = export_step(Workload(network, tokens(), mode="training_step"))
-    found = STRATEGIES["tensor"](**settings).divide(step.exported, ranks)
-    return step, found, TensorRanks(step, found, (ranks,), False)
+    found = STRATEGIES["tensor"](**settings).divide(step.exported, ranks).along("tp", step.exported)
+    return step, found, Ranks(step, found, {"tp": ranks})
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
