@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdmpp.cli import step
+from cdmpp.cli.memory import add_memory_arguments, is_memory_only, memory
 from cdmpp.cli.output import show
 from cdmpp.cli.partition import add_partition_arguments, is_partition, partition
 from cdmpp.cli.plan_options import add_memory_argument, add_search_arguments, write_plan
@@ -62,6 +63,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     )
     inputs = "most examples a second that the input pipeline yields, for all devices"
     ways.add_argument("--input-samples-per-s", type=numbers(0, 10**12, above=True), metavar="N", help=inputs)
+    add_memory_arguments(verb)
     add_provision_arguments(verb)
     add_partition_arguments(verb)
     verb.set_defaults(optimize=True, runtime="torch", sweep=[], plot=None)
@@ -74,6 +76,9 @@ def run(options: argparse.Namespace) -> None:
         return
     if options.device is None:
         raise UsageError("--device is missing: name one, see `cdmpp devices`")
+    if is_memory_only(options):
+        memory(options)
+        return
     if is_asked(options):
         provision(options, _source)
         return

@@ -36,7 +36,7 @@ def add_rank_arguments(verb: argparse.ArgumentParser, left_out: Collection[str] 
     add_place(ranks)
     known = ", ".join(f"{kind.name} ({kind.title})" for kind in STRATEGIES)
     ranks.add_argument("--strategy", type=text, help=f"parallel strategy: {known} (default {DEFAULT_STRATEGY})")
-    for _, _, flag in _flags():
+    for _, _, flag in strategy_flags():
         if flag.option not in left_out:
             ranks.add_argument(flag.option, type=flag.type, help=flag.help)
     ranks.add_argument(
@@ -50,7 +50,7 @@ def add_rank_arguments(verb: argparse.ArgumentParser, left_out: Collection[str] 
 
 def check_ranks(options: argparse.Namespace) -> None:
     """Raise ``CdmppError`` for what cannot be, before anything is predicted; ``options.plan`` becomes the plan."""
-    settings = [_dest(flag) for _, _, flag in _flags()]
+    settings = [flag_dest(flag) for _, _, flag in strategy_flags()]
     if options.ranks is None and options.plan is None:
         if given := [name for name in (*_OPTIONS, *settings) if getattr(options, name)]:
             raise UsageError(f"--{given[0].replace('_', '-')} goes with --ranks: say how many devices train")
@@ -166,7 +166,7 @@ def _asked(options: argparse.Namespace) -> dict[str, Any]:
 
 def check_searched(options: argparse.Namespace) -> None:
     """Raise ``UsageError`` for an option of one plan that is given to a search."""
-    chosen = [_dest(flag) for _, _, flag in _flags()]
+    chosen = [flag_dest(flag) for _, _, flag in strategy_flags()]
     for name in (*chosen, "ring_steps", "no_overlap"):
         if getattr(options, name, None):
             why = (
@@ -177,22 +177,23 @@ def check_searched(options: argparse.Namespace) -> None:
             raise UsageError(f"--{name.replace('_', '-')} does not go with a search{why}")
 
 
-def _flags() -> Iterator[tuple[type[Strategy], str, Flag]]:
-    """The strategy, the field, and the option that sets it, for every setting that has one."""
+def strategy_flags() -> Iterator[tuple[type[Strategy], str, Flag]]:
+    """Yield the strategy, the field, and the option that sets it, for every setting that has one."""
     for kind in STRATEGIES:
         for one in fields(kind):
             if "flag" in one.metadata:
                 yield kind, one.name, one.metadata["flag"]
 
 
-def _dest(flag: Flag) -> str:
+def flag_dest(flag: Flag) -> str:
+    """Return the name under which the parsed options have the value of a setting."""
     return flag.option.removeprefix("--").replace("-", "_")
 
 
 def _strategy(options: argparse.Namespace) -> Strategy:
     wanted, settings = STRATEGIES[options.strategy or DEFAULT_STRATEGY], dict[str, Any]()
-    for kind, name, flag in _flags():
-        if (value := getattr(options, _dest(flag))) is None:
+    for kind, name, flag in strategy_flags():
+        if (value := getattr(options, flag_dest(flag))) is None:
             continue
         if kind is not wanted:
             raise UsageError(f"{flag.option} goes with --strategy {kind.name}, given {wanted.name}: leave it out")

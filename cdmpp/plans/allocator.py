@@ -16,7 +16,7 @@ PARTLY_FILLED = 2 * MIB + 20 * MIB
 """Bytes of a block of each kind that is shared, and may be filled in part. Gaps between tensors are not modelled."""
 CONTEXT = 500 * MIB
 """Bytes that a process holds before its first tensor: kernels, CUDA's context and the workspace of cuBLAS. An
-assumption, not measured by us; buffers of NCCL come on top and are unknown."""
+assumption, not measured by us; ``communicators`` has the buffers of NCCL."""
 
 
 def taken_bytes(n_bytes: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -89,6 +89,36 @@ class RunOrder:
             sizes.written[..., list(pending)].sum(axis=-1),
         )
 
+    def by_kind(self, sizes: OpBytes, outputs: tuple[int, ...], kinds: Sequence[str]) -> dict[str, LiveBytes]:
+        """Return for each kind of op how much of ``live`` is results of such ops, at the moments that ``live`` is of.
+
+        ``passes`` and ``with_gradients`` are at the moments at which all kinds together have most; the latter is
+        without gradients of parameters.
+
+        Args:
+            sizes: bytes of the ops, of one micro-batch.
+            outputs: as of ``live``.
+            kinds: kind of each op.
+        """
+        handed_on = {place: sizes.results[place] for place in (_written(self.rank.ops, one) for one in outputs)}
+        made = {one.ready_after for one in self.rank.gradients if one.is_used}
+        if not len(self.lifetimes.places):
+            return {}
+        during, _ = self.lifetimes.alive(sizes, (), handed_on)
+        kept, _ = self.lifetimes.alive(sizes, made, handed_on)
+        most, latest, end = int(during.argmax()), int(kept.argmax()), np.flatnonzero(self.is_forward)[-1:]
+        numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+        which, found = np.array([numbers[kind] for kind in kinds]), dict[str, LiveBytes]()
+        runs, is_made = self.lifetimes.places[: latest + 1], np.isin(self.lifetimes.places[: latest + 1], list(made))
+        for kind, number in numbers.items():
+            own, held = sizes.only(which == number), {k: v for k, v in handed_on.items() if which[k] == number}
+            alone, after = self.lifetimes.alive(own, (), held)
+            with_made, _ = self.lifetimes.alive(own, made, held)
+            gradients = int(own.lasting[runs[is_made]].sum())
+            with_gradients = int(with_made[latest]) - gradients
+            found[kind] = LiveBytes(int(after[end].sum()), int(alone[most]), with_gradients, gradients)
+        return found
+
 
 def _written(ops: Sequence[Op], place: int) -> int:
     """Place of the op that wrote the bytes of a result: one that works in place hands on what it reads."""

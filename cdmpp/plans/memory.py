@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.allocator import CONTEXT, PARTLY_FILLED, taken_bytes
+from cdmpp.plans.communicators import communicator_bytes
 from cdmpp.plans.live_bytes import Bytes, LiveBytes, RunOrder
 from cdmpp.plans.op_bytes import OpBytes
 from cdmpp.plans.plan import Plan
@@ -40,6 +41,8 @@ class MemoryParts:
     """Bytes that the allocator takes on top."""
     context: Bytes = 0
     """Bytes that the framework holds before the first tensor."""
+    communicators: Bytes = 0
+    """Bytes that the library of the collectives holds for itself."""
 
     @property
     def peak_bytes(self) -> Bytes:
@@ -173,7 +176,7 @@ class Memory:
         returned_bytes: int = 0,
         kept: int = 0,
     ) -> MemoryParts:
-        """Return what the rank holds at its peak under a plan, as ``peak_parts`` does. Buffers of NCCL are unknown."""
+        """Return what the rank holds at its peak under a plan, as ``peak_parts`` does."""
         batches = plan.gradient_accumulation_steps
         own = self.rank_bytes(plan, micro_batches * batches, micro_batches > 1)
         schedule = micro_batches, in_flight, batches, received_bytes, returned_bytes, kept
@@ -181,8 +184,14 @@ class Memory:
         if self.is_gpu:
             taken = peak_parts(self.held, own, self.live(plan.recompute, is_taken=True), *schedule)
             rounding = taken.peak_bytes - found.peak_bytes + self.rounded_bytes(own)
-            found = replace(found, rounding=rounding, context=CONTEXT)
+            nccl = communicator_bytes(plan.degrees.beyond_one())
+            found = replace(found, rounding=rounding, context=CONTEXT, communicators=nccl)
         return MemoryParts(*(int(getattr(found, one.name)) for one in fields(found)))
+
+    def by_kind(self, recomputed: tuple[str, ...], kinds: Sequence[str]) -> dict[str, LiveBytes]:
+        """Divide ``live`` by the kind of each op, as ``RunOrder.by_kind`` does."""
+        self.live(recomputed)
+        return self._orders[recomputed].by_kind(self._sizes, self.outputs, kinds)
 
     def rank_bytes(self, plan: Plan, batches: int, is_piped: bool) -> RankBytes:
         """Return what the rank holds under the plan's strategy, as ``Strategy.rank_bytes`` does."""

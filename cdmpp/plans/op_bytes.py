@@ -68,6 +68,11 @@ class OpBytes(CallBytes):
             values[name] = np.rint(low + shares[:, np.newaxis] * (most - low)).astype(np.int64)
         return OpBytes(**values)
 
+    def only(self, which: NDArray[np.bool_]) -> OpBytes:
+        """Return bytes of which only these ops have any."""
+        sizes = ("written", "saved", "own", "lasting", "workspace", "results")
+        return replace(self, **{name: np.where(which, getattr(self, name), 0) for name in sizes})
+
     def at(self, places: NDArray[np.int64] | Sequence[int]) -> OpBytes:
         """Return those of some ops, in this order."""
         own = np.asarray(places, np.int64)

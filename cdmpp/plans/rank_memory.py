@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from cdmpp.plans.allocator import CONTEXT, PARTLY_FILLED
+from cdmpp.plans.communicators import communicator_bytes
 from cdmpp.plans.cut import stages_of
 from cdmpp.plans.divided_backward import DividedBackward
 from cdmpp.plans.held_stages import held_by
@@ -18,6 +19,7 @@ from cdmpp.plans.placement import micro_batches_of, pipeline_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.sources.source import RankWork
 from cdmpp.plans.stage_bytes import stacked
+from cdmpp.plans.stages import Stage
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.steps.looped_schedule import LoopedSchedule
 
@@ -35,26 +37,13 @@ def parts_of(work: RankWork, plan: Plan, lowered: Lowered, is_gpu: bool, device:
     """
     if work.memory is None:
         return []
-    pipeline, many, count = pipeline_of(plan), micro_batches_of(plan), len(lowered.stages)
+    return parts_of_stages(plan, held_stages(work, plan, lowered.by_device.get(device, lowered.stages), is_gpu))
+
+
+def parts_of_stages(plan: Plan, found: Sequence[HeldStage]) -> list[MemoryParts]:
+    """Return what each rank of a pipeline of these stages holds at its peak."""
+    pipeline, many, count = pipeline_of(plan), micro_batches_of(plan), len(found)
     order = None if pipeline is None or count == 1 else pipeline.order
-    found = list[_HeldStage]()
-    made = lowered.by_device.get(device, lowered.stages)
-    stages = stages_of(work.rank, [one.places[0] for one in made[1:]])
-    for number, stage in enumerate(stages):
-        held = held_by(work.memory, work.rank, stage, number)
-        divides = order is not None and order.divides_backward
-        pending = DividedBackward(stage).pending if divides else ()
-        own = {one.name for one in stage.rank.modules}
-        received = sum(size for one in stages[max(number - 1, 0) : number] for size in one.sent_bytes)
-        received += sum(size for one in stages[number + 1 : number + 2] for size in one.returned_bytes)
-        found.append(
-            _HeldStage(
-                Memory(held, stage.rank, is_gpu, stage.outputs, pending),
-                replace(plan, recompute=tuple(name for name in plan.recompute if name in own)),
-                received,
-                sum(stage.returned_bytes),
-            )
-        )
     if isinstance(order, LoopedSchedule):
         ranks, kept = plan.degrees.pp, 0 if pipeline is None else pipeline.kept(count - 1, count, many)
         return _looped(order, ranks, many, kept, found)
@@ -66,8 +55,40 @@ def parts_of(work: RankWork, plan: Plan, lowered: Lowered, is_gpu: bool, device:
     ]
 
 
+def held_stages(work: RankWork, plan: Plan, made: Sequence[Stage], is_gpu: bool) -> list[HeldStage]:
+    """Return the memory of each stage.
+
+    Args:
+        work: of a rank, whose memory is known.
+        plan: all settings.
+        made: its stages, of the same work.
+        is_gpu: whether the allocator of a GPU counts.
+    """
+    assert work.memory is not None
+    pipeline = pipeline_of(plan)
+    order, found = None if pipeline is None or len(made) == 1 else pipeline.order, list[HeldStage]()
+    stages = stages_of(work.rank, [one.places[0] for one in made[1:]])
+    for number, stage in enumerate(stages):
+        held = held_by(work.memory, work.rank, stage, number)
+        divides = order is not None and order.divides_backward
+        pending = DividedBackward(stage).pending if divides else ()
+        own = {one.name for one in stage.rank.modules}
+        received = sum(size for one in stages[max(number - 1, 0) : number] for size in one.sent_bytes)
+        received += sum(size for one in stages[number + 1 : number + 2] for size in one.returned_bytes)
+        found.append(
+            HeldStage(
+                Memory(held, stage.rank, is_gpu, stage.outputs, pending),
+                replace(plan, recompute=tuple(name for name in plan.recompute if name in own)),
+                received,
+                sum(stage.returned_bytes),
+                stage.places,
+            )
+        )
+    return found
+
+
 @dataclass(frozen=True)
-class _HeldStage:
+class HeldStage:
     """These are the bytes that one stage holds."""
 
     memory: Memory
@@ -77,9 +98,11 @@ class _HeldStage:
     """Bytes that its neighbours send for one micro-batch."""
     returned: int
     """Bytes of gradients that it sends to the stage before."""
+    places: tuple[int, ...]
+    """Places of its ops in the whole rank."""
 
 
-def _looped(order: LoopedSchedule, ranks: int, many: int, kept: int, every: Sequence[_HeldStage]) -> list[MemoryParts]:
+def _looped(order: LoopedSchedule, ranks: int, many: int, kept: int, every: Sequence[HeldStage]) -> list[MemoryParts]:
     """Return the bytes that each rank of several stages holds."""
     batches, is_gpu = many * every[0].plan.gradient_accumulation_steps, every[0].memory.is_gpu
     each = [one.memory.rank_bytes(one.plan, batches, is_piped=True) for one in every]
@@ -95,7 +118,8 @@ def _looped(order: LoopedSchedule, ranks: int, many: int, kept: int, every: Sequ
         more = np.array([[one.memory.rounded_bytes(size) for one, size in zip(every, each, strict=True)]])
         added = order.of_ranks(more, ranks) - (order.stages_per_rank - 1) * PARTLY_FILLED
         rounding = parts(is_taken=True).peak_bytes - found.peak_bytes + added
-        found = replace(found, rounding=rounding, context=CONTEXT)
+        nccl = communicator_bytes(every[0].plan.degrees.beyond_one())
+        found = replace(found, rounding=rounding, context=CONTEXT, communicators=nccl)
     rows = [np.broadcast_to(getattr(found, one.name), (1, ranks))[0].astype(np.int64) for one in fields(found)]
     return [MemoryParts(*own) for own in np.transpose(rows).tolist()]
 

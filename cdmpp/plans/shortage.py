@@ -20,6 +20,7 @@ REMEDIES: Mapping[str, str] = {
     "workspace": "ranks that divide the update (zero1, fsdp)",
     "rounding": "fewer and larger tensors",
     "context": "a device with more memory",
+    "communicators": "fewer degrees of parallelism, or smaller buffers (NCCL_BUFFSIZE)",
 }
 """Part of ``MemoryParts`` -> what makes it smaller."""
 _WORDS: Mapping[str, str] = {
@@ -28,6 +29,7 @@ _WORDS: Mapping[str, str] = {
     "workspace": "workspace of the update",
     "rounding": "blocks of the allocator",
     "context": "context of the framework on the GPU",
+    "communicators": "buffers of the library of collectives",
 }
 """Part -> its name for a reader, where that is another one."""
 _MOST = 3

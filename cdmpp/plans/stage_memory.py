@@ -9,6 +9,7 @@ import numpy as np
 
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.allocator import CONTEXT, PARTLY_FILLED
+from cdmpp.plans.communicators import communicator_bytes
 from cdmpp.plans.live_bytes import LiveBytes
 from cdmpp.plans.looped_memory import looped_parts
 from cdmpp.plans.memory import peak_parts
@@ -35,8 +36,8 @@ class StageMemory:
     """Bytes of gradients that it sends to the stage before."""
     added: Floats
     """What the allocator of a GPU takes on top."""
-    once: int
-    """Bytes among them that a rank has once, however many stages it has."""
+    once: Floats
+    """Bytes among them that a rank has once, however many stages it has; a number a plan."""
 
     @classmethod
     def joined(cls, each: Sequence[StageMemory]) -> StageMemory:
@@ -45,13 +46,13 @@ class StageMemory:
         received, returned, added = (
             np.concatenate([getattr(one, name) for one in each]) for name in ("received", "returned", "added")
         )
-        return cls(held, live, own, received, returned, added, each[0].once)
+        return cls(held, live, own, received, returned, added, np.concatenate([one.once for one in each]))
 
     def taken(self, rows: IntArray) -> StageMemory:
         """Keep some plans."""
         return StageMemory(
             taken(self.held, rows), taken(self.live, rows), taken(self.own, rows),
-            self.received[rows], self.returned[rows], self.added[rows], self.once,
+            self.received[rows], self.returned[rows], self.added[rows], self.once[rows],
         )  # fmt: skip
 
     def peak_bytes(self, many: IntArray, in_flight: IntArray, kept: IntArray) -> Floats:
@@ -80,7 +81,7 @@ class StageMemory:
         """
         ranks = self.received.shape[1] // order.stages_per_rank
         parts = looped_parts(order, ranks, many, kept, self.held, self.own, self.live, self.received, self.returned)
-        added = order.of_ranks(self.added, ranks) - (order.stages_per_rank - 1) * self.once
+        added = order.of_ranks(self.added, ranks) - (order.stages_per_rank - 1) * self.once[:, np.newaxis]
         most: Floats = (parts.peak_bytes + added).max(axis=1)
         return most
 
@@ -107,8 +108,10 @@ def memory_of(
     ways, back = np.unique(np.stack([degree, many > 1]), axis=1, return_inverse=True)
     own = [_own(structure, strategy, sizes[one], 1 + is_many) for one, is_many in ways.T.tolist()]
     own_bytes = taken(stacked([stacked(each) for each, _ in own]), back.ravel())
-    added = np.array([more for _, more in own])[back.ravel()]
-    once = CONTEXT + PARTLY_FILLED if structure.held.is_gpu else 0
+    outside = [_outside(structure, sizes[one]) for one, _ in ways.T.tolist()]
+    added = (np.array([more for _, more in own]) + np.array(outside)[:, np.newaxis])[back.ravel()]
+    partly = PARTLY_FILLED if structure.held.is_gpu else 0
+    once = (np.array(outside, np.float64) + partly)[back.ravel()]
     return StageMemory(
         between(low, most, share), taken(costs.live, which), own_bytes,
         costs.received_bytes[which], costs.returned_bytes[which], added, once,
@@ -119,7 +122,15 @@ def _own(
     structure: StageStructure, strategy: Strategy, sizes: Mapping[str, int], batches: int
 ) -> tuple[list[RankBytes], list[int]]:
     """What each stage holds under a strategy, and what the allocator of a GPU takes on top."""
-    held, context = structure.held, CONTEXT if structure.held.is_gpu else 0
+    held = structure.held
     found = {number: kind.rank_bytes(strategy, sizes, batches) for number, kind in held.kinds.items()}
     every = [found[number] for number in held.alike]
-    return [own for own, _ in every], [context + more for _, more in every]
+    return [own for own, _ in every], [more for _, more in every]
+
+
+def _outside(structure: StageStructure, sizes: Mapping[str, int]) -> int:
+    """What a rank holds outside PyTorch."""
+    if not structure.held.is_gpu:
+        return 0
+    shared = {name for name, ranks in sizes.items() if ranks > 1}
+    return CONTEXT + communicator_bytes(shared | {*structure.degrees.beyond_one()})

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import importlib.metadata
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import DataError
 from cdmpp.network.graph import Call, NetworkGraph, check_runs, graph_of
+from cdmpp.network.network_key import digest, name_key, surroundings
 from cdmpp.network.precision import precision_of
 from cdmpp.network.runtime import ReadNetwork
 from cdmpp.network.source.read import NetworkSource, read_network
 from cdmpp.network.source.torch_network import positional
 from cdmpp.network.workload import Workload
 from cdmpp.platform.files import read_json, write_json
-from cdmpp.platform.paths import cache_root, conf_folder
+from cdmpp.platform.paths import cache_root
 from cdmpp.programs.compiled import TVM, compiled_flag, compiled_noted
 from cdmpp.programs.exported import export
 from cdmpp.programs.task import Task
 
 _VERSION = "3"
 """Goes up when the same network gives another graph."""
-_PACKAGES = ("torch", "torchvision", "transformers", "onnx", "apache-tvm")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +47,8 @@ def graph_for(workload: Workload, before_reading: Callable[[], None] = lambda: N
 
     shapes = {name: list(shape) for name, shape in (workload.inputs or {}).items()}
     settings = [workload.batch, shapes, precision_of(workload.precision).compiled_dtype, type(network).__name__]
-    content = _of_name(network) if example is None else _computed(exported)
-    key = None if content is None else _digest([content, settings, _surroundings()])
+    content = name_key(network) if example is None else _computed(exported)
+    key = None if content is None else digest([content, settings, surroundings()])
     path = cache_root() / "networks" / f"v{_VERSION}" / f"{key}.json"
     try:
         stored = read_json(path) if key else {}
@@ -73,15 +69,6 @@ def _graph(source: NetworkSource) -> NetworkGraph:
     return graph
 
 
-def _of_name(network: Any) -> list[str] | None:
-    """Return the name and file that identify the network; None where none do: a file of Python may do anything."""
-    if not isinstance(network, str | Path) or ".py:" in (text := str(network)):
-        return None
-    path = Path(text.removeprefix("hf:")).expanduser()
-    config = path / "config.json" if path.is_dir() else path
-    return [text, hashlib.sha256(config.read_bytes()).hexdigest() if config.is_file() else ""]
-
-
 def _exported(network: Any, example_inputs: Any) -> tuple[Any, tuple[str, ...]]:
     """Return the export of a torch module, and what it says; nothing for other networks."""
     import torch
@@ -99,22 +86,6 @@ def _computed(exported: Any) -> list[Any] | None:
     places = [node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder"]
     kinds = [[list(map(str, getattr(value, "shape", ()))), str(getattr(value, "dtype", value))] for value in places]
     return [exported.graph_module.code, kinds]
-
-
-def _digest(asked: Any) -> str:
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:24]
-
-
-@cache
-def _surroundings() -> list[str]:
-    """Versions of what reads networks, and the shipped lists of them."""
-    found = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((conf_folder() / "data").glob("*.yaml"))]
-    for package in _PACKAGES:
-        try:
-            found.append(importlib.metadata.version(package))
-        except importlib.metadata.PackageNotFoundError:
-            found.append("")
-    return found
 
 
 def _restored(stored: Mapping[str, Any]) -> NetworkGraph:

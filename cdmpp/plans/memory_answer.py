@@ -1,0 +1,182 @@
+"""Memory answer: what each rank of a job holds under a plan, part by part, and whether it fits; nothing is replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from cdmpp.collectives.topology import Topology
+from cdmpp.errors import CdmppError
+from cdmpp.plans.memory import MemoryParts
+from cdmpp.plans.op_kinds import LOGITS
+from cdmpp.plans.placement import Placement, micro_batch_of, micro_batches_of, pipeline_of
+from cdmpp.plans.plan import Plan
+from cdmpp.plans.rank_activations import activations_of
+from cdmpp.plans.rank_memory import held_stages, parts_of_stages
+from cdmpp.plans.sources.source import StepSource
+from cdmpp.plans.stages import Stage
+from cdmpp.steps.looped_schedule import LoopedSchedule
+
+BASIS = {
+    "parameters": "counted",
+    "gradients": "counted",
+    "optimizer": "counted",
+    "buffers": "counted",
+    "inputs": "counted",
+    "activations": "from what autograd keeps, and when each result is read last",
+    "communication": "from the buffers of the strategy",
+    "workspace": "from the operators of the update",
+    "rounding": "from the blocks of PyTorch's allocator; gaps between them are not modelled",
+    "context": "assumed",
+    "communicators": "assumed",
+}
+"""How each part of ``MemoryParts`` is known."""
+OUTSIDE = ("context", "communicators", "rounding")
+"""Parts that are no tensors."""
+
+
+@dataclass(frozen=True)
+class RankAnswer:
+    """All ranks of one place in the pipeline hold this; without a pipeline all ranks of the job do."""
+
+    place: int
+    """Place in the pipeline, from 0."""
+    stages: tuple[int, ...]
+    """Numbers of its stages."""
+    first: tuple[str, ...]
+    """Name of the first module with parameters of each of its stages."""
+    in_flight: int | None
+    """Micro-batches whose activations it holds at most; None where several stages share the rank."""
+    parts: MemoryParts
+    activations: Mapping[str, int]
+    """Kind of operator -> bytes of ``parts.activations``, most first; ``LOGITS`` among them."""
+
+    @property
+    def logits_bytes(self) -> int:
+        """Return the bytes of logits and loss among the activations."""
+        return self.activations.get(LOGITS, 0)
+
+    @property
+    def outside_bytes(self) -> int:
+        """Return the bytes that are no tensors."""
+        return sum(int(getattr(self.parts, name)) for name in OUTSIDE)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Return the sum of all parts."""
+        return int(self.parts.peak_bytes)
+
+
+@dataclass(frozen=True)
+class MemoryAnswer:
+    """This is what every rank of a job holds under one plan."""
+
+    network: str
+    plan: Plan
+    micro_batch: int
+    """Examples of one forward pass."""
+    global_batch: int
+    ranks: tuple[RankAnswer, ...]
+    """One for each place in the pipeline."""
+    limit_bytes: float | None
+    """Most bytes of a device; None: unknown."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def heaviest(self) -> RankAnswer:
+        """Return the rank that holds most, the first of equal ones."""
+        return max(self.ranks, key=lambda one: one.peak_bytes)
+
+    @property
+    def fits(self) -> bool | None:
+        """Return whether the heaviest rank fits; None where no limit is known."""
+        return None if self.limit_bytes is None else self.heaviest.peak_bytes <= self.limit_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all numbers as JSON takes them."""
+        return {
+            "network": self.network,
+            "plan": self.plan.to_dict(),
+            "micro_batch": self.micro_batch,
+            "global_batch": self.global_batch,
+            "limit_bytes": self.limit_bytes,
+            "fits": self.fits,
+            "peak_bytes": self.heaviest.peak_bytes,
+            "heaviest": self.heaviest.place,
+            "basis": BASIS,
+            "ranks": [
+                {
+                    "place": one.place,
+                    "stages": list(one.stages),
+                    "first_modules": list(one.first),
+                    "in_flight": one.in_flight,
+                    "part_bytes": {part.name: int(getattr(one.parts, part.name)) for part in fields(one.parts)},
+                    "activation_bytes": dict(one.activations),
+                    "logits_bytes": one.logits_bytes,
+                    "outside_bytes": one.outside_bytes,
+                    "peak_bytes": one.peak_bytes,
+                    "fits": None if self.limit_bytes is None else one.peak_bytes <= self.limit_bytes,
+                }
+                for one in self.ranks
+            ],
+        }
+
+
+def memory_answer(
+    source: StepSource, plan: Plan, topology: Topology, global_batch: int, is_gpu: bool,
+    limit_bytes: float | None = None, network: str = "", warnings: tuple[str, ...] = (),
+) -> MemoryAnswer:  # fmt: skip
+    """Return what each rank holds.
+
+    Args:
+        source: what a rank runs at any micro-batch.
+        plan: all settings.
+        topology: the links of the job: balanced cuts take messages into account, and strategies the back end.
+        global_batch: examples of all replicas in one step.
+        is_gpu: whether PyTorch's caching allocator and the context of a GPU count.
+        limit_bytes: most bytes of a device; None: unknown.
+        network: its name, for a reader.
+        warnings: what was assumed before, a sentence each.
+
+    Raises:
+        CdmppError: a batch that does not divide evenly, a model that cannot be cut so, or a source that knows no
+            memory.
+    """
+    micro_batch = micro_batch_of(plan, global_batch)
+    work = source.work(micro_batch, plan.degrees, plan.model_parallel)
+    if work.memory is None:
+        raise CdmppError(f"{network or 'the source'} says what layers take, and not what they hold: give a network")
+    if plan.devices or plan.shares:
+        raise CdmppError(
+            "the plan has ranks on unlike devices, or with shares of their own: their memory is told by `cdmpp step "
+            "--plan`"
+        )
+    made = Placement(work, plan, topology, fold=True, merge=False).stages
+    stages = held_stages(work, plan, made, is_gpu)
+    parts = parts_of_stages(plan, stages)
+    kinds = activations_of(work, plan, stages, parts)
+    if plan.degrees.size(*plan.replicating) > 1:
+        warnings = (*warnings, *plan.strategy.memory_warnings())
+    found = tuple(
+        RankAnswer(place, numbers, tuple(_first(made[number]) for number in numbers), in_flight, own, kind)
+        for place, ((numbers, in_flight), own, kind) in enumerate(zip(_ranks(plan), parts, kinds, strict=True))
+    )
+    return MemoryAnswer(network, plan, micro_batch, global_batch, found, limit_bytes, warnings)
+
+
+def _ranks(plan: Plan) -> list[tuple[tuple[int, ...], int | None]]:
+    """Return the stages of each rank of a pipeline, and its micro-batches in flight where it has one stage."""
+    pipeline, many, ranks = pipeline_of(plan), micro_batches_of(plan), plan.degrees.pp
+    if pipeline is None or ranks == 1:
+        return [((0,), 1)]
+    order = pipeline.order
+    if isinstance(order, LoopedSchedule):
+        return [(order.stages_of(rank, ranks), None) for rank in range(ranks)]
+    return [((rank,), order.live_micro_batches(rank, ranks, many)) for rank in range(ranks)]
+
+
+def _first(stage: Stage) -> str:
+    """Name of the first FSDP module of a stage that is not the root; else of the root."""
+    names = [one.name for one in stage.rank.modules if not one.is_kept] or [one.name for one in stage.rank.modules]
+    return names[0].removeprefix("inner.") if names else ""

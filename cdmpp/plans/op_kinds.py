@@ -1,0 +1,39 @@
+"""Kinds of ops by which the activations of a rank are told apart."""
+
+from __future__ import annotations
+
+import re
+
+from cdmpp.plans.cut_places import CutPlaces
+from cdmpp.steps.step_graph import Op, RankGraph
+
+LOGITS = "logits and loss"
+"""The output of the model, what the loss makes of it, and the gradients of both."""
+GRADIENTS = "gradients of activations"
+
+
+def kinds_of(rank: RankGraph) -> tuple[str, ...]:
+    """Return the kind of each op: its operator, ``LOGITS``, or of the backward pass ``GRADIENTS``."""
+    on = CutPlaces(rank) if _knows_owners(rank) else None
+    output = min(on.outputs, default=len(rank.ops)) if on is not None else len(rank.ops)
+    owners = on.owners if on is not None else (None,) * len(rank.ops)
+    found = list[str]()
+    for place, (op, owner) in enumerate(zip(rank.ops, owners, strict=True)):
+        if (op.phase == "forward" and place >= output) or (op.phase == "backward" and (owner or 0) > output):
+            found.append(LOGITS)
+        elif op.phase == "backward" and not op.is_recomputed:
+            found.append(GRADIENTS)
+        else:
+            found.append(_operator(op))
+    return tuple(found)
+
+
+def _operator(op: Op) -> str:
+    """Return ``linear`` for a call ``linear_3#21`` of PyTorch; the kind of another op."""
+    called = re.fullmatch(r"([a-zA-Z_]\w*?)(_\d+)?#\d+", op.name)
+    return called[1] if called else op.kind or "other"
+
+
+def _knows_owners(rank: RankGraph) -> bool:
+    """Return True if it is known which op of the forward pass each one of the backward pass belongs to."""
+    return not any(op.phase == "backward" and op.forward is None and not op.inputs for op in rank.ops)

@@ -1,0 +1,96 @@
+"""`cdmpp plan ... --memory-only`: what each rank holds, from the command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from cdmpp import cli
+from tests.plans.toy_source import ToySource
+
+NETWORK = ("plan", "hf:prajjwal1/bert-tiny", "--device", "a100", "--cluster", "dgx-a100", "--memory-only")
+
+
+@pytest.fixture(autouse=True)
+def source(tmp_path, monkeypatch):
+    """Eight layers of 4 MB in place of the network: no test here reads one."""
+    monkeypatch.setenv("CDMPP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("cdmpp.plans.sources.predicted.PredictedSource", lambda *_: ToySource())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def asked(*options):
+    return cli.main([*NETWORK, *options])
+
+
+def test_degrees_that_are_left_out_take_the_rest(capsys):
+    words = ("--gpus", "64", "--strategy", "fsdp+pipeline", "--degrees", "pp=4", "--micro-batches", "8", "--json")
+    assert asked(*words, "--global-batch", "256") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["plan"]["degrees"]["pp"] == 4 and found["plan"]["degrees"]["dp_shard"] == 16
+    assert found["micro_batch"] == 2 and found["fits"] is True and len(found["ranks"]) == 4
+    assert [one["in_flight"] for one in found["ranks"]] == [4, 3, 2, 1]
+    assert [one["part_bytes"]["parameters"] for one in found["ranks"]] == [2 * 4_000_000 // 16] * 4
+    assert {*found["basis"]} == {*found["ranks"][0]["part_bytes"]}
+
+
+def test_a_plan_file_says_the_same(source, capsys):
+    (source / "plan.yaml").write_text(
+        "strategy: fsdp\ndegrees: {dp_shard: 16, pp: 4}\nmodel_parallel: [{name: pipeline, micro_batches: 8}]\n"
+    )
+    assert asked("--plan", "plan.yaml", "--global-batch", "256", "--json") == 0
+    by_file = json.loads(capsys.readouterr().out)
+    named = ("--gpus", "64", "--strategy", "fsdp+pipeline", "--degrees", "pp=4", "--micro-batches", "8")
+    assert asked(*named, "--global-batch", "256", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == by_file
+
+
+def test_tables_and_files(source, capsys):
+    words = ("--gpus", "8", "--strategy", "data+pipeline", "--degrees", "pp=2", "--micro-batches", "4")
+    assert asked(*words, "--memory-gb", "0.01", "--csv", "m.csv", "--html", "m.html") == 0
+    shown = capsys.readouterr()
+    assert "it does not fit" in shown.out and "What each rank holds at its peak" in shown.out
+    assert "no batch is given" in shown.err
+    rows = list(csv.DictReader((source / "m.csv").open()))
+    assert [row["place"] for row in rows] == ["0", "1"] and rows[0]["fits"] == "no"
+    parts = [name for name in rows[0] if name.endswith("_bytes") and name not in ("peak_bytes", "outside_bytes")]
+    inside = {"inputs_bytes", "buffers_bytes", "workspace_bytes"}  # which the table adds to activations
+    total = sum(int(rows[0][name]) for name in parts if name not in inside)
+    assert total == int(rows[0]["peak_bytes"])
+    assert "What each rank holds" in (source / "m.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ((), "--ranks is missing"),
+        (("--gpus", "8", "--degrees", "dp_replicate=3"), "has a product of 3, and --gpus is 8"),
+        (("--gpus", "8", "--degrees", "tp=2"), "tensor parallelism"),
+        (("--gpus", "8", "--degrees", "width=2"), "expected NAME=N, each of dp_replicate"),
+        (("--gpus", "8", "--degrees", "pp=2,pp=2"), "pp=2 is none"),
+        (("--gpus", "8", "--strategy", "fsdp+pipeline"), "--degrees is missing dp_shard"),
+        (("--gpus", "8", "--strategy", "pipeline", "--degrees", "pp=4"), "name a strategy for the rest"),
+        (
+            ("--gpus", "8", "--strategy", "fsdp", "--micro-batches", "4"),
+            "--micro-batches goes with --strategy pipeline",
+        ),
+        (("--gpus", "8", "--strategies", "fsdp"), "--strategies does not go with --memory-only"),
+        (("--gpus", "8", "--scaling"), "--scaling does not go with --memory-only"),
+        (("--gpus", "8", "--batch", "2", "--global-batch", "16"), "--batch and --global-batch"),
+        (("--gpus", "8", "--global-batch", "12"), "does not divide into 8 equal parts"),
+        (("--gpus", "8", "--runtime", "tvm"), "--memory-only is of --runtime torch"),
+        (("--gpus", "8", "--plan", "no.yaml", "--degrees", "pp=2"), "--degrees does not go with --plan"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, told, capsys):
+    assert asked(*options) == 2
+    shown = capsys.readouterr()
+    assert told in shown.err and shown.out == ""
+
+
+def test_degrees_without_the_question_are_refused(capsys):
+    assert cli.main([*NETWORK[:-1], "--gpus", "8", "--degrees", "pp=2"]) == 2
+    assert "--degrees goes with --memory-only" in capsys.readouterr().err
