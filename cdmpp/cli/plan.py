@@ -41,7 +41,10 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     add_search_arguments(verb)
     add_memory_argument(verb)
     ways = verb.add_argument_group("ways to train")
-    many = "such as data,spatial,data+filter,zero1,fsdp+pipeline (default: all that suit the network)"
+    many = (
+        "alternatives such as data,spatial,data+filter,fsdp+pipeline; 'fsdp*tp*pp' are all hybrids of these, and so "
+        "are words of degrees by themselves: ep,tp,pp,fsdp (default: all that suit the network)"
+    )
     ways.add_argument("--strategies", type=text, metavar="A,B+C", help=many)
     ways.add_argument("--price", type=numbers(0, 10**6, above=True), help="money for a device and an hour")
     ways.add_argument("--top", type=Limits(1, 1000, "plans"), default=10, help="plans that are shown (default 10)")
@@ -120,7 +123,7 @@ def _question(options: argparse.Namespace) -> Question:
     """Check what can be checked before anything is read."""
     from cdmpp import devices
     from cdmpp.collectives.topology import topology_of
-    from cdmpp.plans.combinations import combinations
+    from cdmpp.plans.combinations import asked, combinations
     from cdmpp.plans.question import Question
 
     if options.ranks is None:
@@ -129,7 +132,7 @@ def _question(options: argparse.Namespace) -> Question:
     if options.timeline is not None:
         raise UsageError("--timeline is of one plan: write it by --save-plan, then `cdmpp step --plan` has a timeline")
     step.checked_runtime(options)
-    names = tuple(filter(None, (options.strategies or "").replace(" ", "").split(",")))
+    names = asked(options.strategies or "")
     combinations(names)
     _check_explained(options, names)
     device = devices.get(options.device)

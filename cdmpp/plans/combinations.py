@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +20,19 @@ _WORDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "zero1": ("zero", {"stage": 1}),
     "zero2": ("zero", {"stage": 2}),
     "zero3": ("fsdp", {}),
+    "dp": ("ddp", {}),
+    "pp": ("pipeline", {}),
     "tp": ("tensor", {}),
+    "cp": ("context", {}),
+    "ep": ("expert", {}),
 }
 """Word -> strategy and settings, next to the names of the strategies themselves."""
 _REPLICAS = ("data", "zero1", "zero2", "fsdp", "hsdp")
 _OF_CONVOLUTIONS = ("spatial", "filter", "channel")
+_OF_TRANSFORMERS = {"tensor": "tp", "context": "cp", "expert": "ep"}
+"""Strategy -> its degree."""
+_DEGREES = ("dp", "pp", "tp", "cp", "ep")
+"""Words that name a degree."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,32 @@ def combination(name: str) -> Combination:
     return Combination(name, replicas[0] if replicas else STRATEGIES[DEFAULT_STRATEGY](), dividing, tuple(owners))
 
 
+def asked(given: str) -> tuple[str, ...]:
+    """Read ``--strategies``: alternatives joined by commas, hybrids by ``*``.
+
+    ``fsdp*tp`` is ``fsdp``, ``tp`` and ``fsdp+tp``. Where words stand by themselves and one of them is that of a
+    degree, as in ``ep,tp,pp,fsdp``, they are those that may be used: all their hybrids are meant.
+
+    Returns:
+        Names for ``combinations``. ``UsageError`` as of ``combination``.
+    """
+    names = [one for one in given.replace(" ", "").split(",") if one]
+    if len(names) > 1 and any(one in _DEGREES for one in names) and not any({*one} & {*"+*"} for one in names):
+        names = ["*".join(names)]
+    return tuple(dict.fromkeys(one for name in names for one in _hybrids(name)))
+
+
+def _hybrids(name: str) -> Iterator[str]:
+    """Yield all choices of words joined by ``*``, in their order, with one strategy of the replicas at most."""
+    parts = name.split("*")
+    made = {part: [_strategy(word, name) for word in part.split("+")] for part in parts}
+    for count in range(1, len(parts) + 1):
+        for chosen in itertools.combinations(parts, count):
+            replicas = [one for part in chosen for one in made[part] if not one.divides_model]
+            if len(replicas) < 2 or len(parts) == 1:
+                yield "+".join(chosen)
+
+
 def combinations(names: Sequence[str]) -> tuple[Combination, ...]:
     """Read several; one that is named twice, such as ``data`` and ``ddp``, is kept once, by its first name."""
     found = dict[tuple[Strategy, frozenset[Strategy], frozenset[str]], Combination]()
@@ -93,7 +128,7 @@ def combination_of(plan: Plan) -> str:
 
 
 def usual(limits: Mapping[str, int]) -> tuple[str, ...]:
-    """List what suits a network: splits of convolutions where it has some, a pipeline where it can be cut.
+    """List what suits a network: splits of convolutions, layers, attention and experts where it has some, a pipeline.
 
     ``limits``: degree -> the largest one that the network allows, as ``StepSource.limits`` says.
     """
@@ -101,9 +136,12 @@ def usual(limits: Mapping[str, int]) -> tuple[str, ...]:
     divided = [name for name in _OF_CONVOLUTIONS if name in can and limits.get(name, 1) > 1]
     piped = ["pipeline"] if "pipeline" in can and limits.get("pp", 1) > 1 else []
     replicas = [name for name in _REPLICAS if name in can]
+    own = [name for name, degree in _OF_TRANSFORMERS.items() if name in can and limits.get(degree, 1) > 1]
     return tuple(
         [*replicas, *piped, *(f"{one}+{pipe}" for one in replicas for pipe in piped if one != "zero2")]
         + [*divided, *(f"data+{one}" for one in divided)]
+        + [f"{one}+{name}" for name in own for one in ("data", "fsdp")]
+        + [f"fsdp+{name}+{pipe}" for name in own for pipe in piped]
     )
 
 

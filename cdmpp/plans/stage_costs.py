@@ -86,12 +86,19 @@ class StageCosts:
 
     @cached_property
     def split_s(self) -> Mapping[str, Floats]:
-        """Part of the communication -> seconds that divided operators exchange after each op of the whole rank."""
-        found = dict[str, Floats]()
+        """Part of the communication -> seconds that divided operators exchange after each op of the whole rank.
+
+        Ops that need not wait hide a part of it, which is left out.
+        """
+        found, hidden = dict[str, Floats](), dict[tuple[int, int], Floats]()
         all_sizes = np.array([one.times.exchanged_bytes for one in self.works], np.float64)
         for sizes, one in zip(all_sizes.T, self.works[0].work.exchanges, strict=True):
             each = found.setdefault(_part_of(one), np.zeros_like(self.compute_s))
-            each[:, max(one.after, 0)] += self._operator_s(one, sizes)
+            seconds, between = self._operator_s(one, sizes), (one.after + 1, min(one.before, default=one.after + 1))
+            if between[0] < between[1]:  # ops that run meanwhile
+                left = hidden.get(between, self.compute_s[:, slice(*between)].sum(axis=1))
+                hidden[between], seconds = np.maximum(left - seconds, 0.0), np.maximum(seconds - left, 0.0)
+            each[:, max(one.after, 0)] += seconds
         return found
 
     @cached_property

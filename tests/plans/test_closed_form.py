@@ -172,7 +172,7 @@ def test_memory_of_another_batch_does_not_depend_on_what_was_asked_before():
 class OtherOpsAtOne(ToySource):
     """A single example runs one op more, as where a layout is another one."""
 
-    def work(self, batch, degrees):
+    def work(self, batch, degrees, strategies=()):
         work = super().work(batch, degrees)
         if batch > 1:
             return work

@@ -181,7 +181,7 @@ def test_ops_are_named_by_their_micro_batch():
 class Known(StepSource):
     """Knows what one rank does at one micro-batch."""
 
-    def work(self, batch, degrees):
+    def work(self, batch, degrees, strategies=()):
         assert batch == 2
         return work()
 

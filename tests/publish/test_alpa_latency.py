@@ -67,7 +67,7 @@ def test_what_runs_the_forward_pass_again_has_a_factor_of_its_own():
 class Layered(StepSource):
     """A stem, four layers and a head; layers take 1 ms an example forward and 2 backward, the last one twice that."""
 
-    def work(self, batch, degrees):
+    def work(self, batch, degrees, strategies=()):
         seconds = (0.0, 1e-3, 1e-3, 1e-3, 2e-3, 0.0)
         layers = [
             Layer(f"{i}", one * batch / degrees.filter, 2 * one * batch / degrees.filter, 4_000, 1_000 * batch)

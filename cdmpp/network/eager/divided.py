@@ -53,6 +53,8 @@ class NodeExchange:
     that smaller, the bytes go with it. Empty: of ``node``, or after its gradient of its first input."""
     degree: str = ""
     """The ranks along this parallel degree take part; empty until the division is done."""
+    in_order: bool = False
+    """True if one before a node, or its gradient, leaves when it is that one's turn; else once what it reads exists."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,15 +171,19 @@ class LocalGraph:
         return new
 
     def exchange(
-        self, kind: str, node: Any, when: str, size: int, title: str, shift: int = 0, span: int = 0, of: Any = None
-    ) -> None:
+        self, kind: str, node: Any, when: str, size: int, title: str, shift: int = 0, span: int = 0, of: Any = None,
+        in_order: bool = False,
+    ) -> None:  # fmt: skip
         """Note an exchange of ``size`` bytes next to a new node; none without bytes.
 
-        ``of`` is the new node whose value, or its gradient, is exchanged; None: as ``NodeExchange.of`` says.
+        ``of`` is the new node whose value, or its gradient, is exchanged; None: as ``NodeExchange.of`` says. So does
+        ``in_order``.
         """
         if size:
             named = "" if of is None else of.name
-            self.exchanges.append(NodeExchange(kind, size, node.name, when, title, shift, span, named))
+            self.exchanges.append(
+                NodeExchange(kind, size, node.name, when, title, shift, span, named, in_order=in_order)
+            )
 
     def done(self) -> DividedExport:
         """Return the graph that was written, with the exchanges of earlier divisions."""
@@ -325,7 +331,8 @@ def placed(
         first, last = places[one.node]
         made: list[tuple[int, tuple[int, ...]]]
         if one.when == "before":
-            made = [(max(calls[p].call.inputs, default=-1), (p,)) for p in (first, *again.get(first, ()))]
+            each = (first, *again.get(first, ()))
+            made = [(p - 1 if one.in_order else max(calls[p].call.inputs, default=-1), (p,)) for p in each]
         elif one.when == "after":
             made = [(p, _of_phase(readers.get(p, ()), calls, calls[p].phase)) for p in (last, *again.get(last, ()))]
         elif first not in gradients:
@@ -333,7 +340,7 @@ def placed(
         elif one.when == "before gradient":
             place = gradients[first][0]
             given = _of_phase(calls[place].call.inputs, calls, "backward")
-            made = [(max(given, default=place - 1), (place,))]
+            made = [(place - 1 if one.in_order else max(given, default=place - 1), (place,))]
         else:
             own = gradients[first][:1] if one.when == "after gradient" else gradients[first]
             read = sorted({place for of in own for place in readers.get(of, ()) if place > own[-1]})

@@ -147,8 +147,8 @@ class _Divided:
         new = self.local.call(torch.ops.aten.constant_pad_nd.default, (old, [0, 0, 0, more]), {}, node)
         new.meta |= {ROLE: ("dispatch",), RETURNS: new}
         size = bytes_of_value(new.meta["val"])
-        self.local.exchange("all_to_all", new, "before", _COUNT_BYTES * experts, f"{title} token counts")
-        self.local.exchange("all_to_all", new, "before", size, f"{title} dispatch")
+        self.local.exchange("all_to_all", new, "before", _COUNT_BYTES * experts, f"{title} token counts", in_order=True)
+        self.local.exchange("all_to_all", new, "before", size, f"{title} dispatch", in_order=True)
         if old in self.local.learns:
             self.local.exchange("all_to_all", new, "after gradient", size, f"{title} gradient of dispatch", of=new)
         self.sent[x] = new
@@ -175,7 +175,9 @@ class _Divided:
             size, title = bytes_of_value(made.meta["val"]), title_of(node)
             local.exchange("all_to_all", new, "after", size, f"{title} combine")
             if made in local.learns:
-                local.exchange("all_to_all", new, "before gradient", size, f"{title} gradient of combine")
+                local.exchange(
+                    "all_to_all", new, "before gradient", size, f"{title} gradient of combine", in_order=True
+                )
             self.back[node] = new
         return self.back[node]
 
