@@ -54,16 +54,8 @@ class Judge:
             plans: all plans, as columns.
             topology: the links between the ranks of the job.
         """
-        found = {name: np.full(len(plans), np.nan) for name in (*FIELDS, *PARTS)}
-        rows, errors = np.flatnonzero(plans.reason == VALID), dict[int, str]()
-        divisions, groups = _divisions(plans, rows), GroupCosts(topology)
-        self._prepare(plans, divisions)
-        by_stages: dict[tuple[object, ...], list[PlanStages]] = {}
-        for division in divisions:
-            for one in self._division(plans, groups, division, errors):
-                by_stages.setdefault((one.count, layout_of(one.order), one.memory is None), []).append(one)
-        for each in by_stages.values():
-            group = PlanStages.joined(each)
+        found, errors = {name: np.full(len(plans), np.nan) for name in (*FIELDS, *PARTS)}, dict[int, str]()
+        for group in self.stages(plans, topology, errors):
             for name, values in step_terms(plans.taken(group.rows), group).items():
                 found[name][group.rows] = values
         return ClosedForm(
@@ -71,6 +63,22 @@ class Judge:
             communication_s={part: found[part] for part in PARTS},
             errors=errors,
         )
+
+    def stages(self, plans: Candidates, topology: Topology, errors: dict[int, str]) -> list[PlanStages]:
+        """Return what the stages of all plans that can be take, those with as many stages together.
+
+        Args:
+            plans: all plans, as columns.
+            topology: the links between the ranks of the job.
+            errors: it gets row and reason of each plan that only its costs show to be impossible.
+        """
+        divisions, groups = _divisions(plans, np.flatnonzero(plans.reason == VALID)), GroupCosts(topology)
+        self._prepare(plans, divisions)
+        by_stages: dict[tuple[object, ...], list[PlanStages]] = {}
+        for division in divisions:
+            for one in self._division(plans, groups, division, errors):
+                by_stages.setdefault((one.count, layout_of(one.order), one.memory is None), []).append(one)
+        return [PlanStages.joined(each) for each in by_stages.values()]
 
     def _prepare(self, plans: Candidates, divisions: Sequence[IntArray]) -> None:
         """Let the source make ready for all sizes of micro-batches."""
@@ -108,11 +116,12 @@ class Judge:
                     continue
                 yield from _judged(costs, combination, plans, taken, errors)
 
-    def _work(self, size: int, degrees: ParallelDegrees, operators: Operators) -> WorkColumns:
+    def work(self, size: int, degrees: ParallelDegrees, operators: Operators) -> WorkColumns:
+        """Return the work of one rank for a micro-batch of so many examples, as arrays."""
         key = size, degrees, operators
         if key not in self._works:
             if degrees.pp > 1:
-                self._works[key] = self._work(size, replace(degrees, pp=1), operators)
+                self._works[key] = self.work(size, replace(degrees, pp=1), operators)
             else:
                 self._works[key] = WorkColumns(size, self.source, degrees, operators)
         return self._works[key]
@@ -121,7 +130,7 @@ class Judge:
         """Divide micro-batches into those that run the same ops: one example may run other ones than several do."""
         found: dict[tuple[object, ...], list[int]] = {}
         for size in sizes:
-            found.setdefault(self._work(size, degrees, operators).times.ops, []).append(size)
+            found.setdefault(self.work(size, degrees, operators).times.ops, []).append(size)
         return [tuple(own) for own in found.values()]
 
     def _stage_costs(
@@ -129,7 +138,7 @@ class Judge:
         groups: GroupCosts, ranks: int, order: Schedule,
     ) -> StageCosts:  # fmt: skip
         operators, replicas = combination.operators, ranks // degrees.ranks
-        works = [self._work(size, degrees, operators) for size in sizes]
+        works = [self.work(size, degrees, operators) for size in sizes]
         own = replace(degrees, dp_replicate=replicas)
         cuts = _cuts(works[0], recomputes, own, combination, groups.topology, order.stages_per_rank)
         key = (degrees, operators, recomputes, cuts, works[0].times.ops)

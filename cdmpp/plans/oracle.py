@@ -58,6 +58,9 @@ class RankedPlan:
     """The quantity that binds next under the same strategies, and the number of devices at which it does."""
     warnings: tuple[str, ...] = ()
     """Reasons to doubt its replay, or that PyTorch refuses it, a sentence each."""
+    waits_for: str = ""
+    """The rank that waits least, for which others wait, and its device; empty where devices are equal, or not replayed.
+    """
 
     @property
     def device_hours(self) -> float:
@@ -178,7 +181,9 @@ def ask(
     ranked = tuple(replace(one, next_limit=later.get(one.combination, "")) for one in found)
     curve = scaling(question, counts)
     front = _front(question, judged, order, curve)
-    return OracleResult(question, ranked, judged, rejected, curve, front, _warnings(question, ranked), top)
+    return OracleResult(
+        question, ranked, judged, rejected, curve, front, (*judged.warnings, *_warnings(question, ranked)), top
+    )
 
 
 def _replayed(judged: Judged, order: np.ndarray, replays: int) -> int:
@@ -223,13 +228,19 @@ def _front(
 
 
 def _by_replay(question: Question, one: RankedPlan) -> RankedPlan:
-    topology = question.topology(one.plan.ranks)
+    topology = question.topology_of(one.plan)
     lowered = lower(question.source, one.plan, topology, question.global_batch, merge=True)
-    step_s = replay(merge_ops(lowered.graph), topology, synchrony=one.plan.synchrony).step_s
+    replayed = replay(merge_ops(lowered.graph), topology, synchrony=one.plan.synchrony)
+    step_s = replayed.step_s
     scale = step_s / one.step_s
     told = (*lowered.warnings, *exchange_warnings(lowered.graph.exchanges, topology))
     low_s, high_s = one.low_s * scale, one.high_s * scale
-    return _fed(question, replace(one, step_s=step_s, low_s=low_s, high_s=high_s, by=REPLAY, warnings=told))
+    waits_for = ""
+    if one.plan.devices:
+        rank = lowered.places.index(min(replayed.waits_s, key=lambda place: (replayed.waits_s[place], place)))
+        waits_for = f"rank {rank} on {one.plan.devices[rank]}"
+    one = replace(one, step_s=step_s, low_s=low_s, high_s=high_s, by=REPLAY, warnings=told, waits_for=waits_for)
+    return _fed(question, one)
 
 
 def _fed(question: Question, one: RankedPlan) -> RankedPlan:
@@ -243,6 +254,6 @@ def _fed(question: Question, one: RankedPlan) -> RankedPlan:
 def _warnings(question: Question, ranked: Iterable[RankedPlan]) -> tuple[str, ...]:
     found = [*question.warnings, *question.topology(question.ranks).warnings]
     for one in list(ranked)[:1]:
-        topology = question.topology(question.ranks)
+        topology = question.topology_of(one.plan)
         found += one.warnings or lower(question.source, one.plan, topology, question.global_batch).warnings
     return tuple(dict.fromkeys(found))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import groupby
 from typing import Any, ClassVar
 
@@ -116,6 +116,9 @@ class Plan:
                 f"plan.shares are {sum(shares)} micro-batches in all, and {replicas} replicas have "
                 f"{max(counts)} each on average: expected {replicas * max(counts)}"
             )
+        for one in (each for each in self.model_parallel if hasattr(each, "micro_batches")):
+            for share in set(self.shares):
+                replace(one, micro_batches=share).check(self.degrees.size(*one.degrees))  # type: ignore[call-arg]
         if self.shares and self.strategy.exchanges_each_batch:
             raise CdmppError(
                 f"plan.shares differ, and under {self.strategy.name} replicas exchange in each pass, so that all need "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cdmpp.plans.plan import Plan
+from cdmpp.plans.plan import Plan, runs
 from cdmpp.plans.question import Judged, Question
 from cdmpp.plans.strategies.pipeline import Pipeline
 
@@ -18,9 +18,18 @@ def words(plan: Plan, combination: str, micro_batch: int) -> str:
             if (count := one.order.stages_per_rank) > 1:
                 found.append(f"{count} stages a rank")
     found += ["recomputed"] if plan.recompute else []
+    found += [f"on {_places(plan)}"] if plan.devices else []
+    found += [f"shares {'+'.join(map(str, plan.shares))}"] if plan.shares else []
     degrees = [f"{name} {getattr(plan.degrees, name)}" for name in plan.degrees.beyond_one()]
     times = f"{many} micro-batches of {micro_batch}" if many > 1 else f"micro-batch of {micro_batch}"
     return ", ".join([f"{combination} ({', '.join(degrees) or 'one device'})", times, *found])
+
+
+def _places(plan: Plan) -> str:
+    """Say where ranks stand, stage after stage, such as ``t4 x 2, a10 x 2 | a10 x 4``."""
+    each = plan.ranks // plan.degrees.pp
+    stages = [plan.devices[begin : begin + each] for begin in range(0, plan.ranks, each)]
+    return " | ".join(", ".join(one.replace(":", " x ") for one in runs(own)) for own in stages)
 
 
 def words_of(question: Question, judged: Judged, row: int) -> str:

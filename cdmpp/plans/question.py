@@ -33,6 +33,8 @@ class Judged:
     """Which plans can be and fit into memory, without ``twins``."""
     twins: NDArray[np.bool_]
     """Which plans recompute for nothing: one without it takes as long and holds as much."""
+    warnings: tuple[str, ...] = ()
+    """What was left out of the search, a sentence each."""
 
     def why_not(self, row: int) -> str:
         """Say why a plan cannot be, with its numbers; empty where it can."""
@@ -91,6 +93,15 @@ class Question:
     @property
     def _any_batch(self) -> int:
         return min(self.global_batch, 2)
+
+    def topology_of(self, plan: Plan) -> Topology:
+        """Return the links between the ranks of a plan."""
+        found = self.topology(plan.ranks)
+        return found.placed(plan.devices) if plan.devices else found
+
+    def lacks(self, judged: Judged) -> str:  # noqa: ARG002
+        """Say what a job on unlike devices lacks where no plan of it fits; empty where devices are equal."""
+        return ""
 
     def judged(self, ranks: int | None = None, names: tuple[str, ...] | None = None) -> Judged:
         """Return all plans for so many devices and some combinations, with their costs; each is worked out once."""

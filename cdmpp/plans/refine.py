@@ -59,7 +59,7 @@ def refine(question: Question, plan: Plan, optimizer: str = "adamw") -> SearchRe
         optimizer: as ``search`` takes it.
     """
     work = question.source.work(micro_batch_of(plan, question.global_batch), plan.degrees, plan.model_parallel)
-    graph, topology = StepGraph((replace(work.rank, rank=0),)), question.topology(plan.ranks)
+    graph, topology = StepGraph((replace(work.rank, rank=0),)), question.topology_of(plan)
     evaluator = LoweredEvaluator(
         graph, topology, plan, of=question.source.of, work=work, is_gpu=question.is_gpu, inputs_s=question.inputs_s
     )

@@ -30,6 +30,8 @@ def missing(question: Question, judged: Judged, rejected: Mapping[str, int]) -> 
     """Say why no plan fits, how much memory is missing, and what would help."""
     if np.isnan(judged.costs.step_s).all():
         return f"no plan for {question.ranks} devices: {some(list(rejected), '; ', 3)}"
+    if told := question.lacks(judged):
+        return told
     limit, needed = question.memory_limit_bytes or 0.0, float(np.nanmin(judged.costs.memory_bytes))
     row = int(np.nanargmin(judged.costs.memory_bytes))
     leanest, plan = words_of(question, judged, row), question.plan(judged.plans, row)

@@ -76,4 +76,6 @@ def next_limits(question: Question, names: tuple[str, ...]) -> Mapping[str, str]
                 found[one.combination] = f"{one.limit} at {one.ranks} devices"
         if all(found.values()):
             break
+    if last == question.ranks:
+        return found
     return {name: limit or f"the same up to {last} devices" for name, limit in found.items()}

@@ -56,7 +56,7 @@ class StageMemory:
         )  # fmt: skip
 
     def peak_bytes(self, many: IntArray, in_flight: IntArray, kept: IntArray) -> Floats:
-        """Return the most bytes of the heaviest stage of each plan.
+        """Return the most bytes of each stage of each plan.
 
         Args:
             many: forward passes of one step of each plan.
@@ -68,11 +68,11 @@ class StageMemory:
         found = peak_parts(
             self.held, self.own, self.live, micro_batches, in_flight, batches, self.received, self.returned, kept
         )
-        most: Floats = (found.peak_bytes + self.added).max(axis=1)
-        return most
+        each: Floats = found.peak_bytes + self.added
+        return each
 
     def looped_peak_bytes(self, order: LoopedSchedule, many: IntArray, kept: IntArray) -> Floats:
-        """Return the most bytes of the heaviest rank of each plan.
+        """Return the most bytes of each rank of each plan.
 
         Args:
             order: the schedule of all plans.
@@ -82,8 +82,8 @@ class StageMemory:
         ranks = self.received.shape[1] // order.stages_per_rank
         parts = looped_parts(order, ranks, many, kept, self.held, self.own, self.live, self.received, self.returned)
         added = order.of_ranks(self.added, ranks) - (order.stages_per_rank - 1) * self.once[:, np.newaxis]
-        most: Floats = (parts.peak_bytes + added).max(axis=1)
-        return most
+        each: Floats = parts.peak_bytes + added
+        return each
 
 
 def memory_of(

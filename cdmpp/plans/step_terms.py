@@ -102,13 +102,7 @@ def _of_chains(plans: Candidates, stages: PlanStages, schedule: Schedule) -> _Te
     last = rows, (stages.exposed_s + stages.update_s - stages.ahead_s).argmax(axis=1)
     sends, halos, split = (one[slowest] * many for one in (stages.received_s, stages.halos_s, stages.split_s))
     longest_s, waited = many * both_s[slowest], sends + halos + split
-    memory = np.full(len(plans), np.nan)
-    if stages.memory is not None:
-        shape = len(plans), stages.count
-        in_flight = schedule.in_flight(stages.count, many) if stages.count > 1 else np.ones(shape, np.int64)
-        kept = np.zeros(shape, np.int64)
-        kept[:, -1] = _kept(plans, stages.count)
-        memory = stages.memory.peak_bytes(many, in_flight, kept)
+    memory = _rank_bytes(plans, stages, schedule).max(axis=1)
     return _Terms(
         longest_s - waited, passes_s - longest_s - stages.ahead_s[last], stages.update_s[last],
         stages.exposed_s[last], waited, sends, halos, split, stages.start_up_s[slowest] * many, memory,
@@ -134,14 +128,34 @@ def _of_loops(plans: Candidates, stages: PlanStages, schedule: LoopedSchedule) -
         for one in (stages.received_s, stages.halos_s, stages.split_s, stages.start_up_s, stages.update_s)
     )
     inside_s, waited = many * (halos + split), sent_s - free_s
-    memory = np.full(len(plans), np.nan)
-    if stages.memory is not None:
-        memory = stages.memory.looped_peak_bytes(schedule, many, _kept(plans, stages.count))
+    memory = _rank_bytes(plans, stages, schedule).max(axis=1)
     start_up_s = np.minimum(many * start_up, inside_s + waited)
     return _Terms(
         busy_s[slowest] - inside_s, free_s - busy_s[slowest] - update, update, step_s - sent_s, inside_s + waited,
         many * sends, many * halos, many * split, start_up_s, memory,
     )  # fmt: skip
+
+
+def rank_bytes(plans: Candidates, stages: PlanStages) -> Floats:
+    """Return what each rank of the pipeline of each plan holds at its peak; (plans, ranks), NaN if unknown."""
+    found = np.full((len(plans), stages.count // stages.order.stages_per_rank), np.nan)
+    for number, schedule in enumerate(plans.schedules):
+        if len(rows := np.flatnonzero(plans.schedule == number)):
+            found[rows] = _rank_bytes(plans.taken(rows), stages.taken(rows), schedule)
+    return found
+
+
+def _rank_bytes(plans: Candidates, stages: PlanStages, schedule: Schedule) -> Floats:
+    """The same of plans that have one schedule."""
+    many, count = plans.micro_batches, stages.count
+    if stages.memory is None:
+        return np.full((len(plans), count // schedule.stages_per_rank), np.nan)
+    if isinstance(schedule, LoopedSchedule):
+        return stages.memory.looped_peak_bytes(schedule, many, _kept(plans, count))
+    kept, in_flight = np.zeros((2, len(plans), count), np.int64)
+    kept[:, -1] = _kept(plans, count)
+    in_flight[:] = schedule.in_flight(count, many) if count > 1 else 1
+    return stages.memory.peak_bytes(many, in_flight, kept)
 
 
 def _kept(plans: Candidates, stages: int) -> IntArray:
