@@ -86,6 +86,8 @@ class Calls(NamedTuple):
     """True if a library launches all of them in one call, which the host dispatches once."""
     silent: frozenset[int] = frozenset()
     """Places among ``operators`` of those whose gradient runs nothing: it is passed on as it is, or there is none."""
+    in_place: frozenset[int] = frozenset()
+    """Places among ``operators`` of those that write into what the one before made."""
 
     @property
     def product(self) -> int:
@@ -361,6 +363,15 @@ def _softmax(node: Any) -> list[EagerOperator]:
     return [*(cast if given.dtype != out.dtype else []), matrix("softmax", out, int(node.args[1]))]
 
 
+def _logsumexp(node: Any) -> Calls:
+    """Answer as ATen runs it: the largest of each row, 0 where infinite, is taken off before and added behind."""
+    x, out = _value(node.args[0]), _value(node)
+    reduced = _mean(out.numel(), x.numel() // max(out.numel(), 1), dtype_of(x))
+    largest = [reduced, *(matrix(name, out) for name in ("relu", "relu", "where"))]
+    kernels = *largest, matrix("add_broadcast", x), matrix("exp", x), reduced, matrix("relu", out), matrix("add", out)
+    return Calls(kernels, "logsumexp", in_place=frozenset((3, 5, 7)))
+
+
 _RULES: dict[str, Callable[[Any], Calls | Sequence[EagerOperator]]] = {
     "linear": _linear,
     **dict.fromkeys(("matmul", "mm", "addmm", "bmm", "baddbmm"), _matmul),
@@ -368,6 +379,7 @@ _RULES: dict[str, Callable[[Any], Calls | Sequence[EagerOperator]]] = {
     **dict.fromkeys(CONVOLUTIONS, _convolution),
     **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax"), _softmax),
     **dict.fromkeys(_DROPOUTS, _dropout),
+    "logsumexp": _logsumexp,
     "cross_entropy_loss": _cross_entropy,
     **dict.fromkeys(
         ("nll_loss", "nll_loss_nd", "nll_loss_forward", "nll_loss2d_forward"), lambda n: _cross_entropy(n)[1:]

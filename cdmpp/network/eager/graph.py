@@ -441,7 +441,10 @@ def choose_kernel(node: Any, place: str, asked: str, trains: bool = False, mask_
 
 def written_bytes(node: Any, found: Calls) -> list[int]:
     """Return the bytes that each call of a node writes, but for what autograd keeps; the last writes its result."""
-    written = [int(operator.written_bytes) for operator in found.operators[:-1]]
+    written = [
+        0 if place in found.in_place else int(operator.written_bytes)
+        for place, operator in enumerate(found.operators[:-1])
+    ]
     in_place = len(found.operators) > 1 and name_of(node) in IN_PLACE
     return [*written, 0 if in_place else sum(map(_bytes, tensors_in(node.meta["val"])))]
 

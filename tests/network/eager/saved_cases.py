@@ -254,6 +254,7 @@ CASES: dict[str, Case] = {
     "glu": lambda m, x: x[..., :4] * torch.sigmoid(x[..., 4:]),
     "softmax": lambda m, x: x.softmax(-1),
     "softmax in float32": lambda m, x: x.softmax(-1, dtype=torch.float32).to(x.dtype) * 2,
+    "logsumexp": lambda m, x: x.logsumexp(1),
     "log_softmax": lambda m, x: x.log_softmax(1),
     # losses
     "cross_entropy": lambda m, x: functional.cross_entropy(flat(x), torch.arange(16)),
