@@ -97,7 +97,7 @@ def _of_onnx(workload: Workload, path: Path) -> TorchNetwork:
     refuse_example(path.name, workload.example_inputs)
     if workload.attention == "eager":
         raise UsageError(f"{path.name}: attention eager is of networks of a name: export the file without Attention")
-    model, example = module_of_onnx(path, workload.batch, workload.inputs)
+    model, example = module_of_onnx(path, workload.batch, workload.inputs, workload.boxes)
     said = (
         f"{path.name} runs as its nodes say, an operator of PyTorch for each: what the exporter broke up or folded "
         "stays so"

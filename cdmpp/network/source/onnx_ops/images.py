@@ -40,7 +40,8 @@ def _padded(x: Any, before: Sequence[int], behind: Sequence[int], value: float =
     return functional.pad(x, flat, value=value), [0] * len(before)
 
 
-def _convolution(node: OnnxNode, x: Any, weight: Any, bias: Any = None) -> Any:
+def convolution(node: OnnxNode, x: Any, weight: Any, bias: Any = None) -> Any:
+    """Convolve over one axis, two or three."""
     strides, dilations, before, behind = _window(node, x, weight.shape[2:])
     x, pads = _padded(x, before, behind)
     function = (functional.conv1d, functional.conv2d, functional.conv3d)[len(strides) - 1]
@@ -172,7 +173,7 @@ def _local_response(node: OnnxNode, x: Any) -> Any:
 
 
 RULES: Rules = {
-    "Conv": Rule(_convolution), "ConvTranspose": Rule(_transposed), "MaxPool": Rule(_pool), "AveragePool": Rule(_pool),
+    "Conv": Rule(convolution), "ConvTranspose": Rule(_transposed), "MaxPool": Rule(_pool), "AveragePool": Rule(_pool),
     "GlobalAveragePool": Rule(_global), "GlobalMaxPool": Rule(_global), "Resize": Rule(_resize, (1, 2, 3)),
     "Upsample": Rule(_resize, (1,)), "GridSample": Rule(_sampled), "BatchNormalization": Rule(_batch_norm),
     "InstanceNormalization": Rule(_instance_norm), "LayerNormalization": Rule(_layer_norm),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 
 from cdmpp.network.source.onnx_ops.node import OnnxNode, Rule, Rules
-from cdmpp.network.source.onnx_types import number_of, torch_type
+from cdmpp.network.source.onnx_types import number_of, torch_tensor, torch_type
 
 _PADS = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
@@ -161,11 +162,11 @@ def _range(node: OnnxNode, start: Any, limit: Any, step: Any) -> Any:
 
 def _one_hot(node: OnnxNode, places: Any, depth: Any, values: Any) -> Any:
     size = node.whole(depth, "depth")[0]
-    off, on = values.reshape(-1).tolist()
+    off, on = torch_tensor(values, node.refuse).reshape(-1) if isinstance(values, np.ndarray) else values.reshape(-1)
     axis = node["axis"] % (places.dim() + 1)
     numbers = torch.arange(size).reshape([size if place == axis else 1 for place in range(places.dim() + 1)])
-    hot = (places % size).long().unsqueeze(axis) == numbers
-    return torch.where(hot, torch.tensor(on), torch.tensor(off))
+    places = places.long().unsqueeze(axis)
+    return torch.where(torch.where(places < 0, places + size, places) == numbers, on, off)
 
 
 def _triangle(node: OnnxNode, x: Any, diagonal: Any = None) -> Any:

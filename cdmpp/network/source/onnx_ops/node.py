@@ -29,6 +29,10 @@ class OnnxNode:
     """Places of the inputs that are weights of the file."""
     own: frozenset[str] = frozenset()
     """Names of the attributes that the file gives another value than their default."""
+    packed: Mapping[int, Any] = field(default_factory=dict)
+    """Place of an input of few bits -> its ``Packed``."""
+    packed_result: Any = None
+    """The ``Packed`` of the first result; None where it has none."""
     read: set[str] = field(default_factory=set)
     """Names of the attributes that a rule has asked for."""
 

@@ -1,4 +1,4 @@
-"""Products of matrices of ONNX, attention, and what quantises their factors."""
+"""Products of matrices of ONNX, and attention."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import torch
 from torch.nn import functional
 
 from cdmpp.network.source.onnx_ops.node import OnnxNode, Rule, Rules
-from cdmpp.network.source.onnx_types import torch_type
-
-_WHOLE = ("MatMulInteger", "MatMulInteger16", "ConvInteger", "QLinearConv", "QLinearMatMul", "QLinearAdd")
 
 
 def _gemm(node: OnnxNode, x: Any, y: Any, bias: Any = None) -> Any:
@@ -70,54 +67,7 @@ def _rotary(node: OnnxNode, x: Any, cosine: Any, sine: Any, places: Any = None) 
     return out.transpose(1, 2).flatten(2) if is_flat else out
 
 
-def _along(node: OnnxNode, x: Any, one: Any) -> Any:
-    """Let a scale or a zero lie along the axis of ``x`` that it is of, or along blocks of it."""
-    if one.numel() == 1:
-        return one.squeeze()
-    axis = node["axis"] % x.dim()
-    if one.dim() == 1:
-        return one.reshape([-1 if place == axis else 1 for place in range(x.dim())])
-    return one.repeat_interleave(node["block_size"], axis)
-
-
-def _quantise(node: OnnxNode, x: Any, scale: Any, zero: Any = None) -> Any:
-    """Divide, round, shift, clamp and cast, as PyTorch's reference of its own quantised types does."""
-    named = torch_type(node["output_dtype"], node.refuse) if node["output_dtype"] else None
-    kind = zero.dtype if zero is not None else named or torch.uint8
-    found = x / _along(node, x, scale)
-    if kind.is_floating_point:
-        limit = torch.finfo(kind).max
-        return torch.clamp(found, -limit, limit).to(kind)
-    found, ends = torch.round(found), torch.iinfo(kind)
-    if zero is not None:
-        found = found + _along(node, x, zero)
-    return torch.clamp(found, ends.min, ends.max).to(kind)
-
-
-def _dequantise(node: OnnxNode, x: Any, scale: Any, zero: Any = None) -> Any:
-    found = x.to(scale.dtype)
-    if zero is not None:
-        found = found - _along(node, x, zero)
-    return found * _along(node, x, scale)
-
-
-def _quantise_by_range(_: OnnxNode, x: Any) -> Any:
-    low, high = torch.clamp(torch.amin(x), max=0), torch.clamp(torch.amax(x), min=0)
-    scale = (high - low) / 255
-    zero = torch.clamp(torch.round(-low / scale), 0, 255)
-    return torch.clamp(torch.round(x / scale) + zero, 0, 255).to(torch.uint8), scale, zero.to(torch.uint8)
-
-
-def _refused(node: OnnxNode, *_: Any) -> Any:
-    node.refuse(
-        "multiplies whole numbers with zeros of their own, which no operator of PyTorch does; export the network with "
-        "QuantizeLinear and DequantizeLinear"
-    )
-
-
 RULES: Rules = {
     "MatMul": Rule(lambda _, x, y: torch.matmul(x, y)), "Gemm": Rule(_gemm), "Einsum": Rule(_einsum),
-    "Attention": Rule(_attention), "RotaryEmbedding": Rule(_rotary), "QuantizeLinear": Rule(_quantise),
-    "DequantizeLinear": Rule(_dequantise), "DynamicQuantizeLinear": Rule(_quantise_by_range),
-    **dict.fromkeys(_WHOLE, Rule(_refused)),
+    "Attention": Rule(_attention), "RotaryEmbedding": Rule(_rotary),
 }  # fmt: skip

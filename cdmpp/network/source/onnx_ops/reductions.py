@@ -44,7 +44,7 @@ def _extreme(node: OnnxNode, x: Any) -> Any:
 
 def _cumulative(node: OnnxNode, x: Any, axis: Any) -> Any:
     node.only(exclusive=0, reverse=0)
-    return torch.cumsum(x, node.whole(axis, "axis")[0])
+    return torch.cumsum(x, node.whole(axis, "axis")[0], dtype=x.dtype)
 
 
 def _top(node: OnnxNode, x: Any, many: Any = None) -> Any:
