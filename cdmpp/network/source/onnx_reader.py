@@ -15,8 +15,8 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTenso
 from cdmpp.errors import CdmppError
 from cdmpp.network.source.onnx_file import infer_types, node_name, nodes_of
 from cdmpp.network.source.onnx_known import computed, is_known, sizes_of
-from cdmpp.network.source.onnx_module import OnnxCall, OnnxModule, Step, TensorGiven
 from cdmpp.network.source.onnx_loops import unrolled
+from cdmpp.network.source.onnx_module import OnnxCall, OnnxModule, Step, TensorGiven
 from cdmpp.network.source.onnx_ops.node import OnnxNode, Rule
 from cdmpp.network.source.onnx_ops.quantised import PACKED_OPERATORS, PACKED_TYPES, Packed, pack, packed_type
 from cdmpp.network.source.onnx_ops.table import RULES
@@ -198,12 +198,14 @@ class _Reader:
         for name, given in rounds.results:
             self._named(proto, name, given)
         for name, parts in rounds.gathered:
-            self._gathered(name, parts)
+            self._gathered(proto, name, parts)
 
-    def _gathered(self, name: str, parts: Sequence[str]) -> None:
+    def _gathered(self, proto: Any, name: str, parts: Sequence[str]) -> None:
         """Stack what each round of a loop gives."""
         own = self._safe(self.made.nodes, name)
-        call = OnnxCall(Rule(lambda _, *given: torch.stack(given)), None, (TensorGiven,) * len(parts), None)
+        call = OnnxCall(
+            Rule(lambda _, *given: torch.stack(given)), self._described(proto), (TensorGiven,) * len(parts), None
+        )
         with self.mode:
             (self.values[name],) = call(*map(self._tensor, parts))
         self.made.nodes[own] = call

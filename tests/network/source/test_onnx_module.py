@@ -316,8 +316,10 @@ def test_boxes_that_are_kept_are_as_many_as_is_said(tmp_path):
         helper.make_node("Squeeze", ["b", "nought"], ["flat"]),
         helper.make_node("Gather", ["flat", "p"], ["y"], axis=0),
     ]
-    weights = [("most", np.array([50])), ("overlap", np.array([0.5], np.float32)), ("score", np.array([0.1], np.float32)),
-               ("two", np.array([2])), ("one", np.array([1])), ("nought", np.array([0]))]  # fmt: skip
+    weights = [
+        ("most", np.array([50])), ("overlap", np.array([0.5], np.float32)), ("score", np.array([0.1], np.float32)),
+        ("two", np.array([2])), ("one", np.array([1])), ("nought", np.array([0])),
+    ]  # fmt: skip
     path = saved(tmp_path / "nms.onnx", nodes, {"b": [1, 100, 4], "c": [1, 3, 100]}, weights=weights)
     with pytest.raises(CdmppError, match=r"NonMaxSuppression \(node i\) selects by the values .*--boxes"):
         read_run(Workload(path))
@@ -340,7 +342,8 @@ def test_boxes_that_are_kept_are_as_many_as_is_said(tmp_path):
 )  # fmt: skip
 def test_what_pytorch_has_not_is_refused_by_node(tmp_path, node, told):
     inputs = {
-        "x": [4, 4], "i": (TensorProto.INT64, [2]), "b": (TensorProto.BOOL, []), "q": (TensorProto.UINT8, [4, 4])
+        "x": [4, 4], "i": (TensorProto.INT64, [2]), "b": (TensorProto.BOOL, []), "q": (TensorProto.UINT8, [4, 4]),
+        "v": (TensorProto.UINT8, [4]),
     }  # fmt: skip
     made = {"NonZero": TensorProto.INT64, "Cast": TensorProto.UINT16, "MatMulInteger": TensorProto.INT32}
     results = {"y": made.get(node.op_type, TensorProto.FLOAT)}
