@@ -190,9 +190,10 @@ def _source(options: argparse.Namespace, device: Device) -> StepSource:
         return table_source(options)
     from cdmpp.network.eager.runtime import EagerRuntime
     from cdmpp.plans.sources.predicted import PredictedSource
+    from cdmpp.plans.sources.sustained import SustainedSource
 
     workload = step.step_workload(options)
-    return PredictedSource(workload, device, EagerRuntime(options.model))
+    return SustainedSource(PredictedSource(workload, device, EagerRuntime(options.model)), device)
 
 
 def _global_batch(options: argparse.Namespace) -> int:

@@ -125,8 +125,10 @@ def divided_source(workload: Workload, options: argparse.Namespace) -> StepSourc
     from cdmpp.devices import get
     from cdmpp.network.eager.runtime import EagerRuntime
     from cdmpp.plans.sources.predicted import PredictedSource
+    from cdmpp.plans.sources.sustained import SustainedSource
 
-    return PredictedSource(workload, get(options.device), EagerRuntime(options.model))
+    device = get(options.device)
+    return SustainedSource(PredictedSource(workload, device, EagerRuntime(options.model)), device)
 
 
 def replayed_on(found: StepPrediction, source: StepSource | None, options: argparse.Namespace) -> StepReplay:

@@ -24,6 +24,7 @@ from cdmpp.plans.rank_memory import heaviest_on
 from cdmpp.plans.search import search
 from cdmpp.plans.search_result import SearchResult
 from cdmpp.plans.sources.source import SPLITS, RankWork, StepSource
+from cdmpp.plans.sources.sustained import sustained
 from cdmpp.plans.strategies import DEFAULT_STRATEGY
 from cdmpp.platform.limits import Limits, checked
 from cdmpp.steps.bounds import alone_s
@@ -83,7 +84,8 @@ def replay_step(
     factors = check_slow(slow or {}, plan.ranks)
     if divided := [name for name in SPLITS if getattr(plan.degrees, name) > 1]:
         raise CdmppError(f"degrees.{divided[0]} above 1 divides operators, and this step has whole ones: replay_plan")
-    rank, batch = graph_of(step).ranks[0], step.step.batch
+    device, batch = devices.get(step.prediction.device), step.step.batch
+    rank, slower = sustained(graph_of(step).ranks[0], device)
     examples = global_batch_of(plan, batch * micro_batches_of(plan))
     if global_batch not in (None, examples):
         needed = micro_batch_of(plan, global_batch)
@@ -91,7 +93,7 @@ def replay_step(
             f"global_batch is {global_batch}, and this step of {batch} examples makes one of {examples} under the "
             f"plan: predict the step at {needed} examples"
         )
-    device, work = devices.get(step.prediction.device), RankWork(rank, memory=step.step.memory)
+    work = RankWork(rank, memory=step.step.memory, warnings=slower)
     replayed = _replayed(work, rank, plan, topology, granularity, factors, device, fold=False)
     replayed = replace(replayed, global_batch=examples)
     return replace(replayed, warnings=(*_of_kernels(step, device), *replayed.warnings))
@@ -224,13 +226,13 @@ def optimize_step(
     """
     plan = plan_for(ranks, strategy, plan)
     topology = plan_topology(plan, step.prediction.device, cluster, link, backend)
-    graph = graph_of(step)
     device = devices.get(step.prediction.device)
-    memory = Memory(step.step.memory, graph.ranks[0], device.kind != "cpu")
-    evaluator = Evaluator(scale_ranks(graph, plan.ranks), topology, plan, memory, method)
+    rank, slower = sustained(graph_of(step).ranks[0], device)
+    memory = Memory(step.step.memory, rank, device.kind != "cpu")
+    evaluator = Evaluator(scale_ranks(StepGraph((rank,)), plan.ranks), topology, plan, memory, method)
     result = search(evaluator, memory_limit_bytes, most_accumulation_steps, step.step.optimizer)
     full = memory_warning(device, result.peak_bytes or 0, "a rank")
-    return replace(result, warnings=(*filter(None, (full,)), *_of_kernels(step, device), *result.warnings))
+    return replace(result, warnings=(*filter(None, (full,)), *_of_kernels(step, device), *slower, *result.warnings))
 
 
 def plan_for(ranks: int | None, strategy: str | Strategy | None, plan: Plan | None) -> Plan:
