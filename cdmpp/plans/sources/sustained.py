@@ -6,7 +6,7 @@ not exceed the board's limit: the clock falls until it does not, and products ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cdmpp.devices import Device
@@ -14,6 +14,7 @@ from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.sources.source import RankWork, StepSource
 from cdmpp.steps.derived import derived
 from cdmpp.steps.step_graph import Op, RankGraph
+from cdmpp.steps.strategy import Strategy
 
 PRODUCTS, ATTENTION, IDLE = "products", "attention", "idle"
 _CLASSES = {"dense": PRODUCTS, "conv2d": PRODUCTS, "matmul": ATTENTION}
@@ -71,7 +72,7 @@ class SustainedSource(StepSource):
     def __init__(self, nominal: StepSource, device: Device) -> None:
         """Take a source that times kernels one by one, and the device of each rank with its ``board_power_w``."""
         self.nominal, self.device = nominal, device
-        self._works = dict[tuple[int, ParallelDegrees], RankWork]()
+        self._works = dict[tuple[int, ParallelDegrees, tuple[Strategy, ...]], RankWork]()
 
     @property
     def of(self) -> str:
@@ -82,17 +83,20 @@ class SustainedSource(StepSource):
         """Return those of the source."""
         return self.nominal.limits()
 
-    def prepare(self, batches: Iterable[int], degrees: Iterable[ParallelDegrees]) -> None:
+    def prepare(
+        self, batches: Iterable[int], degrees: Iterable[ParallelDegrees], strategies: Sequence[Strategy] = ()
+    ) -> None:
         """Prepare the source."""
-        self.nominal.prepare(batches, degrees)
+        self.nominal.prepare(batches, degrees, strategies)
 
-    def work(self, batch: int, degrees: ParallelDegrees) -> RankWork:
+    def work(self, batch: int, degrees: ParallelDegrees, strategies: Sequence[Strategy] = ()) -> RankWork:
         """Return the work of one rank at the clock that its board sustains; errors as of the source."""
-        if (batch, degrees) not in self._works:
-            work = self.nominal.work(batch, degrees)
+        key = batch, degrees, tuple(strategies)
+        if key not in self._works:
+            work = self.nominal.work(*key)
             rank, told = sustained(work.rank, self.device)
-            self._works[batch, degrees] = replace(work, rank=rank, warnings=(*work.warnings, *told))
-        return self._works[batch, degrees]
+            self._works[key] = replace(work, rank=rank, warnings=(*work.warnings, *told))
+        return self._works[key]
 
 
 def sustained(rank: RankGraph, device: Device) -> tuple[RankGraph, tuple[str, ...]]:

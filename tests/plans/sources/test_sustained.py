@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cdmpp import devices
@@ -48,10 +50,8 @@ def test_unknown_boards_keep_their_clock() -> None:
 
 def test_source_slows_products_only() -> None:
     class Products(ToySource):
-        def work(self, batch: int, degrees: ParallelDegrees):  # type: ignore[no-untyped-def]
-            from dataclasses import replace
-
-            work = super().work(batch, degrees)
+        def work(self, batch, degrees, strategies=()):  # type: ignore[no-untyped-def]
+            work = super().work(batch, degrees, strategies)
             kinds = ("dense", "elementwise")
             made = tuple(replace(op, kind=kinds[place % 2 and 1]) for place, op in enumerate(work.rank.ops))
             return replace(work, rank=replace(work.rank, ops=made))
