@@ -47,6 +47,8 @@ class UnlikeQuestion(Question):
     """Device -> ranks on it."""
     memory_limits: Mapping[str, float] = field(default_factory=dict)
     """Device -> bytes that it may hold; a device that is not there has no limit."""
+    even_shares: bool = False
+    """True if replicas have equal shares of the batch, as Megatron and torchtitan give them."""
     gpus: frozenset[str] = frozenset()
     """Devices of which the allocator of a GPU counts."""
 
@@ -85,10 +87,16 @@ class UnlikeQuestion(Question):
             degrees = plans.degrees_of(int(rows[0]))
             found, is_all = arrangements(self.counts, degrees)
             cut_short |= not is_all
-            if not found:
-                made.append(Block.refused(plans, rows, _UNEVEN.format(self._said(degrees))))
+            blocks, why = list[Block](), _UNEVEN.format(self._said(degrees))
             for one in found:
-                made += self._arranged(plans, rows, degrees, one)
+                devices = one.of_ranks(degrees)
+                try:
+                    self._topology.placed(devices)
+                except CdmppError as error:
+                    why = str(error)
+                else:
+                    blocks += self._arranged(plans, rows, degrees, one, devices)
+            made += blocks or [Block.refused(plans, rows, why)]
         told = f"devices are tried in up to {MOST} arrangements for each division: others may be faster"
         return joined(made, self.inputs_s, (told,) if cut_short else ())
 
@@ -96,18 +104,12 @@ class UnlikeQuestion(Question):
         return degrees.ranks // (degrees.pp * degrees.size("dp_replicate", "dp_shard"))
 
     def _arranged(
-        self, plans: Candidates, rows: IntArray, degrees: ParallelDegrees, one: Arrangement
+        self, plans: Candidates, rows: IntArray, degrees: ParallelDegrees, one: Arrangement, devices: tuple[str, ...]
     ) -> Iterator[Block]:
         """Judge plans of the same degrees on one arrangement, with equal shares and with others."""
-        devices = one.of_ranks(degrees)
-        try:
-            self._topology.placed(devices)
-        except CdmppError as error:
-            yield Block.refused(plans, rows, str(error))
-            return
         even = self._block(plans, rows, degrees, one, devices, is_uneven=False)
         yield even
-        if len(one.kinds) > 1:
+        if len(one.kinds) > 1 and not self.even_shares:
             is_free = np.array([not each.strategy.exchanges_each_batch for each in plans.combinations])
             own = rows[is_free[plans.combination[rows]] & (plans.micro_batches[rows] > 1)]
             if len(own):
