@@ -103,6 +103,7 @@ OTHER_PAGES = {
     "expressions": "expressions fitted to tables of runs, beside other ways to predict them",
     "importers": "what TVM imports of ONNX and PyTorch, operator by operator",
     "intervals": "how often intervals hold, by kind of programs left out",
+    "large-jobs": "jobs of large language models: plans beside public measurements on up to 1,024 GPUs",
     "networks": "predicted and measured times of whole networks",
     "new-devices": "what labels of a new device bring",
     "parameter-servers": "parameter servers and synchronies beside public measurements",
