@@ -110,7 +110,7 @@ OTHER_PAGES = {
     "partition": "networks cut over devices: speed-up, bounds, greedy and equal cuts beside",
     "partition-runs": "networks cut into stages, trained by real processes and predicted",
     "peers": "plans judged a second, and their order, beside other projects",
-    "plan-memory": "memory of small jobs on several ranks beside that of their plans",
+    "plan-memory": "memory of ranks of large public jobs, and of small ones run here, beside that of their plans",
     "plans": "parallel plans: the oracle beside public measurements and real runs",
     "saved-activations": "bytes that autograd keeps of each operator, predicted and counted",
     "searches": "searches of MetaSchedule with and without this cost model",
