@@ -105,24 +105,25 @@ def _held(run: Callable[..., Any], examples: list[Any], traced: Any) -> dict[Any
 
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            place, is_view = len(targets), getattr(func, "is_view", False)
+            if func.namespace != "aten" or func.is_view:
+                return func(*args, **(kwargs or {}))
+            place = len(targets)
             targets.append(func)
-            if not is_view:
-                ends.update((maker, place) for maker in alive.values())
+            ends.update((maker, place) for maker in alive.values())
             found = func(*args, **(kwargs or {}))
-            for one in () if is_view else _pytree.tree_leaves(found):
+            for one in _pytree.tree_leaves(found):
                 if isinstance(one, torch.Tensor) and one.untyped_storage()._cdata not in known:
                     alive[one.untyped_storage()] = place  # or writes into it
             return found
 
     with Watch():
         run(*examples)
-    nodes = [one for one in traced.graph.nodes if one.op == "call_function"]
+    calls = [one for one in traced.graph.nodes if one.op == "call_function"]
+    nodes = [one for one in calls if getattr(one.target, "namespace", "") == "aten" and not one.target.is_view]
     if [one.target for one in nodes] != targets:
         raise RuntimeError("it runs other operators when it runs again")
-    kernels = [one for one in nodes if not getattr(one.target, "is_view", False)]
     given = [one for one in traced.graph.nodes if one.op == "placeholder"]
-    held = dict[Any, list[Any]]({kernels[-1]: given} if kernels else {})
+    held = dict[Any, list[Any]]({nodes[-1]: given} if nodes else {})
     for maker, last in ends.items():
         held.setdefault(nodes[last], []).append(nodes[maker])
     return held
