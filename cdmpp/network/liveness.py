@@ -66,6 +66,8 @@ class CallBytes:
     """Bytes of ``written`` that live to the end where the call makes a gradient of a parameter, or a result."""
     workspace: NDArray[np.int64]
     """Bytes that a call holds in addition while it runs."""
+    results: NDArray[np.int64]
+    """Bytes of ``written`` that other calls read; what is saved besides them, only the backward pass does."""
 
     @classmethod
     def of(cls, calls: Sequence[Written]) -> CallBytes:
@@ -78,7 +80,8 @@ class CallBytes:
             known = (one.gradient_bytes, one.result_bytes, one.output_bytes)
             lasting.append(next(size for size in known if size is not None))
         workspace = [one.workspace_bytes for one in calls]
-        return cls(*(np.array(one, np.int64) for one in (written, saved, own, lasting, workspace)))
+        results = [one.output_bytes if one.result_bytes is None else one.result_bytes for one in calls]
+        return cls(*(np.array(one, np.int64) for one in (written, saved, own, lasting, workspace, results)))
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,15 @@ class Lifetimes:
         saved, own = sizes.saved[..., self.places], sizes.own[..., self.places]
         last_read = np.maximum(self.ends, self.saved_ends)
         freed = np.zeros(written.shape, np.int64)
-        parts = (self.ends, written - saved), (last_read, saved - own), (np.maximum(last_read, self.own_ends), own)
+        apart = np.clip(written - sizes.results[..., self.places], 0, saved)  # nothing but the backward pass reads it
+        of_own = np.minimum(apart, own)
+        parts = (
+            (self.ends, written - saved),
+            (last_read, saved - own - (apart - of_own)),
+            (np.maximum(last_read, self.own_ends), own - of_own),
+            (self.saved_ends, apart - of_own),
+            (np.maximum(self.saved_ends, self.own_ends), of_own),
+        )
         for ends, size in parts:  # what stays is the first part as far as it goes, then the next
             gone = np.maximum(size - stays, 0)
             stays = stays - (size - gone)

@@ -20,8 +20,6 @@ from cdmpp.steps.step_graph import Op
 class OpBytes(CallBytes):
     """The last axis of each array has a number an op; an axis before it, where there is one, is over micro-batches."""
 
-    results: NDArray[np.int64]
-    """Bytes that it hands on."""
     is_apart: NDArray[np.bool_]
     """Which ops write what is saved into a tensor of its own; no axis over micro-batches."""
     is_whole: NDArray[np.bool_]

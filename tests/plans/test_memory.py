@@ -10,11 +10,13 @@ import pytest
 from cdmpp.network.liveness import CallBytes, Lifetimes
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.allocator import CONTEXT, PARTLY_FILLED, taken_bytes
-from cdmpp.plans.live_bytes import LiveBytes
+from cdmpp.plans.live_bytes import LiveBytes, RunOrder
 from cdmpp.plans.memory import MemoryParts, peak_parts
+from cdmpp.plans.op_bytes import OpBytes
 from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.parameter_server import ParameterServer
+from cdmpp.steps.from_layers import Layer, graph_of_layers
 from cdmpp.steps.step_graph import ModuleSpan, Op
 from cdmpp.steps.strategy import RankBytes
 from tests.plans.toy_job import MIB, layers, memory
@@ -54,6 +56,18 @@ def test_a_call_in_place_keeps_what_it_writes_into():
     read = Op("scores", "backward", 0.0, output_bytes=4, inputs=(1,))
     during, _ = Lifetimes.of([*made, read], [(place, True) for place in range(3)]).alive(CallBytes.of([*made, read]))
     assert during.tolist() == [8, 8, 12]
+
+
+@pytest.mark.parametrize("layers", [2, 4, 8])
+def test_a_layer_that_runs_again_reads_the_result_of_the_one_before_and_not_what_that_saved(layers):
+    """Layers save 100 bytes and hand on 10: recomputed ones leave 10 each, the one that runs again its 100."""
+    made = [Layer(f"layer.{i}", 1.0, 2.0, 1, 10, saved_bytes=100) for i in range(layers)]
+    rank = graph_of_layers(made).ranks[0]
+    names = tuple(f"layer.{i}" for i in range(layers))
+    kept, again = (RunOrder.of(rank, own).live(OpBytes.of(rank.ops), (), False) for own in ((), names))
+    assert kept.saved == 100 * layers
+    assert again.saved == 10 * (layers - 1)  # nothing reads the last result
+    assert again.passes == 10 * (layers - 2) + 100 + 10 + 1  # of the last layer, with gradients of input and parameter
 
 
 def test_buckets_hold_parameters_without_a_gradient_too():

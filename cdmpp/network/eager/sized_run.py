@@ -90,7 +90,7 @@ class SizedRun:
             calls[place] = replace(calls[place], resident=resident)
         graph = replace(read.graph, calls=tuple(calls), tasks={}, input_bytes=sum(inputs.values()))
         sizes, none = np.array([one.output_bytes for one in calls], np.int64), np.zeros(len(calls), np.int64)
-        during, _ = whole.lifetimes.alive(CallBytes(sizes, sizes, sizes, sizes, none), read.graph.results)
+        during, _ = whole.lifetimes.alive(CallBytes(sizes, sizes, sizes, sizes, none, sizes), read.graph.results)
         alive = int(during.max(initial=0))
         return replace(read, graph=graph, operators=operators, batch=batch_in(shapes), alive_bytes=alive)
 
