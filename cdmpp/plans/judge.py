@@ -32,6 +32,8 @@ from cdmpp.steps.schedule import Schedule
 from cdmpp.steps.strategy import OperatorStrategy
 
 IntArray = NDArray[np.int64]
+MOST_CELLS = 1_000_000
+"""Stages of plans that are held before these plans are judged, so that millions of plans need little memory."""
 Operators = tuple[OperatorStrategy, ...]
 """Strategies that divide operators, with their settings."""
 
@@ -64,8 +66,8 @@ class Judge:
             errors=errors,
         )
 
-    def stages(self, plans: Candidates, topology: Topology, errors: dict[int, str]) -> list[PlanStages]:
-        """Return what the stages of all plans that can be take, those with as many stages together.
+    def stages(self, plans: Candidates, topology: Topology, errors: dict[int, str]) -> Iterator[PlanStages]:
+        """Yield what the stages of all plans that can be take, many with as many stages together.
 
         Args:
             plans: all plans, as columns.
@@ -77,8 +79,11 @@ class Judge:
         by_stages: dict[tuple[object, ...], list[PlanStages]] = {}
         for division in divisions:
             for one in self._division(plans, groups, division, errors):
-                by_stages.setdefault((one.count, layout_of(one.order), one.memory is None), []).append(one)
-        return [PlanStages.joined(each) for each in by_stages.values()]
+                key = one.count, layout_of(one.order), one.memory is None
+                by_stages.setdefault(key, []).append(one)
+                if sum(len(own.rows) for own in by_stages[key]) * one.count > MOST_CELLS:
+                    yield PlanStages.joined(by_stages.pop(key))
+        yield from map(PlanStages.joined, by_stages.values())
 
     def _prepare(self, plans: Candidates, divisions: Sequence[IntArray]) -> None:
         """Let the source make ready for all sizes of micro-batches."""

@@ -68,6 +68,8 @@ class Question:
     """True if the allocator of a GPU counts."""
     warnings: tuple[str, ...] = ()
     """What was assumed where the question said nothing, a sentence each."""
+    schedules: tuple[Schedule, ...] = ()
+    """Orders of a pipeline's passes that are tried; empty: those of ``candidates.searched``."""
     input_samples_per_s: float | None = None
     """The input pipeline yields so many examples a second for all devices; None: as many as they need."""
     _judged: dict[tuple[int, tuple[str, ...]], Judged] = field(default_factory=dict, compare=False, repr=False)
@@ -134,7 +136,8 @@ class Question:
 
     def _candidates(self, ranks: int, names: tuple[str, ...]) -> Candidates:
         limits = self.source.limits()
-        return candidates(combinations(names), ranks, self.global_batch, limits, None, self._can_recompute)
+        schedules = self.schedules or None
+        return candidates(combinations(names), ranks, self.global_batch, limits, schedules, self._can_recompute)
 
     def _judged_as(self, plans: Candidates, costs: ClosedForm) -> Judged:
         """Plans of the question with these costs."""

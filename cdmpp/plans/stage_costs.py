@@ -12,16 +12,17 @@ from cdmpp.collectives.topology import Topology
 from cdmpp.plans.group_costs import GroupCosts
 from cdmpp.plans.live_bytes import LiveBytes
 from cdmpp.plans.mesh import Mesh
+from cdmpp.plans.op_seconds import HALOS, SPLIT, OpSeconds
 from cdmpp.plans.overlap import Floats
 from cdmpp.plans.schedules import SCHEDULES
-from cdmpp.plans.sources.source import OpExchange
 from cdmpp.plans.stage_structure import StageStructure
 from cdmpp.plans.timeline import Timeline
 from cdmpp.plans.work_columns import WorkColumns
 from cdmpp.steps.looped_schedule import LoopedSchedule
 from cdmpp.steps.schedule import Schedule
 
-GRADIENTS, PARAMETERS, HALOS, SPLIT, SENDS = PARTS = ("gradients", "parameters", "halos", "split operators", "stages")
+GRADIENTS, PARAMETERS, SENDS = "gradients", "parameters", "stages"
+PARTS = (GRADIENTS, PARAMETERS, HALOS, SPLIT, SENDS)
 """Kinds of communication of a step, by what is sent."""
 
 
@@ -29,10 +30,6 @@ def layout_of(order: Schedule) -> tuple[object, ...]:
     """Return what is equal for schedules under which stages lie on ranks alike, and send alike."""
     is_in_v = isinstance(order, LoopedSchedule) and order.is_in_v
     return order.stages_per_rank, order.is_looped, is_in_v, order.divides_backward
-
-
-def _part_of(one: OpExchange) -> str:
-    return HALOS if one.degree == "spatial" else SPLIT
 
 
 @dataclass(frozen=True)
@@ -70,14 +67,11 @@ class StageCosts:
         return Mesh(replace(self.structure.degrees, dp_replicate=self.replicas)).group_of(0, ("pp",))
 
     @cached_property
-    def compute_s(self) -> Floats:
-        """Seconds of each op of the whole rank with its pauses."""
-        return np.array([one.times.seconds for one in self.works])
-
-    @cached_property
-    def gaps_s(self) -> Floats:
-        """Pause after each op of the whole rank."""
-        return np.array([one.times.gaps_s for one in self.works])
+    def ops(self) -> OpSeconds:
+        """What the ops of the whole rank take; pipelines of any stages share it."""
+        degrees = replace(self.structure.degrees, pp=1)
+        key = "ops", degrees, *map(id, self.works)
+        return self.groups.known(key, lambda: OpSeconds(self.works, degrees, self.topology))
 
     @cached_property
     def once_s(self) -> Floats:
@@ -85,48 +79,10 @@ class StageCosts:
         return np.array([one.times.once_s for one in self.works])
 
     @cached_property
-    def split_s(self) -> Mapping[str, Floats]:
-        """Part of the communication -> seconds that divided operators exchange after each op of the whole rank.
-
-        Ops that need not wait hide a part of it, which is left out.
-        """
-        found, hidden = dict[str, Floats](), dict[tuple[int, int], Floats]()
-        all_sizes = np.array([one.times.exchanged_bytes for one in self.works], np.float64)
-        for sizes, one in zip(all_sizes.T, self.works[0].work.exchanges, strict=True):
-            each = found.setdefault(_part_of(one), np.zeros_like(self.compute_s))
-            seconds, between = self._operator_s(one, sizes), (one.after + 1, min(one.before, default=one.after + 1))
-            if between[0] < between[1]:  # ops that run meanwhile
-                left = hidden.get(between, self.compute_s[:, slice(*between)].sum(axis=1))
-                hidden[between], seconds = np.maximum(left - seconds, 0.0), np.maximum(seconds - left, 0.0)
-            each[:, max(one.after, 0)] += seconds
-        return found
-
-    @cached_property
-    def split_start_up_s(self) -> Floats:
-        """Seconds of both passes of one micro-batch of which divided operators start to exchange, but for halos."""
-        found = np.zeros_like(self.compute_s)
-        for one in self.works[0].work.exchanges:
-            if _part_of(one) == SPLIT:
-                found[:, max(one.after, 0)] += self._operator_s(one, np.ones(1))
-        return self.passes_s(found)
-
-    def _operator_s(self, one: OpExchange, sizes: Floats) -> Floats:
-        """Seconds of an exchange of a divided operator, between the ranks that are farthest apart."""
-        group = Mesh(self.structure.degrees).group_of(0, (one.degree,))
-        members = {self.topology.shape(pair): pair for pair in one.pairs(group)} if one.shift else {None: group}
-        slowest_s: Floats = np.max([self.topology.latency_s(one.kind, sizes, own) for own in members.values()], axis=0)
-        return slowest_s
-
-    @cached_property
-    def busy_s(self) -> Floats:
-        """Seconds of each op of the whole rank, and of what divided operators exchange after it."""
-        return self.compute_s + sum(self.split_s.values(), np.zeros_like(self.compute_s))
-
-    @cached_property
     def alike(self) -> tuple[list[int], list[int]]:
         """Stages that differ in more than names, and the place among them of the one that each stage is like."""
         found, firsts, numbers = dict[object, int](), list[int](), list[int]()
-        like = _equal_columns(np.concatenate([self.busy_s, self.gaps_s]))
+        like = self.ops.alike
         for stage, (kind, places) in enumerate(zip(self.structure.alike, self.structure.places, strict=True)):
             key = kind, like[places].tobytes()
             if key not in found:
@@ -145,14 +101,19 @@ class StageCosts:
             own = self.structure.kinds[self.structure.alike[stage]].accumulated(batches)
             places = self.structure.places[stage][own.places]
             self._timelines[stage, batches] = Timeline.of(
-                self.busy_s[:, places].T, self.gaps_s[:, places].T, own.is_update
+                self.ops.busy_s[:, places].T, self.ops.gaps_s[:, places].T, own.is_update
             )
         return self._timelines[stage, batches]
 
     @cached_property
+    def split_start_up_s(self) -> Floats:
+        """Seconds of both passes of one micro-batch of which divided operators start to exchange, but for halos."""
+        return self.passes_s(self.ops.start_up_s)
+
+    @cached_property
     def split_passes_s(self) -> Mapping[str, Floats]:
         """Part of the communication -> seconds of it in both passes of one micro-batch, of divided operators."""
-        return {part: self.passes_s(seconds) for part, seconds in self.split_s.items()}
+        return {part: self.passes_s(seconds) for part, seconds in self.ops.split_s.items()}
 
     @cached_property
     def received_s(self) -> Mapping[str, Floats]:
@@ -229,7 +190,7 @@ class StageCosts:
         received_s: Mapping[str, Floats | float] = dict.fromkeys(("forward", "backward"), 0.0)
         if not self.order.is_looped:
             received_s = self.received_s
-        return {phase: self.phase_s(phase, self.busy_s) + more_s for phase, more_s in received_s.items()}
+        return {phase: self.phase_s(phase, self.ops.busy_s) + more_s for phase, more_s in received_s.items()}
 
     @cached_property
     def divided_s(self) -> tuple[Floats, Floats]:
@@ -239,8 +200,8 @@ class StageCosts:
         """
         found = np.zeros((2, len(self.works), self.structure.count))
         for stage, (places, shares, is_weights) in enumerate(self.structure.held.divided):
-            gaps_s = self.gaps_s[:, places]
-            each_s = shares * (self.busy_s[:, places] - gaps_s) + gaps_s
+            gaps_s = self.ops.gaps_s[:, places]
+            each_s = shares * (self.ops.busy_s[:, places] - gaps_s) + gaps_s
             for number, own in enumerate((~is_weights, is_weights)):
                 found[number, :, stage] = each_s[:, own].sum(axis=1)
         return found[0], found[1]
@@ -248,7 +209,7 @@ class StageCosts:
     @cached_property
     def update_s(self) -> Floats:
         """Seconds of the update of each stage, by a rank that holds all of it."""
-        return self.phase_s("update", self.compute_s) * self.structure.shares
+        return self.phase_s("update", self.ops.compute_s) * self.structure.shares
 
     def passes_s(self, seconds: Floats) -> Floats:
         """Sum ``seconds`` of the ops of both passes, given for each op of the whole rank."""
@@ -260,13 +221,3 @@ class StageCosts:
         if len(places):
             found[:, stages] = np.add.reduceat(seconds[:, places], starts, axis=1)
         return found
-
-
-def _equal_columns(values: Floats) -> np.ndarray:
-    """Number each column, equal ones alike; an array with a number a column."""
-    found = np.zeros(values.shape[1], np.int64)
-    for row in values:
-        _, own = np.unique(row, return_inverse=True)
-        found = found * (int(own.max(initial=0)) + 1) + own
-        _, found = np.unique(found, return_inverse=True)
-    return found

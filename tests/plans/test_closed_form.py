@@ -11,6 +11,7 @@ import torch
 
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.collectives.topology import fitted, topology_of
+from cdmpp.plans import judge
 from cdmpp.plans.candidates import candidates
 from cdmpp.plans.combinations import Combination, combinations
 from cdmpp.plans.judge import Judge
@@ -18,6 +19,7 @@ from cdmpp.plans.limits import terms
 from cdmpp.plans.lower import lower, lower_work
 from cdmpp.plans.question import Question
 from cdmpp.plans.rank_memory import peak_of
+from cdmpp.plans.schedules import LOOPED, SCHEDULES
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.steps.replay import replay
 from tests.plans.sources.toy_source import source_of
@@ -251,3 +253,19 @@ def test_memory_of_every_micro_batch_is_that_of_its_own_timeline():
         work = question.source.work(int(found.plans.micro_batch[row]), plan.degrees)
         exact = peak_of(work, plan, lower_work(work, plan, _topology(8)), False)
         assert found.costs.memory_bytes[row] == pytest.approx(exact, rel=1e-9)
+
+
+def test_many_plans_are_judged_in_parts_of_bounded_size(monkeypatch):
+    names = ("data", "fsdp", "data+pipeline", "fsdp+pipeline")
+    whole = _question(names).judged().costs
+    monkeypatch.setattr(judge, "MOST_CELLS", 20)
+    parts = _question(names).judged().costs
+    for name in ("step_s", "memory_bytes", "exposed_s"):
+        assert np.array_equal(getattr(parts, name), getattr(whole, name), equal_nan=True)
+
+
+def test_only_the_schedules_of_a_question_are_tried():
+    schedules = (SCHEDULES["1f1b"](), LOOPED["interleaved1f1b"](4))
+    plans = _question(("pipeline",), schedules=schedules).judged().plans
+    assert plans.schedules == schedules
+    assert {*plans.schedule.tolist()} == {0, 1}
