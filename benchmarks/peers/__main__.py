@@ -21,6 +21,8 @@ from typing import Any
 from benchmarks.peers.calculon import MODEL, SYSTEM, URL, Calculon
 from benchmarks.peers.networks import BLOCKS, CLUSTER, HEADS, TOKENS, WIDTH
 from benchmarks.peers.order import CLEAR, Order, order
+from benchmarks.peers.own_question import answers, pairs
+from benchmarks.peers.own_tables import answer_table, pair_tables
 from benchmarks.peers.rates import BATCH, BATCHES, ROUNDS, Rate, rates
 from benchmarks.publish.markdown import replace_part
 from benchmarks.publish.measured import measured
@@ -44,10 +46,12 @@ def rate_table(found: Sequence[Rate], commit: str) -> Table:
         f"reads the network: one). {told}.\n\n"
         f"A plan of Calculon is one evaluation of its own search (`llm-all-executions`, `{MODEL}`, `{SYSTEM}`, "
         "float16): time and memory of operators of one block by formulas, exchanges by bandwidth, 1F1B by formulas. "
-        "Its space has tensor and sequence parallelism, interleaved pipelines, recomputing of attention alone and "
-        "offloading, which ours lacks, and assigns each kind of parallelism to a network; *same kinds* are those "
-        "without, *all* a random sample. Its plans that cannot be are counted too, and cost it less.\n\n"
-        "A plan of ours is DDP, ZeRO-1, ZeRO-2, FSDP2 or HSDP and pipelines (GPipe, 1F1B), gradient accumulation and "
+        "Its space has sequence parallelism, recomputing of attention alone and offloading, which ours lacks, tensor "
+        "parallelism and interleaving, which are left out here, and assigns each kind of parallelism to a network; "
+        "*same kinds* are those without, *all* a random sample. Its plans that cannot be are counted too, and "
+        "cost it less.\n\n"
+        "A plan of ours is DDP, ZeRO-1, ZeRO-2, FSDP2 or HSDP and pipelines (GPipe, 1F1B, interleaved and zero "
+        "bubble), gradient accumulation and "
         f"recomputing: time from every op, each bucket and module with its overlap, cuts by dynamic programming; "
         f"memory of the heaviest rank; collectives by curves of {CLUSTER}; intervals. In float32. *Given seconds*: "
         "one op a block and pass. *Predicted kernels*: the whole language model as PyTorch runs it, some 6,000 calls "
@@ -124,6 +128,10 @@ def main(words: Sequence[str] | None = None) -> int:
                     ordered[ranks] = order(network, ranks, calculon)
         commit = calculon.commit if calculon else ""
         tables = [rate_table(found, commit), *(order_tables(ordered, commit) if ordered else ())]
+        if calculon is not None:
+            answered, judged = answers(calculon)
+            own = pair_tables(pairs(calculon, judged), COMMANDS)
+            tables += [answer_table(answered, COMMANDS), *own]
     except (CdmppError, OSError) as error:
         sys.exit(f"error: {error}")
     print(measured(tables))

@@ -29,6 +29,46 @@ class Evaluated:
     cpu_s: float
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """One plan as Calculon evaluates it; all are NaN where it refuses the plan."""
+
+    step_s: float
+    compute_s: float
+    """Both passes, and what is computed again."""
+    update_s: float
+    bubble_s: float
+    tensor_s: float
+    """Exchanges of divided operators in the open."""
+    stages_s: float
+    replicas_s: float
+    memory_bytes: float
+
+    def parts(self, names: Sequence[str]) -> dict[str, float]:
+        """Map names, in this order, to parts of the step, the step itself and memory."""
+        values = (self.compute_s, self.update_s, self.bubble_s, self.tensor_s, self.stages_s, self.replicas_s,
+                  self.step_s, self.memory_bytes)  # fmt: skip
+        return dict(zip(names, values, strict=True))
+
+
+@dataclass(frozen=True)
+class BlockStats:
+    """One block on one rank at one micro-batch in float16, without recomputing."""
+
+    forward_s: float
+    backward_s: float
+    weights_s: float
+    """Seconds of the backward pass that gradients of weights take."""
+    update_s: float
+    weight_bytes: int
+    state_bytes: int
+    """Bytes of the optimizer: a copy of the weights and two moments, all in float32."""
+    saved_bytes: int
+    """Bytes of results that the backward pass needs."""
+    result_bytes: int
+    """Bytes of the block's output, on every rank that divides its operators."""
+
+
 class Calculon:
     """A checkout; ``DataError`` where the folder is none."""
 
@@ -78,6 +118,65 @@ class Calculon:
                 drawn[place] = one
         return total, drawn
 
+    def network(self, tier: int) -> Any:
+        """Return one of its networks: 0 joins the devices of a node, 1 all of them."""
+        return self._system.get_network(tier)
+
+    def rate(self, tier: int) -> float:
+        """Return the bytes a second of one device on a network."""
+        own = json.loads((self.folder / SYSTEM).read_text())["networks"][tier]
+        return 1e9 * float(own["bandwidth"] * own["efficiency"])
+
+    def block(self, tp: int, micro_batch: int) -> BlockStats:
+        """Return what it has for one block whose operators ``tp`` ranks divide, sequences on all of them."""
+        model = self.llm.Llm(self._network, _quiet())
+        plan = execution(tp, 1, micro_batch, micro_batch, False, False) | {
+            "tensor_par": tp, "data_par": 1, "data_par_net": 0, "data_par_overlap": False, "datatype": "float16",
+            "fused_activation": True, "tensor_par_net": int(tp > 8),
+        }  # fmt: skip
+        model.compile(self._system, self.llm.Llm.Execution.from_json(plan))
+        model._compute_block_stats()
+        return BlockStats(
+            model._block_fw_time, model._block_agrad_time + model._block_wgrad_time, model._block_wgrad_time,
+            model._block_optim_time, int(model._block_weight_space), int(model._block_optimizer_space),
+            int(model._block_act_storage_space), int(model._activation_size * model._bytes_per_element),
+        )  # fmt: skip
+
+    def distinct(self, ranks: int, batch: int, names: Sequence[str], fixed: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """List the settings ``names`` of its own executions whose other settings are ``fixed``, each once."""
+        fields = self.llm.Llm.Execution.fields()
+        wanted, kept = (
+            [(fields.index(one), value) for one, value in fixed.items()],
+            [fields.index(one) for one in names],
+        )
+        listed = self._all.all_executions(self._network, self._system, ranks, batch, "float16", [True])
+        return list(dict.fromkeys(
+            tuple(one[place] for place in kept) for one in listed if all(one[place] == value for place, value in wanted)
+        ))  # fmt: skip
+
+    def evaluations(self, plans: Sequence[dict[str, Any]], has_any_memory: bool = False) -> list[Evaluation]:
+        """Evaluate plans in float16, on devices of their own memory, or of any."""
+        system = self._system
+        if has_any_memory:
+            config = json.loads((self.folder / SYSTEM).read_text())
+            config["mem1"]["GiB"] = 1 << 30
+            system = self.llm.System(config)
+        return [self._evaluation(system, plan) for plan in plans]
+
+    def _evaluation(self, system: Any, plan: dict[str, Any]) -> Evaluation:
+        model = self.llm.Llm(self._network, _quiet())
+        try:
+            model.compile(system, self.llm.Llm.Execution.from_json(plan))
+            model.run(system)
+        except self.llm.Llm.Error:
+            return Evaluation(*[float("nan")] * 8)
+        return Evaluation(
+            model.get_total_time(), model.get_fw_time() + model.get_bw_time() + model.get_recompute_time(),
+            model.get_optim_step_time(), model.get_bubble_time(),
+            model.get_tp_comm_exposed_time() + model.get_recomm_exposed_time(), model.get_pp_comm_exposed_time(),
+            model.get_dp_comm_exposed_time(), model.get_mem_tier1_cap_req(),
+        )  # fmt: skip
+
     def evaluated(self, executions: list[tuple[Any, ...]]) -> Evaluated:
         """Evaluate executions with the function that ``llm-all-executions`` has for it."""
         start_s = time.process_time()
@@ -123,6 +222,6 @@ def execution(
 
 
 def _quiet() -> logging.Logger:
-    logger = logging.Logger("calculon")
+    logger = logging.Logger("calculon", logging.CRITICAL)
     logger.addHandler(logging.NullHandler())
     return logger

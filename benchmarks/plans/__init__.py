@@ -1,7 +1,4 @@
-"""The oracle of plans beside public measurements and real runs: sections of pages below ``docs/results``."""
+"""The oracle of plans beside public measurements and real runs: sections of ``docs/results/plans.md``."""
 
-PAGES = {
-    "plans": ("gloo", "looped", "paradl", "alpa", "sailor", "torchtitan"),
-    "large-jobs": ("vtrain",),
-}
-"""Page -> modules of this folder, in the order of the page."""
+SECTIONS = ("gloo", "looped", "paradl", "alpa", "sailor", "torchtitan")
+"""Modules of this folder, in the order of the page."""
