@@ -1,7 +1,8 @@
 """Peak memory of real jobs beside that of their plans: ``python -m benchmarks.plan_memory``.
 
 Three small networks, AdamW, on 2 to 4 processes of this machine with gloo, three steps: the bytes of the
-storages of all tensors are counted after each operator. Writes ``docs/results/plan-memory.md``.
+storages of all tensors are counted after each operator. Writes the part ``jobs`` of
+``docs/results/plan-memory.md``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from benchmarks.gloo_jobs.jobs import STEPS, Job
 from benchmarks.gloo_jobs.predicted import plan_of
-from benchmarks.publish.markdown import table, write_page
+from benchmarks.publish.markdown import replace_part, table
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.collectives.topology import fitted
 from cdmpp.network.eager.step import read_step
@@ -42,12 +43,9 @@ from cdmpp.steps.from_prediction import gradients_of, modules_of
 from cdmpp.steps.step_graph import Op, RankGraph
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "plan-memory.md"
-HEAD = """# Memory of plans
-
-The most bytes of tensors that a rank of a small job on gloo holds in three steps, storages counted after
+HEAD = """The most bytes of tensors that a rank of a small job on gloo holds in three steps, storages counted after
 each operator, and the peak that is estimated for the same plan without a run. Of ranks that hold alike the one that
-holds most counts; pipelines have 4 micro-batches. Buffers of gloo are none of them. *Largest part*: of the estimate.
-Written by `python -m benchmarks.plan_memory`."""
+holds most counts; pipelines have 4 micro-batches. Buffers of gloo are none of them. *Largest part*: of the estimate."""
 _PORT = 29900
 
 
@@ -299,7 +297,16 @@ def _write(rows: list[tuple[str, ...]], ratios: list[float]) -> None:
         f"{len(rows)} ranks of {len(JOBS)} jobs: estimate over measured from {min(ratios):.3f} to {max(ratios):.3f}"
     )
     heads = ["network", "plan", "ranks", "measured MB", "estimated MB", "ratio", "largest part"]
-    write_page(PAGE, [*HEAD.splitlines(), "", f"{summary} (torch {torch.__version__}).", "", *table(heads, rows)])
+    lines = [
+        "## Small jobs, run here",
+        "",
+        *HEAD.splitlines(),
+        "",
+        f"{summary} (torch {torch.__version__}).",
+        "",
+        *table(heads, rows),
+    ]
+    replace_part(PAGE, "jobs", "\n".join(lines))
 
 
 if __name__ == "__main__":

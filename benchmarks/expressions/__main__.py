@@ -15,4 +15,4 @@ from benchmarks.expressions import SECTIONS
 from benchmarks.publish.sections import run
 
 if __name__ == "__main__":
-    sys.exit(run("benchmarks.expressions", SECTIONS, "expressions", __doc__))
+    sys.exit(run("benchmarks.expressions", {"expressions": SECTIONS}, __doc__))

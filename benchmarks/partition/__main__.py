@@ -14,4 +14,4 @@ from benchmarks.partition import SECTIONS
 from benchmarks.publish.sections import run
 
 if __name__ == "__main__":
-    sys.exit(run("benchmarks.partition", SECTIONS, "partition", __doc__))
+    sys.exit(run("benchmarks.partition", {"partition": SECTIONS}, __doc__))

@@ -1,4 +1,7 @@
-"""The oracle of plans beside public measurements and real runs: sections of ``docs/results/plans.md``."""
+"""The oracle of plans beside public measurements and real runs: sections of pages below ``docs/results``."""
 
-SECTIONS = ("gloo", "looped", "paradl", "alpa", "sailor", "torchtitan")
-"""Modules of this folder, in the order of the page."""
+PAGES = {
+    "plans": ("gloo", "looped", "paradl", "alpa", "sailor", "torchtitan"),
+    "large-jobs": ("vtrain",),
+}
+"""Page -> modules of this folder, in the order of the page."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.plans import SECTIONS
+from benchmarks.plans import PAGES
 from benchmarks.publish.sections import run
 
 if __name__ == "__main__":
-    sys.exit(run("benchmarks.plans", SECTIONS, "plans", __doc__))
+    sys.exit(run("benchmarks.plans", PAGES, __doc__))

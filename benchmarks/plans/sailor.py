@@ -21,6 +21,7 @@ from benchmarks.plans.sailor_data import (
 from benchmarks.plans.sailor_job import Job
 from benchmarks.plans.sailor_judged import Judged
 from benchmarks.plans.sailor_phases import OtherRun, factors_of
+from benchmarks.plans.sailor_unlike import unlike_tables
 from benchmarks.plans.scores import cell, errors, least_absolute, left_out
 
 _COMMAND = "python -m benchmarks.plans sailor --data FOLDER --publish"
@@ -43,6 +44,7 @@ def tables(data: Path) -> list[dict[str, Any]]:
     runs = [OtherRun(one, at_examples(layers, "OPT-350", GPUS_PER_NODE), fits) for one in phases(folder)]
     own = Judged(open_)
     found = [_seconds(own, runs), _bytes(own), _plans(own), *_phases(runs)]
+    found += unlike_tables(folder, own)
     return [*found, _kept(own, kept)] if kept else found
 
 
@@ -61,8 +63,8 @@ def _seconds(own: Judged, runs: Sequence[OtherRun]) -> dict[str, Any]:
     ]
     note = (
         "The first factor is of time in which a profiled layer waited for its host, the second of all other time of "
-        "its passes; links, all-reduce and update have none. The 5 plans of the cluster `mit` mix GPUs in one job, "
-        "which no plan of ours can yet. Plans on 32 nodes and more are the final test: they are not in the data here."
+        "its passes; links, all-reduce and update have none. Plans of the cluster `mit`, with unlike GPUs in one "
+        "job, have tables of their own. Plans on 32 nodes and more are the final test: they are not in the data here."
     )
     return _scores("Sailor: seconds of an iteration", note, plans, measured, ways)
 

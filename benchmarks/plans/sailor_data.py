@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,8 @@ class Trained:
     again_s: float
     """The same plan on another day; NaN: it was not run again."""
     again_bytes: float
+    on: tuple[tuple[str, ...], ...] = ()
+    """GPU of each replica of each stage."""
 
     @property
     def micro_batches(self) -> int:
@@ -103,17 +106,21 @@ def trained(folder: Path, cluster: str = "clariden") -> list[Trained]:
             float(row["max_mem_bytes"]),
             number(row["iteration_s_second_visit"]),
             number(row["max_mem_bytes_second_visit"]),
+            tuple(
+                tuple(re.sub(r"x\d+/tp\d+$", "", replica.strip()) for replica in stage.split(";"))
+                for stage in row["stage_replicas"].split("|")
+            ),
         )
         for row in rows(folder / "plans.csv")
         if row["cluster"] == cluster and not row["fault"]
     ]
 
 
-def profiles(folder: Path) -> dict[tuple[str, int, int], tuple[Measured, ...]]:
+def profiles(folder: Path, gpu: str = GPU) -> dict[tuple[str, int, int], tuple[Measured, ...]]:
     """Read the layers of the cluster's GPU: model, tensor-parallel ranks, examples -> layers in order."""
     sizes = {(row["model"], int(row["tp"]), int(row["layer"])): row for row in rows(folder / "layer_info.csv")}
     found: dict[tuple[str, int, int], list[Measured]] = {}
-    timed = pq.read_table(folder / "layer_profiles.parquet", filters=[("gpu", "=", GPU)]).to_pylist()
+    timed = pq.read_table(folder / "layer_profiles.parquet", filters=[("gpu", "=", gpu)]).to_pylist()
     for row in sorted(timed, key=lambda one: one["layer"]):
         if (size := sizes.get((row["model"], row["tp"], row["layer"]))) is None:
             continue
@@ -182,6 +189,36 @@ def links(folder: Path) -> Mapping[str, Curve]:
     }
     near, far = ("intra", GPU, "2", GPU, "2"), ("multizone_bandwidths", GPU, "1", GPU, "1")
     return {"inside": curve(fits[near]), "between": curve(fits[far])}
+
+
+@dataclass(frozen=True)
+class UnlikeLinks:
+    """Links of the cluster `mit`, whose nodes have unlike GPUs."""
+
+    between: Mapping[str, Curve]
+    """GPU -> messages of nodes that have it, through the adapter that all their GPUs share."""
+    inside: Mapping[tuple[str, int], Curve]
+    """GPU and number of GPUs -> messages inside of a node."""
+
+
+def unlike_links(folder: Path, gpus: Sequence[str]) -> UnlikeLinks:
+    """Read the fits of nodes with equal GPUs.
+
+    A message between unlike nodes goes through both adapters, at the rate of the slower one. That is what the fits of
+    unlike nodes say too, but for 1 and 8 GPUs between Titan-RTX and RTX-2080: these two repeat, digit by digit, a fit
+    of other nodes at 0.115 GB/s, and those of 2 and 4 GPUs are at 2.86.
+    """
+    between, inside = dict[str, Curve](), dict[tuple[str, int], Curve]()
+    for row in rows(folder / "network_fits.csv"):
+        gpu, count = row["gpu_a"], row["count_a"]
+        if gpu != row["gpu_b"] or count != row["count_b"] or gpu not in gpus:
+            continue
+        fitted = curve(json.loads(row["poly_coeffs"]))
+        if row["table"] == "intra":
+            inside[gpu, int(count)] = fitted
+        elif row["table"] == "multizone_bandwidths" and count == "4":
+            between[gpu] = fitted
+    return UnlikeLinks(between, inside)
 
 
 def curve(fit: Sequence[float]) -> Curve:

@@ -1,4 +1,4 @@
-"""Command of a package of benchmarks whose modules are the sections of one page of results.
+"""Command of a package of benchmarks whose modules are the sections of pages of results.
 
 A section is a module with one function ``tables(data)``: it reads the public figures below ``data``, asks the product
 and returns tables as ``benchmarks.publish.measured`` keeps them.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,35 +27,40 @@ def put(stored: Sequence[Table], section: str, found: Sequence[Table], sections:
     return sorted(kept, key=lambda one: sections.index(one["section"]))
 
 
-def run(package: str, sections: Sequence[str], page: str, meaning: str, words: Sequence[str] | None = None) -> int:
+def run(package: str, pages: Mapping[str, Sequence[str]], meaning: str, words: Sequence[str] | None = None) -> int:
     """Print the tables of all sections, or of those that are named, and publish them where asked to.
 
     Args:
         package: of the sections, such as ``benchmarks.plans``.
-        sections: its modules, in the order of the page.
-        page: name of the page below ``docs/results``, and of its tables below ``docs/measured``.
+        pages: name of a page below ``docs/results``, and of its tables below ``docs/measured`` -> modules that are its
+            sections, in order.
         meaning: text of ``--help``.
         words: of the command line; None: those of this process.
     """
+    sections = [name for own in pages.values() for name in own]
     parser = argparse.ArgumentParser(description=meaning, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", help=f"some of {', '.join(sections)}; all where none is named")
     parser.add_argument("--data", type=Path, required=True, help="folder of the public figures")
-    parser.add_argument("--publish", action="store_true", help=f"write docs/measured/{page}.json and its page")
+    parser.add_argument(
+        "--publish", action="store_true", help=f"write docs/measured/PAGE.json and its page, of {', '.join(pages)}"
+    )
     parser.add_argument("--docs", type=Path, default=DOCS, help="folder to publish in")
     given = parser.parse_args(words)
     if unknown := [name for name in given.sections if name not in sections]:
         parser.error(f"no section {unknown[0]!r}: take some of {', '.join(sections)}")
-    stored, path = [], given.docs / "measured" / f"{page}.json"
-    if given.publish and path.is_file():
-        stored = read_json(path)
-    for name in given.sections or sections:
-        try:
-            found = importlib.import_module(f"{package}.{name}").tables(given.data)
-        except (CdmppError, OSError) as error:
-            sys.exit(f"error: {name}: {error}")
-        print(measured(found), end="\n\n")
-        stored = put(stored, name, found, sections)
-    if given.publish:
-        write_json(path, stored)
-        replace_part(given.docs / "results" / f"{page}.md", "measured", measured(stored))
+    for page, own in pages.items():
+        stored, path = [], given.docs / "measured" / f"{page}.json"
+        named = [name for name in given.sections or sections if name in own]
+        if given.publish and path.is_file():
+            stored = read_json(path)
+        for name in named:
+            try:
+                found = importlib.import_module(f"{package}.{name}").tables(given.data)
+            except (CdmppError, OSError) as error:
+                sys.exit(f"error: {name}: {error}")
+            print(measured(found), end="\n\n")
+            stored = put(stored, name, found, own)
+        if given.publish and named:
+            write_json(path, stored)
+            replace_part(given.docs / "results" / f"{page}.md", "measured", measured(stored))
     return 0

@@ -14,4 +14,4 @@ from benchmarks.publish.sections import run
 from benchmarks.synchrony import SECTIONS
 
 if __name__ == "__main__":
-    sys.exit(run("benchmarks.synchrony", SECTIONS, "parameter-servers", __doc__))
+    sys.exit(run("benchmarks.synchrony", {"parameter-servers": SECTIONS}, __doc__))

@@ -34,21 +34,26 @@ _LINKS = {"gpu": "pcie4", "cpu": "ethernet-10g"}
 """Link where nobody names one."""
 _CURVED = 0.1
 """Part by which a message of a table may be off the line through it before that is said."""
-_ONLY = ("devices", "stage_replicas", "keep_tied")
+_ONLY = ("stage_replicas", "keep_tied")
 _OTHERS = (
     "strategy", "plan", "price", "explain", "scaling", "calibrate", "accumulate_steps",
-    "input_samples_per_s", "straggler", "ring_steps", "machines",
+    "input_samples_per_s", "straggler", "ring_steps", "machines", "even_shares",
 )  # fmt: skip
 """Options of other searches."""
 
 
 def add_partition_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the devices of a partition, and what may be done with them."""
-    group = verb.add_argument_group("devices that may differ (--strategies partition)")
-    many = "devices, or files of workers as `cdmpp synchrony --workers` reads them, in place of --device and --gpus"
-    group.add_argument("--devices", type=text, metavar="A,B.yaml", help=many)
-    group.add_argument("--stage-replicas", action="store_true", help="equal devices may share a stage, as in PipeDream")
-    tied = "layers that share a parameter stay on one stage; else each stage that has some holds a copy"
+    group = verb.add_argument_group("devices that may differ")
+    many = (
+        "devices in place of --device and --gpus, with counts, such as t4:8,a10:8; for --strategies partition also "
+        "files of workers as `cdmpp synchrony --workers` reads them"
+    )
+    group.add_argument("--devices", type=text, metavar="A:8,B:8", help=many)
+    even = "replicas on unlike devices have equal shares of the batch, as Megatron and torchtitan give them"
+    group.add_argument("--even-shares", action="store_true", help=even)
+    group.add_argument("--stage-replicas", action="store_true", help="with partition: equal devices may share a stage")
+    tied = "with partition: layers that share a parameter stay on one stage; else each stage that has some holds a copy"
     group.add_argument("--keep-tied", action="store_true", help=tied)
 
 
@@ -62,6 +67,8 @@ def is_partition(options: argparse.Namespace) -> bool:
                 "give partition alone, and the others in a second command"
             )
         return True
+    if options.even_shares and options.devices is None:
+        raise UsageError("--even-shares goes with --devices: replicas on equal devices have equal shares")
     if given := [name for name in _ONLY if getattr(options, name)]:
         raise UsageError(f"--{given[0].replace('_', '-')} goes with --strategies partition")
     return False
@@ -74,8 +81,8 @@ def partition(options: argparse.Namespace, source_of: Source) -> None:
     if options.runtime != "torch":
         raise UsageError(f"--strategies partition is of --runtime torch, given {options.runtime}")
     checked_runtime(options)
-    names = (options.devices or "").split(",")
-    reads = [path for name in names if (path := _file(name.strip())) is not None]
+    names = (one.strip().partition(":")[0] for one in (options.devices or "").split(","))
+    reads = [path for name in names if (path := _file(name)) is not None]
     check_output(options, options.save_plan, reads=reads)
     question = _Asked(options, source_of).question()
     from cdmpp.partition.question import answer
@@ -114,12 +121,20 @@ class _Asked:
             return {number: WorkerSheet(1, options.device) for number in range(options.ranks)}
         if options.ranks is not None:
             raise UsageError("--devices and --gpus: give each device by name, or one --device and how many")
-        names = [name.strip() for name in options.devices.split(",")]
-        if not all(names):
-            raise UsageError(f"--devices {options.devices!r}: expected names with a comma between two")
+        names = self._given
         files = {name: path for name in names if (path := _file(name)) is not None}
         read = {name: read_worker(path) for name, path in files.items()}
         return {number: read.get(name) or WorkerSheet(1, name) for number, name in enumerate(names)}
+
+    @property
+    def _given(self) -> list[str]:
+        """Each device of ``--devices``, as often as its count says; ``UsageError`` where it is no such list."""
+        from cdmpp.plans.plan import from_runs
+
+        given = (self.options.devices or "").split(",")
+        if not all(one.strip() for one in given) and self.options.devices is not None:
+            raise UsageError(f"--devices {self.options.devices!r}: expected names with a comma between two")
+        return [] if self.options.devices is None else list(from_runs("--devices", given))
 
     def question(self) -> PartitionQuestion:
         from cdmpp.partition.graph import PartitionGraph
@@ -150,8 +165,7 @@ class _Asked:
     @property
     def _names(self) -> list[str]:
         """Name of each device, numbered where several have one."""
-        given = [one.strip() for one in (self.options.devices or "").split(",")]
-        names = [Path(name).stem if _file(name) else name for name in given if name]
+        names = [Path(name).stem if _file(name) else name for name in self._given]
         names = names or [self.options.device] * len(self.sheets)
         return [
             f"{name} #{names[: place + 1].count(name) - 1}" if names.count(name) > 1 else name

@@ -17,6 +17,7 @@ from cdmpp.cli.plan_options import add_memory_argument, add_search_arguments, wr
 from cdmpp.cli.provision import add_provision_arguments, is_asked, provision
 from cdmpp.cli.ranks import check_searched
 from cdmpp.cli.table import is_table, table_source
+from cdmpp.cli.unlike import device_counts, unlike_question
 from cdmpp.errors import UsageError
 from cdmpp.network.runtime import RUNTIMES
 from cdmpp.platform.limits import Limits, numbers, text
@@ -77,8 +78,11 @@ def run(options: argparse.Namespace) -> None:
     if is_partition(options):
         partition(options, _source)
         return
+    if options.devices is not None:
+        _ask(options)
+        return
     if options.device is None:
-        raise UsageError("--device is missing: name one, see `cdmpp devices`")
+        raise UsageError("--device is missing: name one, see `cdmpp devices`, or several by --devices")
     if is_memory_only(options):
         memory(options)
         return
@@ -126,6 +130,7 @@ def _question(options: argparse.Namespace) -> Question:
     from cdmpp.plans.combinations import asked, combinations
     from cdmpp.plans.question import Question
 
+    counts = None if options.devices is None else device_counts(options)
     if options.ranks is None:
         raise UsageError("--ranks is missing: say how many devices train, as in --gpus 8")
     check_searched(options)
@@ -135,12 +140,15 @@ def _question(options: argparse.Namespace) -> Question:
     names = asked(options.strategies or "")
     combinations(names)
     _check_explained(options, names)
+    assumed = f"no batch is given: {BATCH_PER_DEVICE} examples a device, {BATCH_PER_DEVICE * options.ranks:,} in all"
+    told = () if options.batch or options.global_batch else (assumed,)
+    if counts is not None:
+        return unlike_question(options, names, _global_batch(options), _source, counts, told)
     device = devices.get(options.device)
     place = {"cluster": options.cluster, "link": options.link, "backend": options.backend, "can_grow": True}
     topology_of(options.ranks, device, **place)
-    assumed = f"no batch is given: {BATCH_PER_DEVICE} examples a device, {BATCH_PER_DEVICE * options.ranks:,} in all"
     limit = device.spec["memory_gb"] if options.memory_gb is None else options.memory_gb
-    source, topology, told = _calibrated(options, device, lambda ranks: topology_of(ranks, device, **place))
+    source, topology, calibrated = _calibrated(options, device, lambda ranks: topology_of(ranks, device, **place))
     return Question(
         source,
         topology,
@@ -149,7 +157,7 @@ def _question(options: argparse.Namespace) -> Question:
         names,
         None if limit is None else 1e9 * limit,
         device.kind != "cpu",
-        (*(() if options.batch or options.global_batch else (assumed,)), *told),
+        (*told, *calibrated),
         options.input_samples_per_s,
     )
 

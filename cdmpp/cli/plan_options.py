@@ -73,13 +73,16 @@ def write_plan(plan: Plan, options: argparse.Namespace, global_batch: int | None
         say(f"wrote {options.save_plan}")
         if global_batch is not None:
             nominal = ", without the calibration" if getattr(options, "calibrate", None) else ""
-            say(f"this replays it{nominal}: {_step_command(options, global_batch)}")
+            say(f"this replays it{nominal}: {_step_command(options, plan, global_batch)}")
 
 
-def _step_command(options: argparse.Namespace, global_batch: int) -> str:
+def _step_command(options: argparse.Namespace, plan: Plan, global_batch: int) -> str:
     words = ["cdmpp", "step", options.network, *(f"--input={one}" for one in options.input)]
     for name in _OF_STEP:
-        if (value := getattr(options, name)) is not None:
+        value = getattr(options, name)
+        if name == "device" and value is None:
+            value = plan.devices[0]
+        if value is not None:
             words += [f"--{name.replace('_', '-')}", str(value)]
     words += ["--ema"] if options.ema else []
     words += ["--no-fallback"] if options.no_fallback else []

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli.options import add_place
+from cdmpp.cli.unlike import check_plan_devices
 from cdmpp.collectives.collective import RANKS
 from cdmpp.errors import UsageError
 from cdmpp.plans.strategies import DEFAULT_STRATEGY, STRATEGIES
@@ -70,6 +71,7 @@ def check_ranks(options: argparse.Namespace) -> None:
     else:
         options.plan = read_plan(options.plan, options.ranks)
     options.ranks = options.plan.ranks
+    check_plan_devices(options)
     if options.plan.model_parallel:
         _check_divided(options)
     can_grow = from_file and not options.optimize
@@ -119,16 +121,24 @@ def on_replica(workload: Workload, options: argparse.Namespace) -> Workload:
 
 
 def divided_source(workload: Workload, options: argparse.Namespace) -> StepSource | None:
-    """Return the work of a rank of a plan that divides the model; None for another plan. Reads no network yet."""
-    if options.plan is None or not options.plan.model_parallel:
+    """Return the work of a rank of a plan that divides the model, or names devices; None for another plan.
+
+    It reads no network yet.
+    """
+    if options.plan is None or not (options.plan.model_parallel or options.plan.devices):
         return None
     from cdmpp.devices import get
     from cdmpp.network.eager.runtime import EagerRuntime
     from cdmpp.plans.sources.predicted import PredictedSource
     from cdmpp.plans.sources.sustained import SustainedSource
+    from cdmpp.plans.sources.unlike import UnlikeSource
 
-    device = get(options.device)
-    return SustainedSource(PredictedSource(workload, device, EagerRuntime(options.model)), device)
+    runtime, plan = EagerRuntime(options.model), options.plan
+    each = {
+        name: SustainedSource(PredictedSource(workload, get(name), runtime), get(name))
+        for name in dict.fromkeys(plan.devices or (options.device,))
+    }
+    return UnlikeSource(each) if plan.devices else each[options.device]
 
 
 def replayed_on(found: StepPrediction, source: StepSource | None, options: argparse.Namespace) -> StepReplay:

@@ -22,6 +22,7 @@ from cdmpp.cli.ranks import (
 )
 from cdmpp.cli.sweep import add_sweep_arguments, check_sweep, run_sweep
 from cdmpp.cli.table import batch_of, is_table, table_source
+from cdmpp.cli.unlike import unlike_source
 from cdmpp.errors import UsageError
 from cdmpp.network.runtime import INDUCTOR, NETWORK_RUNTIMES
 from cdmpp.network.training_step import ONE_DEVICE
@@ -30,6 +31,7 @@ from cdmpp.platform.limits import numbers, text
 
 if TYPE_CHECKING:
     from cdmpp import Workload
+    from cdmpp.plans.sources.source import StepSource
 
 RECOMPUTE = ("none", "full", "op")
 LOSSES = ("cross_entropy", "mse", "model")
@@ -171,6 +173,9 @@ def _run_table(options: argparse.Namespace) -> None:
         raise UsageError(f"settings are not searched for {options.network}: leave out --strategy, or take cdmpp step")
     from cdmpp.report.replay import replay_report
 
-    source = table_source(options)
-    show({"": replay_report(replayed_from(source, batch_of(source, options), options))}, options)
+    first = table_source(options)
+    source: StepSource = first
+    if names := dict.fromkeys(options.plan.devices, 1):
+        source = unlike_source(options, names)
+    show({"": replay_report(replayed_from(source, batch_of(first, options), options))}, options)
     write_plan(options.plan, options)

@@ -20,7 +20,24 @@ def is_table(options: argparse.Namespace) -> bool:
 
 
 def table_source(options: argparse.Namespace) -> TableSource:
-    """Read the table; ``UsageError`` for options that say what it says itself."""
+    """Read the table, of ``--device`` where it has several; ``UsageError`` for options that say what it says itself."""
+    found = table_sources(options)
+    if len(found) == 1 and "" in found:
+        return found[""]
+    name = getattr(options, "device", None)
+    if name not in found:
+        raise UsageError(
+            f"{options.network} has layers on {', '.join(one or 'a device without a name' for one in found)}: name one "
+            f"of them by --device, or several by --devices; given {name}"
+        )
+    return found[name]
+
+
+def table_sources(options: argparse.Namespace) -> dict[str, TableSource]:
+    """Read the table: name of each device -> its layers; one without a name where the table has no such column.
+
+    ``UsageError`` for options that say what it says itself.
+    """
     from cdmpp.plans.sources.table import TableSource
     from cdmpp.steps.from_layers import read_layers
 
@@ -31,7 +48,10 @@ def table_source(options: argparse.Namespace) -> TableSource:
             f"--optimizer {options.optimizer} with {options.network}: layers were measured, so only the states of "
             f"{', '.join(_STATES)} are known, without --clip-norm and --ema"
         )
-    return TableSource(read_layers(options.network), _STATES[options.optimizer])
+    layers = read_layers(options.network)
+    on = dict.fromkeys(one.device for one in layers)
+    states = _STATES[options.optimizer]
+    return {name: TableSource([one for one in layers if one.device == name], states) for name in on}
 
 
 def batch_of(source: TableSource, options: argparse.Namespace) -> int | None:

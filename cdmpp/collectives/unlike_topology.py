@@ -109,9 +109,8 @@ class UnlikeTopology(Topology):
             return latency_s + flow.bytes / min(part.rates[link] for link in flow.links)
 
         part, (latency_s, flow) = max(found, key=alone_s)
-        links = [link for pair in pairs for link in self.way(*pair)]
-        own, like = (min(rates[link] for link in links) for rates in (self.rates, part.rates))
-        return latency_s, replace(flow, bytes=flow.bytes * own / like)
+        own, like = (min(one.rates[link] for pair in pairs for link in one.way(*pair)) for one in (self, part))
+        return latency_s, replace(flow, bytes=flow.bytes * own / like, links=self.way(*pairs[0]))
 
 
 def _counted(names: Iterable[str], each: int) -> str:

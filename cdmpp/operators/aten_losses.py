@@ -42,10 +42,7 @@ _KERNELS = {
 IN_PLACE = ("mse_loss", "smooth_l1_loss", "binary_cross_entropy")
 """Losses whose sum goes into the storage of the differences, which so lives as long as the loss."""
 LOSSES = tuple(_KERNELS)
-"""Names of losses; ``mse_loss`` alone is made of kernels that were measured.
-
-``kl_div`` is none of them: it holds two products at a time, which calls in a row cannot say, so its peak would be low.
-"""
+"""Names of losses; ``mse_loss`` alone is made of kernels that were measured."""
 
 
 def loss_of(node: Any, name: str) -> tuple[tuple[EagerOperator, ...], str]:

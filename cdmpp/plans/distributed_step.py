@@ -144,7 +144,7 @@ def replay_plan(
     source.prepare((examples,), (plan.degrees, ParallelDegrees()), plan.model_parallel)
     work, rank = source.work(examples, plan.degrees, plan.model_parallel), source.work(examples, ParallelDegrees()).rank
     fold = plan.ranks > _FEW_RANKS and not factors and granularity == "collective"
-    described = devices.get(device) if isinstance(device, str) else device
+    described = None if plan.devices else devices.get(device) if isinstance(device, str) else device
     replayed = _replayed(work, rank, plan, topology, granularity, factors, described, fold)
     return replace(replayed, global_batch=global_batch)
 
@@ -157,7 +157,7 @@ def _of_kernels(step: StepPrediction, device: Device) -> tuple[str, ...]:
 
 def _replayed(
     work: RankWork, whole: RankGraph, plan: Plan, topology: Topology, granularity: str,
-    factors: Mapping[int, float], device: Device, fold: bool,
+    factors: Mapping[int, float], device: Device | None, fold: bool,
 ) -> StepReplay:  # fmt: skip
     """Replay the work of a rank next to a ``whole`` rank, which runs all by itself."""
     lowered = lower_work(work, plan, topology, fold)
@@ -169,7 +169,8 @@ def _replayed(
     replayed = replay_exchanges(graph, title, topology, alone_s(alone), granularity, plan.synchrony, replicas_of(plan))
     first = {place: rank for rank, place in reversed(list(enumerate(lowered.places)))}
     told = [f"each of ranks {some([*map(str, sorted(first.values()))], ', ', 8)} stands for others that do the same"]
-    named = {name: devices.get(name) for name in plan.devices if name in devices.names()} or {"": device}
+    named = {name: devices.get(name) for name in plan.devices if name in devices.names()}
+    named |= {} if device is None else {"": device}
     each = heaviest_on(work, plan, lowered, lambda name: name not in named or named[name].kind != "cpu")
     ranked = sorted(each.values(), key=lambda one: one[1].peak_bytes)
     held = HeaviestRank(ranked[-1][0], ranked[-1][1].by_size) if ranked else None

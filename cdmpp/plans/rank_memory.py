@@ -144,20 +144,34 @@ def heaviest_on(
     Returns:
         Device -> rank and parts; nothing if the source knows no memory.
     """
+    found = dict[str, tuple[int, MemoryParts]]()
+    for (device, _, _), (rank, parts) in _by_kind(work, plan, lowered, is_gpu).items():
+        if device not in found or parts.peak_bytes > found[device][1].peak_bytes:
+            found[device] = rank, parts
+    return found
+
+
+def held_by_kind(
+    work: RankWork, plan: Plan, lowered: Lowered, is_gpu: Callable[[str], bool]
+) -> dict[tuple[str, int, int], int]:
+    """Return the peak bytes of ranks by device, share of the batch (0: equal ones) and place along the pipeline."""
+    return {kind: parts.peak_bytes for kind, (_, parts) in _by_kind(work, plan, lowered, is_gpu).items()}
+
+
+def _by_kind(
+    work: RankWork, plan: Plan, lowered: Lowered, is_gpu: Callable[[str], bool]
+) -> dict[tuple[str, int, int], tuple[int, MemoryParts]]:
     mesh, firsts = lowered.mesh, dict[tuple[str, int, int], int]()
     for rank in range(plan.ranks):
         device, share = plan.devices[rank] if plan.devices else "", plan.shares and plan.shares[mesh.replica(rank)]
         firsts.setdefault((device, share or 0, mesh.place(rank, "pp")), rank)
-    found, known = dict[str, tuple[int, MemoryParts]](), dict[tuple[str, int], list[MemoryParts]]()
+    found, known = dict[tuple[str, int, int], tuple[int, MemoryParts]](), dict[tuple[str, int], list[MemoryParts]]()
     for (device, share, place), rank in firsts.items():
         if (device, share) not in known:
             own = with_share(plan, share) if share else plan
             known[device, share] = parts_of(work.on(device), own, lowered, is_gpu(device), device)
-        if not known[device, share]:
-            continue
-        parts = known[device, share][place]
-        if device not in found or parts.peak_bytes > found[device][1].peak_bytes:
-            found[device] = rank, parts
+        if known[device, share]:
+            found[device, share, place] = rank, known[device, share][place]
     return found
 
 

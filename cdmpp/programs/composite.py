@@ -14,6 +14,9 @@ from cdmpp.programs.patch import patched
 from cdmpp.programs.refusal import quiet
 from cdmpp.programs.regions import gradients_on
 
+HELD = "cdmpp_held"
+"""Key in the ``meta`` of a node: names of those whose results its composite operator holds until it ran."""
+
 
 def composites_apart(exported: Any, is_known: Callable[[Any], bool]) -> None:
     """Take composite operators apart that are not known, as far as there are any; the graph is changed.
@@ -59,14 +62,14 @@ def take_apart(exported: Any, node: Any, value: Callable[[Any], Any], context: A
         context: in which torch runs the operator.
 
     Returns:
-        The node, or the nodes, of its results; None where its operators cannot be had, and the node stays. That of
-        ``kl_div`` stays, too: it holds products at a time that a row of calls would not, so the peak would be low.
+        The node, or the nodes, of its results; None where its operators cannot be had, and the node stays. What the
+        composite operator holds in variables of its own while it runs is noted (``HELD``).
     """
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx
 
     given = [one for one in node.all_input_nodes if isinstance(one.meta.get("val"), torch.Tensor)]
-    if len(given) < len(node.all_input_nodes) or not given or node.target.overloadpacket is torch.ops.aten.kl_div:
+    if len(given) < len(node.all_input_nodes) or not given:
         return None
 
     def run(*tensors: Any) -> Any:
@@ -75,17 +78,58 @@ def take_apart(exported: Any, node: Any, value: Callable[[Any], Any], context: A
         with context:
             return node.target.decompose(*args, **kwargs)
 
-    examples = [value(one) for one in given]
+    examples = [value(one) for one in given]  # without a history, of which autograd would make copies
     grad = torch.enable_grad() if gradients_on(node) else torch.no_grad()
     try:
         with quiet(), grad, patched(examples[0].fake_mode, "allow_non_fake_inputs", True):
             traced = make_fx(run)(*examples)
+            held = _held(run, examples, traced)
     except Exception:
         return None  # whoever reads the node refuses it by its name
-    return _put_in(exported, node, traced, given)
+    return _put_in(exported, node, traced, given, held)
 
 
-def _put_in(exported: Any, node: Any, traced: Any, given: list[Any]) -> Any:
+def _held(run: Callable[..., Any], examples: list[Any], traced: Any) -> dict[Any, list[Any]]:
+    """Return what a composite operator holds, read or not: node of ``traced`` -> nodes that are held until it ran.
+
+    It runs for another time: a storage that is there when an operator begins is in a variable, or read by it. Whoever
+    calls it holds what it is given until it is done. ``RuntimeError``: it runs other operators this time.
+    """
+    import torch
+    from torch.utils import _pytree
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.weak import WeakIdKeyDictionary
+
+    targets, ends, alive = list[Any](), dict[int, int](), WeakIdKeyDictionary()
+    known = {one.untyped_storage()._cdata for one in examples}
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func.namespace != "aten" or func.is_view:
+                return func(*args, **(kwargs or {}))
+            place = len(targets)
+            targets.append(func)
+            ends.update((maker, place) for maker in alive.values())
+            found = func(*args, **(kwargs or {}))
+            for one in _pytree.tree_leaves(found):
+                if isinstance(one, torch.Tensor) and one.untyped_storage()._cdata not in known:
+                    alive[one.untyped_storage()] = place  # or writes into it
+            return found
+
+    with Watch():
+        run(*examples)
+    calls = [one for one in traced.graph.nodes if one.op == "call_function"]
+    nodes = [one for one in calls if getattr(one.target, "namespace", "") == "aten" and not one.target.is_view]
+    if [one.target for one in nodes] != targets:
+        raise RuntimeError("it runs other operators when it runs again")
+    given = [one for one in traced.graph.nodes if one.op == "placeholder"]
+    held = dict[Any, list[Any]]({nodes[-1]: given} if nodes else {})
+    for maker, last in ends.items():
+        held.setdefault(nodes[last], []).append(nodes[maker])
+    return held
+
+
+def _put_in(exported: Any, node: Any, traced: Any, given: list[Any], held: dict[Any, list[Any]]) -> Any:
     import torch
 
     graph, inputs, new = exported.graph, iter(given), dict[Any, Any]()
@@ -104,7 +148,7 @@ def _put_in(exported: Any, node: Any, traced: Any, given: list[Any]) -> Any:
                 else:
                     new[one] = graph.node_copy(one, new.__getitem__)
             value = getattr(traced, one.target) if one.op == "get_attr" else one.meta.get("val")
-            new[one].meta = {**node.meta, "val": value}
+            new[one].meta = {**node.meta, "val": value, HELD: tuple(new[other].name for other in held.get(one, ()))}
     graph.erase_node(node)
     return results
 

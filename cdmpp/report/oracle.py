@@ -6,6 +6,9 @@ import math
 from typing import Any
 
 from cdmpp.plans.oracle import STEPS, OracleResult, RankedPlan
+from cdmpp.plans.plan import Plan
+from cdmpp.plans.unlike.question import UnlikeQuestion
+from cdmpp.plans.unlike.stage_rows import stage_rows
 from cdmpp.report.charts import Bar, Bars, Chart, Plot, Point, points
 from cdmpp.report.report import Column, Report, Table, Total
 from cdmpp.units import RATE, quantity
@@ -23,6 +26,8 @@ def oracle_report(found: OracleResult, price: float | None = None, explained: st
     tables = [_ranking(found, price)]
     if explained is not None:
         tables.append(_explanation(found, explained))
+    if isinstance(question, UnlikeQuestion):
+        tables.append(_stages(question, best.plan))
     tables.append(_front(found, price))
     if found.rejected:
         rows = [{"reason": reason, "count": count} for reason, count in found.rejected.items()]
@@ -84,6 +89,8 @@ def _ranking(found: OracleResult, price: float | None) -> Table:
         Column("limit", "limit", kind="text"),
         Column("next_limit", "next", kind="text", is_optional=True, rank=1,
                meaning="What binds next with the same strategies, and at how many devices."),
+        Column("waits_for", "waits for", kind="text", is_optional=True, rank=1,
+               meaning="The rank that waits least, for which others wait, and its device."),
         Column("by", "by", kind="text", rank=3),
     )  # fmt: skip
     rows = [_row(one, place, price) for place, one in enumerate(found.shown, 1)]
@@ -98,9 +105,29 @@ def _row(one: RankedPlan, place: int, price: float | None) -> dict[str, Any]:
     shown = {name: getattr(one, name) for name in ("words", "combination", "step_s", "low_s", "high_s", "limit")}
     parts = {f"{name.replace(' ', '_').replace('-', '_')}_s": seconds for name, seconds in one.terms.items()}
     return {
-        "rank": str(place), **shown, "next_limit": one.next_limit, "by": one.by, "memory_bytes": memory,
+        "rank": str(place), **shown, "next_limit": one.next_limit or None, "by": one.by,
+        "waits_for": one.waits_for or None, "memory_bytes": memory,
         "device_hours": one.device_hours, "money": money, **parts,
     }  # fmt: skip
+
+
+def _stages(question: UnlikeQuestion, plan: Plan) -> Table:
+    columns = (
+        Column("stages", "stage", kind="text", is_optional=True),
+        Column("device", "device", kind="text"),
+        Column("ranks", "ranks"),
+        Column("begins", "begins with", kind="text", is_optional=True, rank=1),
+        Column("micro_batches", "micro-batches", meaning="Forward passes of each of these ranks in a step."),
+        Column("examples", "examples", meaning="Of each of these ranks in a step.", rank=2),
+        Column("busy_s", "computes", "s"),
+        Column("waits_s", "waits", "s", meaning="For exchanges, and for those who take part in them."),
+        Column("memory_bytes", "memory", "B"),
+        Column("limit_bytes", "allowed", "B", is_optional=True),
+    )
+    rows = [
+        {**vars(one), "stages": one.stages or None, "begins": one.begins or None} for one in stage_rows(question, plan)
+    ]
+    return Table("What each device does under the best plan", columns, rows)
 
 
 def _front(found: OracleResult, price: float | None) -> Table:

@@ -38,9 +38,11 @@ class Layer:
     weights_s: float = 0.0
     """Seconds of its backward pass that only the gradients of its parameters take: schedules that divide backward
     passes need them."""
+    device: str = ""
+    """What it was measured on; empty where the table has one device."""
 
     def __post_init__(self) -> None:
-        for what in (*COLUMNS[1:], *OPTIONAL):
+        for what in (*COLUMNS[1:], *OPTIONAL[:-1]):
             value = getattr(self, what)
             least = 1 if what == "examples" else 0
             if not (value is None and what == "saved_bytes") and not (math.isfinite(value) and value >= least):
@@ -54,7 +56,7 @@ class Layer:
 
 COLUMNS = ("name", "forward_s", "backward_s", "parameter_bytes", "output_bytes")
 """Columns of every table of layers, in any order."""
-OPTIONAL = ("saved_bytes", "update_s", "examples", "weights_s")
+OPTIONAL = ("saved_bytes", "update_s", "examples", "weights_s", "device")
 """Columns that a table may have too."""
 
 
@@ -63,7 +65,7 @@ def read_layers(file: Path | str) -> tuple[Layer, ...]:
 
     Args:
         file: ``*.json``, or anything else for CSV, in UTF-8. Columns are ``COLUMNS``, and any of ``OPTIONAL``; others
-            are refused. A layer measured at several numbers of examples has a row for each.
+            are refused. A layer measured at several numbers of examples, or on several devices, has a row for each.
 
     Raises:
         DataError: a file that cannot be read, columns that lack or are unknown, a value that is no number.
@@ -134,8 +136,8 @@ def _layer(row: Any, where: str) -> Layer:
     if not isinstance(row, Mapping) or not set(COLUMNS) <= set(row) <= {*COLUMNS, *OPTIONAL}:
         given = ", ".join(map(str, row)) if isinstance(row, Mapping) else str(row)[:60]
         raise DataError(f"{where} has {given}: expected {', '.join(COLUMNS)}, and any of {', '.join(OPTIONAL)}")
-    values: dict[str, Any] = {"name": str(row["name"])}
-    for column in (one for one in (*COLUMNS[1:], *OPTIONAL) if one in row):
+    values: dict[str, Any] = {"name": str(row["name"]), "device": str(row.get("device") or "")}
+    for column in (one for one in (*COLUMNS[1:], *OPTIONAL[:-1]) if one in row):
         try:
             values[column] = float(row[column]) if column.endswith("_s") else int(row[column])
         except (TypeError, ValueError) as error:

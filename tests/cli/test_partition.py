@@ -166,7 +166,7 @@ def test_what_cannot_be_is_refused(folder, capsys, options, message):
     ("options", "message"),
     [
         (["--strategies", "partition,data", "--device", "a100", "--gpus", "2"], "give partition alone"),
-        (["--devices", "a100,t4"], "--devices goes with --strategies partition"),
+        (["--devices", "a100,t4", "--keep-tied"], "--keep-tied goes with --strategies partition"),
         (["--strategies", "partition", "--devices", "a100", "--runtime", "tvm"], "is of --runtime torch"),
         (["--gpus", "2"], "--device is missing"),
     ],

@@ -30,9 +30,9 @@ DOCS = REPOSITORY / "docs"
 GUIDES = [
     f"docs/{name}.md"
     for name in (
-        "predicting", "networks", "framework-operators", "precision", "training-steps", "layers", "plans", "synchrony",
-        "parameter-servers", "partition", "traces", "collectives", "fitting", "tuning", "training", "data", "measuring",
-        "new-device", "security",
+        "predicting", "networks", "framework-operators", "precision", "training-steps", "layers", "plans",
+        "memory", "synchrony", "parameter-servers", "unlike-devices", "partition", "traces", "collectives",
+        "fitting", "tuning", "training", "data", "measuring", "new-device", "security",
     )
 ]  # fmt: skip
 METHODS = sorted(f"docs/method/{path.name}" for path in (DOCS / "method").glob("*.md"))

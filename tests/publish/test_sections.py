@@ -20,5 +20,5 @@ def test_a_section_replaces_its_older_self_and_keeps_the_others():
 
 def test_an_unknown_section_is_refused(capsys):
     with pytest.raises(SystemExit):
-        run("benchmarks.plans", ("alpa",), "plans", "", ["sailer", "--data", "."])
+        run("benchmarks.plans", {"plans": ("alpa",)}, "", ["sailer", "--data", "."])
     assert "no section 'sailer': take some of alpa" in capsys.readouterr().err

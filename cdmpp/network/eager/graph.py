@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ from cdmpp.operators.convolution_memory import ConvolutionMemory, convolution_me
 from cdmpp.operators.float8 import MULTIPLE
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_task import OperatorTasks, task_id
-from cdmpp.programs.composite import composites_apart
+from cdmpp.programs.composite import HELD, composites_apart
 from cdmpp.programs.regions import gradients_on, has_gradient, recomputed_in
 
 StandIns = dict[int, str]
@@ -300,6 +301,14 @@ class _Made:
             self._with_formula(node, whole, saved)
         self.sources[node], self.learned[node] = before, learning
         self._overwrite(node)
+        self._hold(node)
+
+    def _hold(self, node: Any) -> None:
+        """Note what a composite operator holds until a node of it has run."""
+        places = {self.places[name][1] for name in node.meta.get(HELD, ()) if name in self.places}
+        last = self.calls[-1]
+        if more := places - {len(self.calls) - 1}:
+            self.calls[-1] = replace(last, held=tuple(sorted(more.union(last.held))))
 
     def _convolution(self, node: Any, place: int) -> dict[int, ConvolutionMemory]:
         """Return what a CPU holds for a node that is trained and whose product is call ``place``: a convolution."""

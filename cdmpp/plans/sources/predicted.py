@@ -195,7 +195,10 @@ class PredictedSource(StepSource):
             for one in sized.exchanges
         )
         warnings = (*step.warnings, *self._told(), *host_warnings(whole_s, busy_s))
-        return RankWork(rank, exchanges, sized.memory, min(low, 1.0), max(high, 1.0), tuple(dict.fromkeys(warnings)))
+        return RankWork(
+            rank, exchanges, sized.memory, min(low, 1.0), max(high, 1.0), tuple(dict.fromkeys(warnings)),
+            dispatch_s=tuple(dispatch_s),
+        )  # fmt: skip
 
     def _told(self) -> tuple[str, ...]:
         """Warnings about the kernels of the whole network, at the smaller batch."""

@@ -144,7 +144,7 @@ class _Repetition:
         if few.memory is not None and self.more.memory is not None:
             sizes = [[getattr(one, each.name) for each in fields(StepMemory)] for one in (few.memory, self.more.memory)]
             memory = StepMemory(*(low + self.copies * (high - low) for low, high in zip(*sizes, strict=True)))
-        return replace(few, rank=self._rank(), exchanges=tuple(exchanges), memory=memory)
+        return replace(few, rank=self._rank(), exchanges=tuple(exchanges), memory=memory, dispatch_s=())
 
     def place(self, old: int) -> int:
         """Where an op of the few blocks is among all of them."""

@@ -82,6 +82,9 @@ class RankWork:
     """Warnings to read before trusting it, a sentence each."""
     by_device: Mapping[str, RankWork] = field(default_factory=dict)
     """Name of a device -> the same work on it, where ranks may stand on unlike ones; this is that of the first."""
+    dispatch_s: tuple[float, ...] = ()
+    """Seconds in which the host prepares and dispatches each op, while its device runs earlier ones. Starts and pauses
+    of the ops follow from them. Empty: unknown."""
 
     def on(self, device: str) -> RankWork:
         """Return the work of a rank on a device; without a name this one. ``CdmppError``: an unknown device."""
@@ -97,6 +100,8 @@ class RankWork:
 
     def __post_init__(self) -> None:
         check_all("exchanges of operators", self.exchanges, OpExchange)
+        if self.dispatch_s and len(self.dispatch_s) != len(self.rank.ops):
+            raise DataError(f"{len(self.dispatch_s)} times of the host for {len(self.rank.ops)} ops: give one an op")
         places = len(self.rank.ops)
         for one in self.exchanges:
             if one.after >= places or any(not 0 <= place < places for place in one.before):

@@ -39,6 +39,8 @@ class TableSource(StepSource):
         Raises:
             DataError: no layers, numbers of examples with other layers, or states below 0.
         """
+        if len(on := dict.fromkeys(layer.device for layer in layers)) > 1:
+            raise DataError(f"layers of devices {', '.join(one or 'without a name' for one in on)}: take those of one")
         tables = dict[int, list[Layer]]()
         for layer in layers:
             tables.setdefault(layer.examples, []).append(layer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from network import training_networks
@@ -33,6 +34,12 @@ def check_same(source: PredictedSource, batch: int) -> None:
         assert getattr(found.rank, name) == getattr(rank, name)
     assert found.rank.start_s == pytest.approx(rank.start_s)
     assert found.memory == step.step.memory
+    starts, free_s = list[float](), 0.0  # the host's seconds and those of the ops are all that starts follow from
+    for dispatched_s, op in zip(np.cumsum(found.dispatch_s), rank.ops, strict=True):
+        starts.append(max(dispatched_s, free_s))
+        free_s = starts[-1] + op.duration_s
+    gaps_s = [b - a - op.duration_s for a, b, op in zip(starts, starts[1:], rank.ops, strict=False)]
+    np.testing.assert_allclose([op.gap_s for op in rank.ops[:-1]], gaps_s, rtol=1e-6, atol=1e-12)
     low, high = step.prediction.intervals[0.8]
     assert (found.low, found.high) == pytest.approx((low / step.latency_s, high / step.latency_s))
 

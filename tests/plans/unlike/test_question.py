@@ -23,6 +23,7 @@ from cdmpp.plans.unlike.arrangement import arrangements
 from cdmpp.plans.unlike.cuts import balanced_over, parts_s
 from cdmpp.plans.unlike.question import UnlikeQuestion
 from cdmpp.plans.unlike.shares import balanced_shares
+from cdmpp.plans.unlike.stage_rows import stage_rows
 from cdmpp.steps.replay import replay
 from tests.plans.toy_source import ToySource
 
@@ -163,6 +164,40 @@ def test_each_device_has_its_own_limit_of_memory():
     assert 0 < np.count_nonzero(some.fits) < np.count_nonzero(judged.fits)
     rejected = {some.why_not(row) for row in np.flatnonzero(~some.fits)}
     assert "needs more memory than one of the devices has" in rejected
+
+
+def test_a_device_with_little_memory_gets_fewer_layers_than_its_speed_allows():
+    """The fast device would get most layers; where it may hold half of what they need, the slow one gets more."""
+    free = question({"fast": 1, "slow": 1}, strategies=("pipeline",))
+    judged = free.judged()
+    plain = [
+        row for row in judged.order().tolist() if judged.plans.schedules[judged.plans.schedule[row]].name == "1f1b"
+    ]
+    best = free.plan(judged.plans, plain[0])
+    rows = {one.device: one for one in stage_rows(free, best)}
+    limits = {"fast": 0.6 * rows["fast"].memory_bytes, "slow": 1e9}
+    tight = question({"fast": 1, "slow": 1}, strategies=("pipeline",), memory_limits=limits)
+    found = tight.judged()
+    held = []
+    for row in found.order().tolist():
+        plan = tight.plan(found.plans, row)
+        if plan.model_parallel[0].schedule == "1f1b":
+            held += [one.memory_bytes / limits[one.device] for one in stage_rows(tight, plan)]
+    assert held and max(held) <= 1 + 1e-6
+    same = [
+        row for row in found.order().tolist()
+        if found.plans.micro_batches[row] == judged.plans.micro_batches[plain[0]] and not found.plans.recompute[row]
+        and found.plans.schedules[found.plans.schedule[row]].name == "1f1b"
+    ]  # fmt: skip
+    other = tight.plan(found.plans, same[0])
+    assert _layers(other)["fast"] < _layers(best)["fast"]
+    assert found.costs.step_s[same[0]] > judged.costs.step_s[plain[0]]
+
+
+def _layers(plan: Plan) -> dict[str, int]:
+    (pipeline,) = plan.model_parallel
+    cut = int(pipeline.cuts[0].removeprefix("layer."))
+    return {plan.devices[0]: cut, plan.devices[1]: 8 - cut}
 
 
 def test_arrangements_use_each_device_as_often_as_it_is_there():

@@ -1,0 +1,108 @@
+"""Jobs on unlike devices: ``cdmpp plan NET --devices A:8,B:8`` ranks plans, and ``cdmpp step --plan`` replays one."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from cdmpp.cli.table import is_table, table_sources
+from cdmpp.errors import CdmppError, UsageError
+
+if TYPE_CHECKING:
+    from cdmpp.collectives.topology import Topology
+    from cdmpp.devices import Device
+    from cdmpp.plans.sources.source import StepSource
+    from cdmpp.plans.sources.unlike import UnlikeSource
+    from cdmpp.plans.unlike.question import UnlikeQuestion
+
+Source = Callable[[argparse.Namespace, "Device"], "StepSource"]
+_OTHERS = ("device", "calibrate", "scaling", "machines", "strategy", "plan", "straggler", "accumulate_steps")
+"""Options that are of equal devices."""
+
+
+def device_counts(options: argparse.Namespace) -> Mapping[str, int]:
+    """Return the ranks on each device of ``--devices``; they become ``--gpus``.
+
+    ``UsageError``: files of workers, another number of ranks, or options of equal devices.
+    """
+    from cdmpp.plans.plan import from_runs
+
+    if given := [name for name in _OTHERS if getattr(options, name, None)]:
+        raise UsageError(f"--{given[0].replace('_', '-')} does not go with --devices: leave it out")
+    if options.runtime != "torch":
+        raise UsageError(f"--devices is of --runtime torch, given {options.runtime}")
+    named = from_runs("--devices", options.devices.split(","))
+    if files := [name for name in named if name.endswith((".yaml", ".yml"))]:
+        raise UsageError(
+            f"--devices names {files[0]}: files of workers are for --strategies partition; name devices, or a table of "
+            "layers with a column device"
+        )
+    if options.ranks not in (None, len(named)):
+        raise UsageError(f"--gpus {options.ranks}, and --devices has {len(named)}: leave out --gpus, or give as many")
+    options.ranks = len(named)
+    return dict(Counter(named))
+
+
+def unlike_source(
+    options: argparse.Namespace, names: Mapping[str, int], source_of: Source | None = None
+) -> UnlikeSource:
+    """Return what ranks take on each named device: as a table of layers has it, or as ``source_of`` predicts it."""
+    from cdmpp import devices
+    from cdmpp.plans.sources.unlike import UnlikeSource
+
+    if is_table(options):
+        tables = table_sources(options)
+        if lacking := [name for name in names if name not in tables]:
+            known = ", ".join(filter(None, tables)) or "it has no column device"
+            raise UsageError(f"{options.network} has no layers on {lacking[0]}: {known}")
+        return UnlikeSource({name: tables[name] for name in names})
+    assert source_of is not None
+    return UnlikeSource({name: source_of(options, devices.get(name)) for name in names})
+
+
+def unlike_question(
+    options: argparse.Namespace, strategies: tuple[str, ...], global_batch: int, source_of: Source,
+    counts: Mapping[str, int], warnings: tuple[str, ...],
+) -> UnlikeQuestion:  # fmt: skip
+    """Return the question which way to train on these devices."""
+    from cdmpp import devices
+    from cdmpp.collectives.unlike_topology import unlike_topology
+    from cdmpp.plans.unlike.question import UnlikeQuestion
+
+    ordered = tuple(name for name, count in counts.items() for _ in range(count))
+    topology = unlike_topology(ordered, options.cluster, options.link, options.backend)
+
+    def links(ranks: int) -> Topology:
+        if ranks != len(ordered):
+            raise CdmppError(f"--devices has {len(ordered)}, and {ranks} are asked for")
+        return topology
+
+    known = {name: devices.get(name) for name in counts if name in devices.names()}
+    told, limits = list(warnings), dict[str, float]()
+    for name in counts:
+        memory_gb = options.memory_gb
+        if memory_gb is None and name in known:
+            memory_gb = known[name].spec["memory_gb"]
+        if memory_gb is None:
+            told.append(f"nothing says how much memory {name} has: it is no limit; give --memory-gb")
+        else:
+            limits[name] = 1e9 * memory_gb
+    cpus = {name for name, device in known.items() if device.kind == "cpu"}
+    return UnlikeQuestion(
+        unlike_source(options, counts, source_of), links, len(ordered), global_batch, strategies, None,
+        len(cpus) < len(counts), tuple(told), options.input_samples_per_s, counts=dict(counts), memory_limits=limits,
+        even_shares=options.even_shares,
+        gpus=frozenset(counts) - cpus,
+    )  # fmt: skip
+
+
+def check_plan_devices(options: argparse.Namespace) -> None:
+    """Raise ``UsageError`` where ``--device`` is none of those on which the ranks of ``options.plan`` stand."""
+    names = dict.fromkeys(options.plan.devices)
+    if names and options.device not in names:
+        raise UsageError(
+            f"--device {options.device}: ranks of the plan stand on {', '.join(names)}; name one of these, or take a "
+            "plan without devices"
+        )

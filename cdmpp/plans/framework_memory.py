@@ -1,0 +1,111 @@
+"""What ranks of a framework hold at their peak, from the sizes of a decoder: by the same timeline as any other plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+
+import numpy as np
+
+from cdmpp.errors import CdmppError
+from cdmpp.network.training_step import StepMemory
+from cdmpp.plans.frameworks import Framework
+from cdmpp.plans.live_bytes import LiveBytes
+from cdmpp.plans.looped_memory import looped_parts
+from cdmpp.plans.memory import Memory, MemoryParts, peak_parts
+from cdmpp.plans.schedules import LOOPED, SCHEDULES
+from cdmpp.plans.stage_bytes import stacked
+from cdmpp.plans.transformer_rank import StageOf, TransformerShape, stage_parameters, stage_rank
+from cdmpp.steps.strategy import RankBytes
+
+
+@dataclass(frozen=True)
+class FrameworkJob:
+    """These are the settings of one job."""
+
+    shape: TransformerShape
+    framework: Framework
+    batch: int
+    """Examples of a micro-batch."""
+    micro_batches: int = 1
+    """Of a step of one replica."""
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    shards: int = 1
+    """Ranks among which a framework divides what ranks of equal parameters share: replicas, times ``cp``."""
+    chunks: int = 1
+    """Stages of a rank; more than one are interleaved."""
+    blocks: tuple[int, ...] = ()
+    """Blocks of each stage; empty: as many on each."""
+
+    @property
+    def stages(self) -> tuple[StageOf, ...]:
+        """Return the blocks of each stage; ``CdmppError`` where there is no even number and none is said."""
+        count = self.pp * self.chunks
+        even = (self.shape.layers // count,) * count
+        blocks = self.blocks or (self._balanced(count) if self.framework.balances_head else even)
+        if sum(blocks) != self.shape.layers or len(blocks) != count:
+            raise CdmppError(
+                f"{self.shape.layers} layers in {count} stages of {', '.join(map(str, blocks))}: say how many blocks "
+                "each stage has"
+            )
+        return tuple(StageOf(many, place == 0, place == count - 1) for place, many in enumerate(blocks))
+
+    def _balanced(self, count: int) -> tuple[int, ...]:
+        """Return blocks of stages that end with the first block that exceeds their share of all products.
+
+        So nanotron cuts: a stage may have the head and no block.
+        """
+        shape = self.shape
+        each = 4 * shape.hidden**2 + (3 if shape.is_gated else 2) * shape.hidden * shape.inner
+        total, found, stage = shape.layers * each + shape.vocabulary * shape.hidden, [0] * count, 0
+        for block in range(1, shape.layers + 1):
+            found[stage] += 1
+            if block * each * count > total * (stage + 1) and stage < count - 1:
+                stage += 1
+        return tuple(found)
+
+
+def framework_parts(job: FrameworkJob) -> list[MemoryParts]:
+    """Return what each rank of a pipeline holds at its peak, without what is no tensor; ``CdmppError`` as above."""
+    each = [_stage(job, one) for one in job.stages]
+    held, own, live = (tuple(column) for column in zip(*each, strict=True))
+    if job.chunks > 1:
+        found = _looped(job, held, own, live)
+    else:
+        order = SCHEDULES["1f1b"]()
+        alive = [order.live_micro_batches(rank, job.pp, job.micro_batches) for rank in range(job.pp)]
+        pairs = zip(each, alive, strict=True)
+        found = [peak_parts(*one, max(2, job.micro_batches), in_flight) for one, in_flight in pairs]
+    more = job.framework.blas_workspace_bytes + job.framework.kernel_workspace_bytes
+    parts = [MemoryParts(*(int(getattr(one, name.name)) for name in fields(one))) for one in found]
+    return [replace(one, workspace=one.workspace + more) for one in parts]
+
+
+def _looped(
+    job: FrameworkJob, held: Sequence[StepMemory], own: Sequence[RankBytes], live: Sequence[LiveBytes]
+) -> list[MemoryParts]:
+    order = LOOPED["interleaved1f1b"](stages_per_rank=job.chunks)
+    many, nothing = np.array([job.micro_batches]), np.zeros((1, job.pp * job.chunks), np.int64)
+    arrays = stacked([stacked(held)]), stacked([stacked(own)]), stacked([stacked(live)])
+    found = looped_parts(order, job.pp, many, np.array([0]), *arrays, nothing, nothing)
+    rows = [np.broadcast_to(getattr(found, one.name), (1, job.pp))[0] for one in fields(found)]
+    return [MemoryParts(*one) for one in np.transpose(rows).tolist()]
+
+
+@lru_cache(maxsize=4096)
+def _of_stage(job: FrameworkJob, stage: StageOf) -> tuple[StepMemory, RankBytes, LiveBytes]:
+    shape, framework = job.shape, job.framework
+    many = stage_parameters(shape, framework, stage, job.tp)
+    own = framework.rank_bytes(many, job.shards)
+    held = StepMemory(framework.weight * many, framework.gradient * many, framework.state * many, 0, 0, 0, 0)
+    rank = stage_rank(shape, framework, stage, job.batch, job.tp, job.cp)
+    again = tuple(one.name for one in rank.modules) if framework.recompute == "full" else ()
+    return held, own, Memory(held, rank).live(again)
+
+
+def _stage(job: FrameworkJob, stage: StageOf) -> tuple[StepMemory, RankBytes, LiveBytes]:
+    """Stages that are alike are worked out once, whatever the pipeline."""
+    return _of_stage(replace(job, micro_batches=1, pp=1, chunks=1, blocks=()), stage)

@@ -1,0 +1,98 @@
+"""Frameworks: what a training framework keeps for a decoder where frameworks differ.
+
+What Megatron-core with Transformer Engine and nanotron do, and cuBLAS by its manual; no number is fitted. Which
+settings matter was found by looking at errors on public runs. Sizes are bytes an element unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cdmpp.plans.sizes import MIB
+from cdmpp.steps.strategy import RankBytes
+
+
+@dataclass(frozen=True)
+class Framework:
+    """These are its settings; ``dataclasses.replace`` gives those of a job that sets them otherwise."""
+
+    name: str
+    weight: int = 2
+    gradient: int = 4
+    """Buffer in which gradients are added up."""
+    state: int = 12
+    """Master weights and moments of Adam."""
+    shards_state: bool = True
+    """True if ranks with the same parameters divide the states (distributed optimizer, ZeRO 1)."""
+    shards_all: bool = False
+    """True if they divide weights and gradients too (FSDP)."""
+    passing_gradient: int = 0
+    """Gradients of a pass beside that buffer, of all parameters of a rank."""
+    sequence_parallel: bool = False
+    """True if ranks of tensor parallelism divide norms, dropout and what lies between blocks along the sequence."""
+    keeps_gathered: bool = False
+    """True if products keep the gathered input of all tokens; else it is gathered again in the backward pass."""
+    balances_head: bool = False
+    """True if stages are cut by the parameters of blocks and head; else each has as many blocks."""
+    vocabulary_multiple: int = 128
+    """The vocabulary is padded to a multiple of this and of the ranks of tensor parallelism."""
+    attention: str = "flash"
+    """``flash``: one kernel, which keeps its inputs and its result; ``unfused``: scores are stored."""
+    attention_copies: int = 0
+    """Further results of fused attention of two bytes an element that its kernel keeps for itself."""
+    head_norms: bool = False
+    """True if queries and keys are normed head by head."""
+    rotary_copies: bool = False
+    """True if queries and keys are written anew with their positions and the old ones are kept too."""
+    activation_copies: int = 0
+    """Results as wide as the inner layer that the activation keeps beside what it reads."""
+    float_norms: bool = False
+    """True if norms compute, and keep what they read, in float32."""
+    dropout: bool = True
+    """True if masks of dropout are kept, a byte an element."""
+    recompute: str = "none"
+    """``none``, ``full`` (every block), ``attention`` (scores only)."""
+    holds_logits: bool = True
+    """True if logits in the type of the products stay while those in float32 are there."""
+    inplace_loss: bool = True
+    """True if the loss works inside the logits in float32; else it writes them twice more, and keeps one of both."""
+    blas_workspace_bytes: int = 2 * 32 * MIB
+    """cuBLAS, of the two threads that launch; ``CUBLAS_WORKSPACE_CONFIG=:4096:8`` of deterministic jobs, and GPUs from
+    Hopper on, have 32 MiB each, others 8.1 MiB."""
+    kernel_workspace_bytes: int = 0
+    """Other libraries of kernels."""
+
+    def padded(self, vocabulary: int, tp: int) -> int:
+        """Return the rows of the embedding of all ranks."""
+        multiple = self.vocabulary_multiple * tp
+        return -(-vocabulary // multiple) * multiple
+
+    def rank_bytes(self, parameters: int, shards: int) -> RankBytes:
+        """Return what a rank holds of its parameters.
+
+        Args:
+            parameters: elements on a rank, before ranks with the same ones divide them.
+            shards: ranks with the same parameters.
+        """
+        own = -(-parameters // shards) if self.shards_all else parameters
+        state = -(-parameters // shards) if self.shards_state or self.shards_all else parameters
+        return RankBytes(
+            self.weight * own,
+            self.state * state,
+            self.gradient * own,
+            0,
+            passing_bytes=self.passing_gradient * own,
+            holds_gradients=True,
+        )
+
+
+MEGATRON = Framework("megatron", attention_copies=1)
+"""Megatron-core with Transformer Engine: gradients are added into buffers in float32 by the kernels that make them, the
+loss casts logits to float32 and works inside them."""
+NANOTRON = Framework(
+    "nanotron", passing_gradient=2, sequence_parallel=True, keeps_gathered=True, balances_head=True,
+    vocabulary_multiple=1, rotary_copies=True,
+    activation_copies=1, dropout=False, holds_logits=False, inplace_loss=False,
+)  # fmt: skip
+"""nanotron: gradients of a pass in bfloat16, added up in float32."""
+FRAMEWORKS = {one.name: one for one in (MEGATRON, NANOTRON)}

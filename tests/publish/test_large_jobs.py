@@ -1,0 +1,127 @@
+"""Large jobs of the benchmarks: pieces of a network, stages made of them, and fits of a few factors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from benchmarks.plans.large_factors import Factors, fitted
+from benchmarks.plans.large_job import Job, Links, Stages
+from benchmarks.plans.large_pieces import BLOCK, EMBEDDING, HEAD, Exchange, Pass, Piece, Pieces
+from benchmarks.plans.large_scores import Choice, Interval, of_one, of_terms, out_of_fold
+from benchmarks.plans.megatron_network import GPT, Shape
+from benchmarks.plans.vtrain_jobs import pieces
+from cdmpp.collectives.topology import topology_of
+
+SHAPE = Shape(256, 8, 0, 128, vocabulary=1000)
+PLAIN = Factors(1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0)
+
+
+def one_pass(device_s: float, host_s: float = 0.0, exchanges: tuple[Exchange, ...] = ()) -> Pass:
+    return Pass(np.array([device_s / 2] * 2), np.array([host_s / 2] * 2), exchanges)
+
+
+def stages(pipeline: int = 1, tensor: int = 1, data: int = 1, host_s: float = 0.0, layers: int = 8) -> Stages:
+    around = Piece(one_pass(1e-3, host_s), one_pass(2e-3, host_s))
+    shared = (Exchange("all_reduce", 10**6),) * 2
+    block = Piece(one_pass(3e-3, host_s, shared), one_pass(6e-3, host_s, shared))
+    own = Pieces({EMBEDDING: around, BLOCK: block, HEAD: around}, 0.0)
+    links = Links(topology_of(8, "a100", "dgx-a100"))
+    return Stages(own, links, tensor, data, pipeline, layers, 0, 0, 0, 0, 1e12)
+
+
+def test_a_job_of_one_stage_takes_all_its_ops_for_each_micro_batch():
+    assert Job(stages(), 5).seconds(PLAIN) == pytest.approx(5 * (8 * 9e-3 + 6e-3))
+
+
+@pytest.mark.parametrize(("pipeline", "many"), [(2, 4), (4, 1), (8, 16)])
+def test_stages_follow_each_other_as_1f1b(pipeline, many):
+    seconds = 72e-3 / pipeline
+    ends = seconds + 3e-3
+    slowest = ends
+    whole = (pipeline - 2) * seconds + 2 * ends + (many - 1) * slowest
+    assert Job(stages(pipeline), many).seconds(PLAIN) == pytest.approx(whole)
+
+
+def test_a_host_that_is_slower_decides_and_some_of_the_shorter_one_shows():
+    slow = stages(host_s=10e-3)  # 20 ms of host for each of ten pieces
+    assert Job(slow, 3).seconds(PLAIN) == pytest.approx(3 * 200e-3)
+    assert Job(slow, 3).seconds(replace(PLAIN, unhidden=0.25)) == pytest.approx(3 * (200e-3 + 0.25 * 78e-3))
+    assert Job(slow, 3).seconds(replace(PLAIN, host=0.1)) == pytest.approx(3 * 78e-3)
+
+
+def test_tensor_ranks_exchange_in_every_block_and_links_may_be_slower():
+    alone, divided = Job(stages(), 2), Job(stages(tensor=4), 2)
+    links = divided.stages.links
+    each = links.seconds(Exchange("all_reduce", 10**6), range(4), PLAIN)
+    assert divided.seconds(PLAIN) - alone.seconds(PLAIN) == pytest.approx(2 * 8 * 4 * each)
+    start_s = links.topology.start_up_s("all_reduce", range(4))
+    slower = links.seconds(Exchange("all_reduce", 10**6), range(4), replace(PLAIN, inside=0.5))
+    assert slower == pytest.approx(start_s + 2 * (each - start_s))
+
+
+def test_replicas_add_up_the_gradients_of_the_heaviest_stage_once():
+    own = replace(stages(2, data=2), block_parameters=10**6, embedding_parameters=5 * 10**6, head_parameters=10**6)
+    links = own.links
+    replicas = links.seconds(Exchange("all_reduce", 2 * 9 * 10**6), range(2), PLAIN)
+    ends = links.seconds(Exchange("all_reduce", 2 * 10**6), range(0, 4, 2), PLAIN)
+    assert Job(own, 3).parts(PLAIN)["gradients"] == pytest.approx(replicas + ends)
+
+
+def test_blocks_that_cannot_be_shared_out_evenly_go_to_the_first_stages():
+    assert [stages(4, layers=10).blocks(one) for one in range(4)] == [3, 3, 2, 2]
+
+
+def test_pieces_of_a_network_add_up_to_its_ops_and_blocks_run_again():
+    own = pieces(SHAPE, 1, 2, "a100")
+    assert [len(own.each[name].forward.device_s) > 3 for name in (EMBEDDING, BLOCK, HEAD)] == [True] * 3
+    block = own.each[BLOCK]
+    again = own.recomputed.each[BLOCK]
+    assert again.backward.device_s.sum() == pytest.approx(block.forward.device_s.sum() + block.backward.device_s.sum())
+    assert len(again.backward.exchanges) == 4 and block.forward.exchanges[0].bytes == 2 * 2 * 128 * 256
+    assert again.forward is block.forward and own.recomputed.each[HEAD] is own.each[HEAD]
+
+
+@pytest.mark.parametrize("tensor", [1, 2, 4])
+def test_the_network_of_a_rank_has_the_parameters_that_its_shape_says(tensor):
+    sizes = [sum(one.numel() for one in GPT(replace(SHAPE, layers=many), tensor).parameters()) for many in (1, 2, 3)]
+    assert all(b - a == SHAPE.block_parameters(tensor) for a, b in pairwise(sizes))
+    rest = SHAPE.entries(tensor) * SHAPE.hidden + SHAPE.sequence * SHAPE.hidden + 2 * SHAPE.hidden
+    assert sizes[0] == SHAPE.block_parameters(tensor) + rest
+    assert SHAPE.entries(2) == 512 and SHAPE.entries(1) == 1000
+
+
+def test_factors_are_found_again_and_unseen_ones_keep_their_values():
+    jobs = [Job(stages(one, host_s=host_s), many) for one in (1, 2) for host_s in (1e-4, 2e-2) for many in (2, 8)]
+    known = replace(Factors(), compute=1.3, host=1.7)
+
+    def seconds(factors: Factors) -> np.ndarray:
+        return np.array([one.seconds(factors) for one in jobs])
+
+    found = fitted(seconds, seconds(known), ("compute", "host", "between"))
+    assert found.compute == pytest.approx(1.3, rel=0.02) and found.host == pytest.approx(1.7, rel=0.02)
+    assert found.between == pytest.approx(Factors().between)
+
+
+def test_baselines_and_folds_see_no_judged_row():
+    amounts, seen = np.array([1.0, 2.0, 4.0, 8.0]), np.array([True, True, True, False])
+    measured = np.array([2.0, 4.0, 8.0, 999.0])
+    assert of_one(amounts, measured, seen)[3] == pytest.approx(16.0)
+    assert of_terms(np.stack([amounts, np.ones(4)], axis=1), measured, seen) == pytest.approx([2, 4, 8, 16])
+
+    def mean(fit: np.ndarray, asked: np.ndarray) -> np.ndarray:
+        return np.full(int(asked.sum()), measured[fit].mean())
+
+    seconds, places = out_of_fold("aabb", seen, mean)
+    assert dict(zip(places.tolist(), seconds.tolist(), strict=True)) == {0: 8.0, 1: 8.0, 2: 3.0}
+
+
+def test_an_interval_and_a_choice_of_plans():
+    predicted, measured = np.ones(11), np.linspace(0.5, 1.5, 11)
+    assert Interval.of(predicted, measured) == pytest.approx(Interval(0.6, 1.4))
+    assert Interval(0.6, 1.4).covered(predicted, measured) == pytest.approx(100 * 9 / 11)
+    found = Choice.of("aabbc", np.array([1.0, 2.0, 2.0, 1.0, 1.0]), np.array([1.0, 2.0, 1.0, 1.04, 9.0]))
+    assert found.cells == ["2", "50", "100", "2.0"]
