@@ -210,7 +210,7 @@ class Arranged:
         for name in one.devices:
             groups = self.judges[name].stages(cut, self.topology.on(name), errors)
             if groups:
-                group = PlanStages.joined(groups)
+                group = PlanStages.joined(list(groups))
                 found[name] = group.taken(np.argsort(group.rows))
         kept = np.array([row for row in range(len(plans)) if row not in errors], np.int64)
         if len(found) < len(one.devices) or not len(kept):
