@@ -316,9 +316,13 @@ class _Made:
         return {place: convolution_memory(node, name_of(node))} if is_held else {}
 
     def _read(self, node: Any, runs: bool) -> None:
-        """Note a node that runs something, or only sees what it reads."""
-        if self.trees is not None:
-            (self.trees.read if runs else self.trees.view)(node)
+        """Note a node that runs something, or only sees what it reads; none that no gradient comes from."""
+        if self.trees is None or self.autograd is None:
+            return
+        if not runs:
+            self.trees.view(node)
+        elif self.autograd.learns(node):
+            self.trees.read(node)
 
     def views_read(self, trained: Collection[str]) -> tuple[dict[int, ViewTree], dict[tuple[int, int], Formula]]:
         """Return how the gradients of results and parameters are made that calls read through views."""
