@@ -12,12 +12,13 @@ from cdmpp.plans.placement import Placement, micro_batch_of, replicas_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.scheduled import Scheduled
 from cdmpp.plans.shared_parameters import shards_of
-from cdmpp.plans.sources.source import OpExchange, RankWork, StepSource
+from cdmpp.plans.sources.source import OpExchange, RankWork, StepSource, check_cast
 from cdmpp.plans.stages import Stage, tied_groups
 from cdmpp.steps.exchange import START, Exchange
 from cdmpp.steps.looped_schedule import LoopedSchedule
 from cdmpp.steps.schedule import BACKWARD, FORWARD, WEIGHTS
 from cdmpp.steps.step_graph import ModuleSpan, RankGraph, StepGraph
+from cdmpp.steps.transforms.copies import with_copies
 from cdmpp.steps.transforms.scale import shard_update
 
 UNEVEN = (
@@ -85,7 +86,13 @@ class _Lowering(Placement):
         early = tuple(replace(one, follows=False) for one in messages if not (late and one.follows))
         own = graph.with_exchanges((*replicas, *tied)).exchanges
         ends = len(replicas)  # what is late waits for these
-        graph = replace(graph, exchanges=(*early, *self.of_operators(), *own[:ends], *late, *own[ends:]))
+        before = (*early, *self.of_operators())
+        graph = replace(graph, exchanges=(*before, *own[:ends], *late, *own[ends:]))
+        check_cast(self.work, strategy, plan.degrees.size(*plan.replicating))
+        if self.work.copies is not None and strategy.copies_buffers:
+            numbers = range(len(before), len(before) + ends)
+            under_way_s = {number: self._under_way_s(graph.exchanges[number]) for number in numbers}
+            graph = with_copies(graph, self.work.copies, numbers, under_way_s)
         warnings = self.work.warnings
         if plan.degrees.size(*plan.replicating) > 1:
             warnings += strategy.memory_warnings()
@@ -97,6 +104,10 @@ class _Lowering(Placement):
             warnings += (UNEVEN,)
         by_device = {name: self.on(name).stages for name in dict.fromkeys(plan.devices)}
         return Lowered(graph, self.mesh, self.places, self.stages, warnings, by_device)
+
+    def _under_way_s(self, one: Exchange) -> float:
+        """Seconds of an exchange of replicas that nothing disturbs."""
+        return self.topology.cost(one.collective(self.topology.backend), one.participants).latency_s
 
     @property
     def ends_backward(self) -> bool:

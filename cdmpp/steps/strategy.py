@@ -88,6 +88,10 @@ class Strategy(ABC):
     parameters, and a batch of its own."""
     replicates: ClassVar[bool] = True
     """True if ranks along its degrees must average the gradients of the parameters that they share."""
+    casts_parameters: ClassVar[bool] = False
+    """True if parameters may be kept in another type than that in which the passes read them."""
+    copies_buffers: ClassVar[bool] = False
+    """True if gathered parameters are copied out of a buffer, and gradients that are scattered into one."""
     can_accumulate: ClassVar[bool] = True
     """True if gradients of several batches can be added up before they are exchanged."""
     averages_by_hooks: ClassVar[bool] = False

@@ -22,11 +22,13 @@ from cdmpp.network.eager.rebatched import BATCH
 from cdmpp.network.eager.runtime import EagerRuntime
 from cdmpp.network.eager.single_price import Price, as_stand_in
 from cdmpp.network.eager.step import ExportedStep, export_step
+from cdmpp.network.precision import Precision
 from cdmpp.network.prediction import LEVEL
 from cdmpp.network.source.user_code import may_take
 from cdmpp.network.workload import Workload
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.plans.degrees import TITLES, ParallelDegrees
+from cdmpp.plans.device_copies import copies_on
 from cdmpp.plans.sources.source import SPLITS, OpExchange, RankWork, StepSource, split_of
 from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.platform.limits import SIZES
@@ -195,9 +197,11 @@ class PredictedSource(StepSource):
             for one in sized.exchanges
         )
         warnings = (*step.warnings, *self._told(), *host_warnings(whole_s, busy_s))
+        precision = self.workload.precision
+        assert isinstance(precision, Precision)
         return RankWork(
             rank, exchanges, sized.memory, min(low, 1.0), max(high, 1.0), tuple(dict.fromkeys(warnings)),
-            dispatch_s=tuple(dispatch_s),
+            copies=copies_on(self.device, precision), is_cast=bool(precision.sharded), dispatch_s=tuple(dispatch_s),
         )  # fmt: skip
 
     def _told(self) -> tuple[str, ...]:

@@ -31,6 +31,8 @@ class FSDP(Strategy):
 
     name = "fsdp"
     title = "fully sharded data parallel"
+    casts_parameters: ClassVar[bool] = True
+    copies_buffers: ClassVar[bool] = True
     degrees: ClassVar[tuple[str, ...]] = ("dp_shard",)
 
     reshard_after_forward: bool = True
@@ -167,7 +169,8 @@ class FSDP(Strategy):
         if self.is_pipelined or not self.reshard_after_forward:
             ahead = math.ceil(padding * held.parameter_bytes) + sum(blocks[:1])
         scattered = [one.scattered_bytes(ranks) for one in modules]
-        sums = sum(one.scattered_bytes(ranks) for one in modules if one.is_kept) + max(scattered, default=0)
+        whole = [min(one.scattered_bytes(ranks), one.padded_bytes(ranks)) for one in modules]  # before they are cast
+        sums = sum(size for one, size in zip(modules, whole, strict=True) if one.is_kept) + max(whole, default=0)
         if batches > 1 and (self.is_pipelined or not self.scatter_each_batch):
             sums = sum(scattered)
         return RankBytes(
