@@ -30,7 +30,7 @@ PRODUCTS, ATTENTION, MEMORY, UPDATE, COPIES, EXPOSED, BLOCKS = (
 PARTS = (PRODUCTS, ATTENTION, MEMORY, UPDATE, COPIES, EXPOSED, BLOCKS)
 """All but ``BLOCKS`` sum up to the step; that is the number of blocks that a step runs, forward and backward."""
 _KINDS = {"dense": PRODUCTS, "matmul": ATTENTION}
-_VERSION = 3
+_VERSION = 4
 _FEW = 3
 """Accumulated batches that are replayed; each further one adds as much as the last of them."""
 

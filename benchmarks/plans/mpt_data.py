@@ -24,7 +24,7 @@ _GPUS = {
     "a100_80gb": ("a100-80gb", "dgx-a100"),
     "h100_80gb": ("h100", "dgx-h100"),
 }
-"""GPU of the table -> device and cluster. Nodes of A100 have 1,600 Gbit/s, as the table says; of H100 it says nothing."""
+"""GPU of the table -> device and cluster. Nodes of A100 have 1,600 Gbit/s; of those of H100 the table says nothing."""
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,7 @@ class _Lowering(Placement):
     def lowered(self) -> Lowered:
         plan = self.plan
         strategy = plan.strategy.on_backend(self.topology.backend)
+        check_cast(self.work, strategy, plan.degrees.size(*plan.replicating))
         ranks = tuple(replace(self.steps[kind].rank, rank=place) for place, kind in enumerate(self.kind_of))
         if plan.shares:  # nothing is exchanged in other batches, of which ranks have unlike numbers
             ranks = tuple(replace(one, modules=_of_last_batch(one)) for one in ranks)
@@ -88,7 +89,6 @@ class _Lowering(Placement):
         ends = len(replicas)  # what is late waits for these
         before = (*early, *self.of_operators())
         graph = replace(graph, exchanges=(*before, *own[:ends], *late, *own[ends:]))
-        check_cast(self.work, strategy, plan.degrees.size(*plan.replicating))
         if self.work.copies is not None and strategy.copies_buffers:
             numbers = range(len(before), len(before) + ends)
             under_way_s = {number: self._under_way_s(graph.exchanges[number]) for number in numbers}
