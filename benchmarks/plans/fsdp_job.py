@@ -16,6 +16,7 @@ from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.lower import Lowered, lower_work
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.rank_memory import parts_of
+from cdmpp.plans.sources.predicted import PredictedSource
 from cdmpp.plans.sources.repeated import RepeatedSource
 from cdmpp.plans.sources.source import RankWork
 from cdmpp.plans.sources.sustained import sustained
@@ -120,7 +121,13 @@ def _source(
 ) -> RepeatedSource:  # fmt: skip
     sheet = devices.get(device).with_spec(**dict(spec))
     settings = {"precision": precision, "recompute": recompute, "optimizer": "adamw-fused"}
-    return source_of(model, sequence, sheet, **settings)
+    return source_of(model, sequence, sheet, known=_known(model, sequence, precision, recompute), **settings)
+
+
+@cache
+def _known(model: LanguageModel, sequence: int, precision: str, recompute: str) -> dict[int, PredictedSource]:  # noqa: ARG001
+    """Sources of a network on some device, by blocks: the same for all devices."""
+    return {}
 
 
 def _work(

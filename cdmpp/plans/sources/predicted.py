@@ -50,13 +50,20 @@ class PredictedSource(StepSource):
     exported once for all batches. What a work says is what ``predict_step`` says of the same batch.
     """
 
-    def __init__(self, workload: Workload, device: Device, runtime: EagerRuntime | None = None) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        device: Device,
+        runtime: EagerRuntime | None = None,
+        like: PredictedSource | None = None,
+    ) -> None:
         """Read nothing yet.
 
         Args:
             workload: network, loss and optimizer; its batch plays no part.
             device: of each rank.
             runtime: with the model that prices kernels; None: the default one of the device.
+            like: source of the same workload on another device, whose exports are used where they are alike.
 
         Raises:
             CdmppError: no model for the device; a function of a file that takes no batch.
@@ -74,6 +81,10 @@ class PredictedSource(StepSource):
         self._reasons = dict[_Split, str]()
         self._works = dict[tuple[int, _Split], RankWork]()
         self._warnings: tuple[str, ...] | None = None
+        if like is not None and (like.device.kind, like.workload.precision) == (device.kind, self.workload.precision):
+            self._exported = like._exported
+            if like.device.architecture == device.architecture:
+                self._read = like._read
 
     def prepare(
         self, batches: Iterable[int], degrees: Iterable[ParallelDegrees], strategies: Sequence[Strategy] = ()
@@ -150,7 +161,7 @@ class PredictedSource(StepSource):
         if self.workload.path is None or ".py:" in str(self.workload.network):  # has example inputs of its own
             return 2
         try:
-            step = export_step(at(self.workload, BATCH), self.device.kind)
+            step = self._exported.get(BATCH) or export_step(at(self.workload, BATCH), self.device.kind)
         except CdmppError:  # perhaps of too little memory for so many; else the export at 2 says the same
             return 2
         more = step.at(BATCH + 1)
