@@ -69,6 +69,11 @@ def memory(options: argparse.Namespace) -> None:
     if options.batch is not None and options.global_batch is not None:
         raise UsageError("--batch and --global-batch: give the examples of one replica, or those of all")
     plan, device = _plan(options), devices.get(options.device)
+    if len(names := dict.fromkeys(plan.devices)) > 1:
+        raise UsageError(
+            f"--memory-only is of equal devices, and ranks of the plan stand on {', '.join(names)}: `cdmpp "
+            "plan --devices` lists what each of them holds"
+        )
     topology = plan_topology(plan, device, options.cluster, options.link, options.backend, can_grow=True)
     source: Any = None if options.framework else _source(options, device)
     told, global_batch = tuple[str, ...](), options.global_batch

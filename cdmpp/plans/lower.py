@@ -22,8 +22,8 @@ from cdmpp.steps.transforms.copies import with_copies
 from cdmpp.steps.transforms.scale import shard_update
 
 UNEVEN = (
-    "replicas have unlike numbers of micro-batches: weigh the loss of each by its examples, and run a loop of your "
-    "own, since Megatron and torchtitan give each as many"
+    "replicas have unlike numbers of micro-batches: divide losses by their mean number, not by that of each replica, "
+    "and run a loop of your own, since Megatron and torchtitan give each as many"
 )
 """What a plan with shares needs."""
 

@@ -41,11 +41,17 @@ def _optimizer(plan: Plan, optimizer: str) -> tuple[str, ...]:
 def _loop(plan: Plan) -> tuple[str, ...]:
     if plan.gradient_accumulation_steps == 1:
         return ()
+    steps: object = plan.gradient_accumulation_steps
+    shares: tuple[str, ...] = ()
+    if plan.shares:
+        steps = "steps"
+        shares = (f"steps = {list(plan.shares)!r}[torch.distributed.get_rank()]  # losses are divided by their mean",)
     sync = plan.strategy.torch_sync()
     indent = "        " if sync.endswith(":") else "    "
     return (
+        *shares,
         "for number, (inputs, targets) in enumerate(batches, 1):",
-        f"    is_last = number % {plan.gradient_accumulation_steps} == 0",
+        f"    is_last = number % {steps} == 0",
         *((f"    {sync}",) if sync else ()),
         f"{indent}(loss_of(model(inputs), targets) / {plan.gradient_accumulation_steps}).backward()",
         "    if is_last:",

@@ -144,3 +144,15 @@ def test_unlike_devices_need_cuts_equal_devices_of_a_divided_operator_and_equal_
     work = ToySource(4).work(1, ParallelDegrees())
     with pytest.raises(CdmppError, match="the work is that of one device"):
         lower_work(work, cut(2, 4, ("fast", "slow")), links(2))
+
+
+def test_a_step_of_one_device_is_refused_and_code_has_the_shares():
+    from cdmpp.plans.torch_settings import torch_settings
+    from tests.plans.toy_job import evaluator, layers
+
+    under = Plan(DDP(), ParallelDegrees(dp_replicate=2), 6, devices=("fast", "slow"), shares=(8, 4))
+    with pytest.raises(CdmppError, match="names devices, or shares"):
+        evaluator(layers((4000, 4000), (1e-3, 1e-3))).evaluate(under)
+    lines = "\n".join(torch_settings(under))
+    assert "steps = [8, 4][torch.distributed.get_rank()]" in lines and "number % steps == 0" in lines
+    assert "targets) / 6).backward()" in lines

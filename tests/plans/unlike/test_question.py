@@ -130,7 +130,7 @@ def test_the_fast_device_gets_more_layers_and_shares_where_these_are_fastest():
     assert shares["fast"] == 2 * shares["slow"]
     assert replicas.best.step_s < 0.75 * 24 * 48 * MS  # equal shares
     assert "shares" in replicas.best.words and replicas.best.waits_for
-    assert any("weigh the loss" in line for line in replicas.warnings)
+    assert any("divide losses by their mean" in line for line in replicas.warnings)
 
 
 def test_fsdp_has_equal_shares_and_takes_the_slow_device():
