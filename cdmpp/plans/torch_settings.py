@@ -6,12 +6,19 @@ from collections.abc import Mapping
 
 from cdmpp.plans.plan import Plan
 
-_CLASSES: Mapping[str, str] = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
+_CLASSES: Mapping[str, str] = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "adafactor": "Adafactor"}
 
 
 def torch_settings(plan: Plan, optimizer: str = "adamw") -> tuple[str, ...]:
     """Write Python for a ``model`` and ``batches``; ``optimizer``: ``sgd``, ``adam``, ``adamw``, or empty."""
-    return (*_recomputed(plan), *_sizes(plan), *plan.strategy.torch_lines(), *_optimizer(plan, optimizer), *_loop(plan))
+    lines = plan.strategy.torch_lines(optimizer=optimizer_class(optimizer or "adamw"))
+    return (*_recomputed(plan), *_sizes(plan), *lines, *_optimizer(plan, optimizer), *_loop(plan))
+
+
+def optimizer_class(optimizer: str) -> str:
+    """Return the class of torch for an optimizer's word, such as ``adamw`` or ``adamw-fused``."""
+    name = optimizer.partition("-")[0]
+    return f"torch.optim.{_CLASSES.get(name, name)}"
 
 
 def _sizes(plan: Plan) -> tuple[str, ...]:
@@ -34,8 +41,7 @@ def _optimizer(plan: Plan, optimizer: str) -> tuple[str, ...]:
         return ()
     if not optimizer:
         return ("# give the optimizer fused=True",)
-    name = optimizer.partition("-")[0]
-    return (f"optimizer = torch.optim.{_CLASSES.get(name, name)}(model.parameters(), fused=True)",)
+    return (f"optimizer = {optimizer_class(optimizer)}(model.parameters(), fused=True)",)
 
 
 def _loop(plan: Plan) -> tuple[str, ...]:

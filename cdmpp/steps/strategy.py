@@ -268,8 +268,13 @@ class Strategy(ABC):
         return "with contextlib.nullcontext() if is_last else model.no_sync():"
 
     @abstractmethod
-    def torch_lines(self) -> tuple[str, ...]:
-        """Write Python that sets the strategy for a ``model``, its ``blocks`` and an ``optimizer``."""
+    def torch_lines(self, axes: str = "", optimizer: str = "torch.optim.AdamW") -> tuple[str, ...]:
+        """Write Python that sets the strategy for a ``model``, its ``blocks`` and an ``optimizer``.
+
+        Args:
+            axes: the ``DeviceMesh`` of its ranks, in Python; empty: all ranks of the job.
+            optimizer: the class of the optimizer, in Python.
+        """
 
 
 @dataclass(frozen=True)
@@ -305,6 +310,6 @@ class OperatorStrategy(Strategy):
         """List none: those of operators come with the work of a rank."""
         return ()
 
-    def torch_lines(self) -> tuple[str, ...]:
+    def torch_lines(self, axes: str = "", optimizer: str = "torch.optim.AdamW") -> tuple[str, ...]:
         """Say that PyTorch has no module for it."""
         return (f"# {self.title}: PyTorch has no module for it",)

@@ -207,9 +207,10 @@ class FSDP(Strategy):
         """Scatter the gradients of the last batch, or of all."""
         return "" if self.scatter_each_batch else "model.set_requires_gradient_sync(is_last)"
 
-    def torch_lines(self) -> tuple[str, ...]:
+    def torch_lines(self, axes: str = "", optimizer: str = "torch.optim.AdamW") -> tuple[str, ...]:
         """ModuleCall ``fully_shard`` on each block and on the model."""
         again = "" if self.reshard_after_forward else ", reshard_after_forward=False"
+        again += f", mesh={axes}" if axes else ""
         return (f"for block in blocks: fully_shard(block{again})", f"fully_shard(model{again})")
 
     def _gathers(self, order: Sequence[int], is_backward: bool) -> ModuleCalls:
