@@ -12,8 +12,11 @@ from cdmpp.plans.mesh import ORDER
 from cdmpp.plans.placement import micro_batch_of, micro_batches_of, pipeline_of, replicas_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.script.network_code import network_code
+from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.plans.torch_settings import optimizer_class
+from cdmpp.steps.looped_schedule import LoopedSchedule
 from cdmpp.steps.step_graph import RankGraph
 from cdmpp.synchrony.policies.synchronous import Synchronous
 
@@ -219,15 +222,22 @@ class TorchScript:
 
     def _stages(self, pipeline: Pipeline) -> list[str]:
         """Lines that cut the model into stages, those of this rank in ``stages``."""
-        if any("optimizer" in line for line in self._shared()):
+        if not isinstance(self.plan.strategy, DDP | FSDP):
             raise CdmppError(f"{_REFUSED} of {self.plan.strategy.title} in a pipeline: give ddp or fsdp")
+        if isinstance(pipeline.order, LoopedSchedule) and pipeline.order.is_in_v:
+            raise CdmppError(
+                f"{_REFUSED} of {pipeline.schedule}: stages that torch cuts send to another rank each, and in a V two "
+                "neighbours are on one; give interleaved1f1b, or stages that your own code makes"
+            )
         if self.workload.precision.name != "fp32":  # type: ignore[union-attr]
             raise CdmppError(f"{_REFUSED} of a pipeline in {self.workload.precision}: give fp32")
         count = self.plan.degrees.pp * pipeline.order.stages_per_rank
         places = pipeline.cut_places(CutPlaces(self.rank), count)
         split = ", ".join(f"{name!r}: SplitPoint.BEGINNING" for name in self._cuts(places))
         name, numbers, is_looped = pipeline.torch_class, pipeline.torch_stages, pipeline.order.is_looped
-        inside = [*self._recomputed("model"), *self._shared(), "one.submod = model"]
+        kept = "model.graph = one.submod.graph  # from which the stage reads what it receives"
+        wraps = [kept] if isinstance(self.plan.strategy, DDP) else []
+        inside = [*self._recomputed("model"), *self._shared(), *wraps, "one.submod = model"]
         changed = ["for one in stages:", "    model = one.submod", *(f"    {line}" for line in inside)]
         given = "stages" if is_looped else "stages[0]"
         return [
@@ -236,7 +246,7 @@ class TorchScript:
             f"pipe = pipeline(model, mb_args=example, split_spec={{{split}}})",
             'rank, ranks, group = mesh.get_local_rank("pp"), mesh["pp"].size(), mesh.get_group("pp")',
             f"stages = [pipe.build_stage(stage, device, group) for stage in {numbers}]",
-            *(changed if len(inside) > 1 else []),
+            *(changed if self._axes() or self.plan.recompute else []),
             "parameters = [value for one in stages for value in one.submod.parameters()]",
             *self._optimizer("parameters"),
             f"schedule = {name}({given}, n_microbatches=MICRO_BATCHES, loss_fn=loss_of)",
