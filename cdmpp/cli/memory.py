@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _OTHERS = (
     "strategies", "price", "explain", "scaling", "calibrate", "input_samples_per_s", "machines", "straggler",
-    "ring_steps", "timeline", "save_plan",
+    "ring_steps", "timeline", "save_plan", "torch",
 )  # fmt: skip
 """Options of searches and replays."""
 

@@ -83,22 +83,28 @@ def network_code(workload: Workload) -> NetworkCode:
 
 
 def _of_file(path: Path, function: str) -> tuple[tuple[str, ...], str]:
-    return ("import importlib.util",), f"""\
+    return (
+        ("import importlib.util",),
+        f"""\
 def make_model() -> torch.nn.Module:
     spec = importlib.util.spec_from_file_location({path.stem!r}, {str(path)!r})
     source = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(source)
     made = source.{function}()
     return made[0] if isinstance(made, tuple) else made
-"""
+""",
+    )
 
 
 def _of_torchvision(entry: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
     given = "".join(f", {name}={value!r}" for name, value in entry.get("arguments", {}).items())
-    return ("import torchvision",), f"""\
+    return (
+        ("import torchvision",),
+        f"""\
 def make_model() -> torch.nn.Module:
     return torchvision.models.get_model({entry["build"]!r}, weights=None{given})
-"""
+""",
+    )
 
 
 def _of_transformers(entry: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
@@ -106,13 +112,16 @@ def _of_transformers(entry: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
     settings = pprint.pformat({**entry.get("arguments", {}), "use_cache": False}, width=110, compact=True)
     text = settings.replace("\n", "\n    ")
     imports = (f"from {entry.get('module', 'transformers')} import {build}", f"from transformers import {config}")
-    return imports, f"""\
+    return (
+        imports,
+        f"""\
 {_FIRST_OUTPUT}
 
 def make_model() -> torch.nn.Module:
     settings = {text}
     return FirstOutput({build}({config}(**settings)))
-"""
+""",
+    )
 
 
 def _batch(workload: Workload) -> str:

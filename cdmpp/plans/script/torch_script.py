@@ -9,7 +9,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.network.workload import Workload
 from cdmpp.plans.cut_places import WRAPPED, CutPlaces
 from cdmpp.plans.mesh import ORDER
-from cdmpp.plans.placement import micro_batch_of, micro_batches_of, pipeline_of, replicas_of
+from cdmpp.plans.placement import micro_batch_of, micro_batches_of, pipeline_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.script.network_code import network_code
 from cdmpp.plans.strategies.ddp import DDP
@@ -161,10 +161,10 @@ class TorchScript:
         return found or "0"
 
     def _axes(self) -> str:
-        names = [name for name in self.plan.strategy.degrees if getattr(self.plan.degrees, name) > 1]
-        if names == [name for name in ORDER if getattr(self.plan.degrees, name) > 1]:
-            return "mesh"
-        return f"mesh[{', '.join(map(repr, names))}]" if names else ""
+        """Write the mesh of the ranks of the plan's strategy; empty where there is one."""
+        beyond = [name for name in ORDER if getattr(self.plan.degrees, name) > 1]
+        names = [name for name in beyond if name in self.plan.strategy.degrees]
+        return "mesh" if names and names == beyond else f"mesh[{', '.join(map(repr, names))}]" if names else ""
 
     def _names(self, names: Sequence[str]) -> str:
         return f"({', '.join(repr(self._own(one)) for one in names)},)" if names else "()"
@@ -269,7 +269,11 @@ class TorchScript:
 
     def _step(self, pipeline: Pipeline | None) -> list[str]:
         clip = self.workload.update.clip_norm
-        clipped = [] if clip is None else [f"torch.nn.utils.clip_grad_norm_({'parameters' if pipeline else 'model.parameters()'}, {clip})"]
+        clipped = (
+            []
+            if clip is None
+            else [f"torch.nn.utils.clip_grad_norm_({'parameters' if pipeline else 'model.parameters()'}, {clip})"]
+        )
         head = ["for number in range(STEPS):", "    start_s = time.perf_counter()", "    optimizer.zero_grad()"]
         if pipeline:
             asked = "" if pipeline.return_outputs else ", return_outputs=False"
