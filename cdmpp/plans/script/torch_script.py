@@ -12,6 +12,7 @@ from cdmpp.plans.mesh import ORDER
 from cdmpp.plans.placement import micro_batch_of, micro_batches_of, pipeline_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.script.network_code import network_code
+from cdmpp.plans.script.template import IMPORTED, IMPORTS, TEMPLATE
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.pipeline import Pipeline
@@ -23,71 +24,6 @@ from cdmpp.synchrony.policies.synchronous import Synchronous
 _REFUSED = "--torch: no script can be written"
 _KNOWN = ("pp", "dp_replicate", "dp_shard")
 """Degrees that a script can have."""
-_IMPORTS = (
-    "import os", "import time", "import torch", "import torch.distributed as dist",
-    "from torch.distributed.device_mesh import init_device_mesh",
-)  # fmt: skip
-_IMPORTED = {
-    "DistributedDataParallel": "from torch.nn.parallel import DistributedDataParallel",
-    "ZeroRedundancyOptimizer": "from torch.distributed.optim import ZeroRedundancyOptimizer",
-    "fully_shard": "from torch.distributed.fsdp import fully_shard",
-    "functools": "import functools",
-    "checkpoint": "from torch.utils.checkpoint import checkpoint",
-    "contextlib": "import contextlib",
-    "SplitPoint": "from torch.distributed.pipelining import SplitPoint, pipeline",
-    **{
-        one: f"from torch.distributed.pipelining.schedules import {one}"
-        for one in (
-            "Schedule1F1B", "ScheduleGPipe", "ScheduleInterleaved1F1B", "ScheduleInterleavedZeroBubble",
-            "ScheduleZBVZeroBubble", "ScheduleDualPipeV",
-        )
-    },
-}  # fmt: skip
-"""Word of a script -> the line that imports it."""
-_TEMPLATE = '''\
-"""A training step of {network} as cdmpp planned it: {title}.
-
-torchrun --nproc-per-node RANKS_OF_A_NODE --nnodes NODES THIS_FILE      # {ranks} ranks in all
-
-Weights and data are random: put your own into make_model and make_batch.
-"""
-
-{imports}
-
-STEPS = int(os.environ.get("STEPS", 10))
-BATCH, MICRO_BATCHES = {batch}, {parts}
-
-
-{network_text}
-
-def move(values, device):
-    """Return tensors on a device."""
-    return tuple(one.to(device) for one in values) if isinstance(values, tuple) else values.to(device)
-
-
-def told(number: int, start_s: float, device: torch.device) -> None:
-    """Print the seconds of a step on the first rank."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    if dist.get_rank() == 0:
-        print(f"step {{number}}: {{time.perf_counter() - start_s:.6f}} s", flush=True)
-
-
-def main() -> None:
-    is_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if is_gpu else torch.device("cpu")
-    if is_gpu:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if is_gpu else "gloo")
-    if dist.get_world_size() != {ranks}:
-        raise SystemExit(f"this plan is for {ranks} ranks, and torchrun started {{dist.get_world_size()}}")
-{body}
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
-'''
 
 
 @dataclass(frozen=True)
@@ -128,8 +64,8 @@ class TorchScript:
         plan, pipeline = self.plan, pipeline_of(self.plan)
         own = micro_batch_of(plan, self.global_batch) * micro_batches_of(plan)
         body = [*self._mesh(), *(self._stages(pipeline) if pipeline else self._model()), *self._step(pipeline)]
-        imports = (*_IMPORTS, *network.imports, *(line for word, line in _IMPORTED.items() if word in " ".join(body)))
-        return _TEMPLATE.format(
+        imports = (*IMPORTS, *network.imports, *(line for word, line in IMPORTED.items() if word in " ".join(body)))
+        return TEMPLATE.format(
             title=", ".join(plan.changes(Plan())) or "the default on one rank",
             network=self.workload.network,
             ranks=plan.ranks,
