@@ -23,9 +23,11 @@ from cdmpp.programs.regions import has_gradient
 ROLE, WEIGHT_PART, RETURNS = "cdmpp_role", "cdmpp_part", "cdmpp_returns"
 """Keys in the ``meta`` of a node: what the ranks do there together; the axis along which a weight is divided; the node
 as large as the copy that its gradient runs, where that is not as large as the node itself."""
+COPIED = "cdmpp_copied"
+"""Key in the ``meta`` of a node that is a copy: the node as large as what it copies, where that is larger."""
 ROLES, WEIGHT_PARTS = "cdmpp_roles", "cdmpp_parts"
 """Keys in the ``meta`` of a node of a ``DividedExport``: degree -> role, and degree -> axis."""
-_OWN = (ROLE, WEIGHT_PART, RETURNS, ROLES, WEIGHT_PARTS)
+_OWN = (ROLE, WEIGHT_PART, RETURNS, COPIED, ROLES, WEIGHT_PARTS)
 """Keys that only the node itself has, and nothing that is put next to it."""
 
 
@@ -164,8 +166,9 @@ class LocalGraph:
         new.meta = {**meta, "val": value}
         if name:
             self.own[like] = new
-        if RETURNS in new.meta:
-            new.meta[RETURNS] = self.own[new.meta[RETURNS]]
+        for key in (RETURNS, COPIED):
+            if key in new.meta:
+                new.meta[key] = self.own[new.meta[key]]
         if any(one in self.learns for one in new.all_input_nodes) and has_gradient(new):
             self.learns.add(new)
         return new

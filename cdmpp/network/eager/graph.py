@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from cdmpp.errors import UnsupportedProgramError, UsageError
-from cdmpp.network.eager.divided import RETURNS
+from cdmpp.network.eager.divided import COPIED, RETURNS
 from cdmpp.network.eager.formula import COPIES, Formula, has_formula
 from cdmpp.network.eager.learning import Buffer, Factor, Learning, Part, together
 from cdmpp.network.eager.module_arguments import with_arguments
@@ -243,6 +243,8 @@ class _Made:
         learning = self._learning(node)
         self._choose(node, learning)
         found = in_products(calls_of(node), node, self.products)
+        if COPIED in node.meta:
+            found = Calls((matrix("copy", node.meta[COPIED].meta["val"]),))
         before = tuple(dict.fromkeys(place for one in node.all_input_nodes for place in self._sources(one)))
         part = self._part(node)
         saved = self.autograd.run(node) if self.autograd else Saved()

@@ -73,7 +73,7 @@ def _broadcast(node: Any, inputs: Sequence[Any], at: Mapping[Any, Placement]) ->
     """Elementwise: axes stand from the last one on, and those of one element are repeated."""
     rank = len(shape_of_node(node))
     found = [shard.on(shard.axis + rank - len(shape_of_node(one))) for one in inputs if (shard := at.get(one))]
-    if len({(one.axis, one.blocks) for one in found}) > 1:
+    if len({(one.axis, one.blocks, not one.origins) for one in found}) > 1:
         raise NotDivisibleError(*found)
     return _joined(found)
 

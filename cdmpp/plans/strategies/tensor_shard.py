@@ -36,7 +36,7 @@ class Shard:
     blocks: tuple[int, ...]
     """Size of each block of the whole axis."""
     origins: frozenset[Any] = field(default=frozenset(), compare=False)
-    """Nodes whose weights are divided so that the value is."""
+    """Nodes whose weights are divided so that the value is; empty: it is divided along the sequence."""
 
     @property
     def size(self) -> int:
@@ -46,6 +46,10 @@ class Shard:
     def on(self, axis: int, blocks: Sequence[int] | None = None) -> Shard:
         """Return the same division of another axis, or of other blocks."""
         return replace(self, axis=axis, blocks=self.blocks if blocks is None else tuple(blocks))
+
+    def with_origins(self, other: Shard) -> Shard:
+        """Return the same division, from the layers of another one too."""
+        return replace(self, origins=self.origins | other.origins)
 
     def local(self, shape: Sequence[int], ranks: int) -> tuple[int, ...]:
         """Return the shape of one rank's part of a value of this shape."""

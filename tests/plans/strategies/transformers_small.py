@@ -33,7 +33,7 @@ class FusedBlock(nn.Module):
     def forward(self, x):
         q, k, v = (
             one.view(*one.shape[:2], -1, WIDTH // self.heads).transpose(1, 2)
-            for one in self.qkv(self.ln_1(x)).split(self.qkv.out_features // 3, 2)
+            for one in self.qkv(self.ln_1(x)).chunk(3, 2)
         )
         x = x + self.proj(functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
         return x + self.down(functional.gelu(self.up(self.ln_2(x))))
