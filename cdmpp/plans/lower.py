@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -78,7 +79,8 @@ class _Lowering(Placement):
         if plan.shares:  # nothing is exchanged in other batches, of which ranks have unlike numbers
             ranks = tuple(replace(one, modules=_of_last_batch(one)) for one in ranks)
         sizes = {name: getattr(plan.degrees, name) for name in plan.replicating}
-        graph = shard_update(StepGraph(ranks), shards_of(strategy, self.work.rank, sizes))
+        shards = shards_of(strategy, self.work.rank, sizes)
+        graph = shard_update(StepGraph(ranks), shards)
         replicas = self.replicas(graph, replace(plan, strategy=strategy))
         if self.fold and any(one.kind == "push_pull" for one in replicas):
             return replace(self, fold=False).lowered()  # servers are on some ranks only
@@ -88,7 +90,8 @@ class _Lowering(Placement):
         own = graph.with_exchanges((*replicas, *tied)).exchanges
         ends = len(replicas)  # what is late waits for these
         before = (*early, *self.of_operators())
-        graph = replace(graph, exchanges=(*before, *own[:ends], *late, *own[ends:]))
+        updates = self.of_updates(shards, bool(ends))
+        graph = replace(graph, exchanges=(*before, *own[:ends], *updates, *late, *own[ends:]))
         if self.work.copies is not None and strategy.copies_buffers:
             numbers = range(len(before), len(before) + ends)
             under_way_s = {number: self._under_way_s(graph.exchanges[number]) for number in numbers}
@@ -248,6 +251,23 @@ class _Lowering(Placement):
                         after = one.begin - 1 if found.after == START else one.places[found.after]
                         before = tuple(one.places[place] for place in found.before)
                         yield from self._placed(found, dict.fromkeys(own, after), dict.fromkeys(own, before))
+
+    def of_updates(self, shards: float, follow: bool) -> Iterator[Exchange]:
+        """Exchanges between passes and update, once a step, of the gradients that a rank updates: one of ``shards``.
+
+        ``follow``: whether they wait for those of the replicas.
+        """
+        for kind, step in enumerate(self.steps):
+            own, parts = (
+                [place for place, of in enumerate(self.kind_of) if of == kind],
+                self.on(self.kinds[kind].device).parts,
+            )
+            ends = dict.fromkeys(own, step.update - 1), dict.fromkeys(own, (step.update,))
+            for stage in dict.fromkeys(one.stage for one in step.passes):
+                for found in parts[stage].last.operators:
+                    if found.is_of_update:
+                        one = replace(found, bytes=math.ceil(found.bytes / shards), follows=follow)
+                        yield from self._placed(one, *ends)
 
     def _placed(
         self, found: OpExchange, after: Mapping[int, int], before: Mapping[int, tuple[int, ...]]

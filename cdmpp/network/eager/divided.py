@@ -43,7 +43,8 @@ class NodeExchange:
     """Name of the node of the divided graph that it belongs to."""
     when: str
     """``before`` the node runs, ``after`` it ran; ``before gradient``: before the gradient of its first input is made,
-    ``after gradient``: after that; ``after gradients``: after those of its weights too."""
+    ``after gradient``: after that; ``after gradients``: after those of its weights too; ``update``: between the
+    passes and the update, as often as the optimizer reads the gradient of the parameter that the node is."""
     name: str
     """Title for a reader."""
     shift: int = 0
@@ -57,6 +58,8 @@ class NodeExchange:
     """The ranks along this parallel degree take part; empty until the division is done."""
     in_order: bool = False
     """True if one before a node, or its gradient, leaves when it is that one's turn; else once what it reads exists."""
+    blocks: bool = False
+    """True if nothing else runs from its begin to its end."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +178,7 @@ class LocalGraph:
 
     def exchange(
         self, kind: str, node: Any, when: str, size: int, title: str, shift: int = 0, span: int = 0, of: Any = None,
-        in_order: bool = False,
+        in_order: bool = False, blocks: bool = False,
     ) -> None:  # fmt: skip
         """Note an exchange of ``size`` bytes next to a new node; none without bytes.
 
@@ -185,7 +188,9 @@ class LocalGraph:
         if size:
             named = "" if of is None else of.name
             self.exchanges.append(
-                NodeExchange(kind, size, node.name, when, title, shift, span, named, in_order=in_order)
+                NodeExchange(
+                    kind, size, node.name, when, title, shift, span, named, in_order=in_order, blocks=blocks
+                )  # fmt: skip
             )
 
     def done(self) -> DividedExport:
@@ -327,8 +332,8 @@ def placed(
             readers.setdefault(source, []).append(place)
         if call.call.forward is not None:
             (again if call.is_recomputed else gradients).setdefault(call.call.forward, []).append(place)
-    found: list[tuple[bool, CallExchange]] = []
-    for one in exchanges:
+    found: list[tuple[bool, int, CallExchange]] = []
+    for number, one in enumerate(exchanges):
         if one.node not in places:
             continue
         first, last = places[one.node]
@@ -348,16 +353,26 @@ def placed(
             own = gradients[first][:1] if one.when == "after gradient" else gradients[first]
             read = sorted({place for of in own for place in readers.get(of, ()) if place > own[-1]})
             made = [(own[-1], _of_phase(read, calls, "backward"))]
+        if one.blocks:
+            made = [(after, _with_next(after, before, calls)) for after, before in made]
         order = one.when.startswith("before")
+        number = -number if "gradient" in one.when else number  # what was made last is differentiated first
         found += [
-            (order, CallExchange(one.kind, one.bytes, after, before, one.name, one.shift, one.span, one.degree))
+            (order, number, CallExchange(one.kind, one.bytes, after, before, one.name, one.shift, one.span, one.degree))
             for after, before in made
         ]
-    every = [one for _, one in sorted(found, key=lambda pair: (pair[1].after, pair[0]))]
+    every = [one for *_, one in sorted(found, key=lambda own: (own[2].after, own[0], own[1]))]
     return tuple(
         replace(one, follows=True) if place and _is_next(every[place - 1], one) else one
         for place, one in enumerate(every)
     )
+
+
+def _with_next(after: int, before: tuple[int, ...], calls: Sequence[StepCall]) -> tuple[int, ...]:
+    """Let what runs behind call ``after`` wait too, if it is of the same phase as what waits anyway."""
+    behind = after + 1
+    is_same = bool(before) and behind < len(calls) and calls[behind].phase == calls[before[0]].phase
+    return tuple(sorted({*before, behind})) if is_same else before
 
 
 def _is_next(first: CallExchange, one: CallExchange) -> bool:

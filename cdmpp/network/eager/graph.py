@@ -242,9 +242,7 @@ class _Made:
     def _call(self, node: Any) -> None:
         learning = self._learning(node)
         self._choose(node, learning)
-        found = in_products(calls_of(node), node, self.products)
-        if COPIED in node.meta:
-            found = Calls((matrix("copy", node.meta[COPIED].meta["val"]),))
+        found = in_products(_calls_of(node), node, self.products)
         before = tuple(dict.fromkeys(place for one in node.all_input_nodes for place in self._sources(one)))
         part = self._part(node)
         saved = self.autograd.run(node) if self.autograd else Saved()
@@ -452,6 +450,11 @@ def choose_kernel(node: Any, place: str, asked: str, trains: bool = False, mask_
         choose(node, NEWEST if place == "gpu" else place, asked, trains, mask_trains)
     except UnsupportedProgramError as error:
         raise UnsupportedProgramError(f"{error} ({node.name}{place_of_node(node)})") from None
+
+
+def _calls_of(node: Any) -> Calls:
+    """Return the calls of a node, also of a copy that a division of operators put there."""
+    return Calls((matrix("copy", node.meta[COPIED].meta["val"]),)) if COPIED in node.meta else calls_of(node)
 
 
 def written_bytes(node: Any, found: Calls) -> list[int]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from cdmpp.errors import CdmppError
-from cdmpp.network.eager.backward import with_backward
-from cdmpp.network.eager.divided import DividedExport, placed
-from cdmpp.network.eager.graph import GrownTasks, eager_graph_of
+from cdmpp.network.eager.backward import ForwardBackward, with_backward
+from cdmpp.network.eager.divided import CallExchange, DividedExport, placed
+from cdmpp.network.eager.graph import EagerGraph, GrownTasks, eager_graph_of
 from cdmpp.network.eager.optimizer_calls import UpdateCalls, update_calls
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.eager.rebatched import rebatched
@@ -22,7 +22,7 @@ from cdmpp.network.source.torch_network import TorchNetwork
 from cdmpp.network.source.trained_model import batch_of, buffers_of, frozen_of, modes_kept, trained_model
 from cdmpp.network.training_phases import live_bytes, saved_bytes
 from cdmpp.network.training_step import PHASES, StepCall, StepMemory, StepParameter, TrainingStep
-from cdmpp.network.update import Update
+from cdmpp.network.update import NONE, Update
 from cdmpp.network.workload import Workload
 from cdmpp.programs.autocast import under_autocast
 from cdmpp.programs.compiled import EAGER, compiled_flag, compiled_modules, compiled_noted
@@ -192,10 +192,31 @@ def _read(given: ExportedStep, place: str, divided: DividedExport | None) -> Eag
         ),  # fmt: skip
         operators=grown.operators,
         elements=flat,
-        exchanges=placed(divided.exchanges, made.places, stepped) if divided else (),
+        exchanges=(*placed(divided.exchanges, made.places, stepped), *_of_update(divided, whole, made, update, ends[1]))
+        if divided
+        else (),
         stand_ins=made.stand_ins,
         trains=True,
     )
+
+
+def _of_update(
+    divided: DividedExport, whole: ForwardBackward, made: EagerGraph, update: Update, first: int
+) -> Iterator[CallExchange]:
+    """Yield exchanges of gradients between the passes and the update, whose first call is ``first``.
+
+    An operator of the optimizer that reads a gradient of which each rank has a part of the sum makes DTensor sum it up,
+    each time: once where one kernel updates all or momentum is all there is, else for both moments and their product,
+    and once more for a norm by which gradients are clipped.
+    """
+    times = 0 if update.optimizer == NONE else 1 if update.optimizer == "sgd" or update.implementation == "fused" else 3
+    times += bool(times and update.clip_norm is not None)
+    numbers, names = {name: number for number, name in made.parameters.items()}, divided.graph_signature
+    for one in divided.exchanges:
+        number = numbers.get(names.inputs_to_parameters.get(one.node, ""))
+        if one.when == "update" and number in whole.ready:
+            for _ in range(times):
+                yield CallExchange(one.kind, one.bytes, whole.ready[number], (first,), one.name, degree=one.degree)
 
 
 def sizes_of(shape: Sequence[int], parameter: Any, precision: Precision) -> tuple[tuple[int, ...], str]:

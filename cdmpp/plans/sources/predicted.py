@@ -203,7 +203,16 @@ class PredictedSource(StepSource):
             )
         exchanges = tuple(
             OpExchange(
-                one.kind, one.bytes, one.degree, one.after, one.before, one.name, one.shift, one.span, one.follows
+                one.kind,
+                one.bytes,
+                one.degree,
+                one.after,
+                one.before,
+                one.name,
+                one.shift,
+                one.span,
+                one.follows,
+                ops[one.before[0]].phase == "update" if one.before else False,
             )
             for one in sized.exchanges
         )

@@ -48,6 +48,8 @@ class OpExchange:
     of a grid of 4 x 2 blocks have rows of 2 along its last axis."""
     follows: bool = False
     """True if it waits for the end of the exchange before it, which is along another degree."""
+    is_of_update: bool = False
+    """True if it comes once a step, behind all passes and before the update."""
 
     def __post_init__(self) -> None:
         check_choice("kind of an exchange of operators", self.kind, tuple(KINDS))

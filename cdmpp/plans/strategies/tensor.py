@@ -52,4 +52,4 @@ class Tensor(OperatorStrategy):
         if ROW not in (layout.roles.get(one) for one in layout.linears):
             raise CdmppError(f"{self.name}={ranks}: the network has no pair of linear layers that can be divided")
         layout.check(ranks, self.name, "PyTorch")
-        return DividedTensors(layout, ranks, self.shared_inputs).run()
+        return DividedTensors(layout, ranks, self.shared_inputs, self.overlap).run()

@@ -38,12 +38,13 @@ class DividedTensors:
     """It writes the graph of one rank.
 
     Collectives along another axis than the first are preceded or followed by a copy, as those of
-    ``torch.distributed._functional_collectives`` are.
+    ``torch.distributed._functional_collectives`` are. PyTorch waits at once for sums of the gradients of whole inputs;
+    other results are waited for where they are read.
     """
 
-    def __init__(self, layout: Layout, ranks: int, shared_inputs: bool) -> None:
+    def __init__(self, layout: Layout, ranks: int, shared_inputs: bool, overlap: bool) -> None:
         self.layout, self.ranks, self.local = layout, ranks, LocalGraph(layout.exported)
-        self.shared_inputs = shared_inputs
+        self.shared_inputs, self.overlap = shared_inputs, overlap
         self.known = dict[Any, Any]()
         """Node whose sequences were gathered -> the new node that has all, where layers share it."""
         self.last = self._last() if shared_inputs else {}
@@ -68,10 +69,18 @@ class DividedTensors:
                 self.local.copy(node)
             else:
                 self.call(node)
+        for node in self.layout.partial:
+            new, named = self.local.nodes[node], self.layout.exported.graph_signature.inputs_to_parameters[node.name]
+            size = bytes_of_value(new.meta["val"])
+            self.exchange("all_reduce", new, "update", size, f"{named.removeprefix('inner.')} gradient", new)
         if self.layout.whole:
             names = ", ".join(dict.fromkeys(map(title_of, self.layout.whole)))
             self.local.warnings.append(f"tensor: these linear layers run whole on every rank: {names}")
         return self.local.done()
+
+    def exchange(self, kind: str, node: Any, when: str, size: int, title: str, of: Any, blocks: bool = False) -> None:
+        """Note an exchange, as ``LocalGraph.exchange``."""
+        self.local.exchange(kind, node, when, size, title, of=of, in_order=True, blocks=blocks or not self.overlap)
 
     def call(self, node: Any) -> None:
         """Add an operator, with the exchanges next to it."""
@@ -106,7 +115,7 @@ class DividedTensors:
         is_sequence = (node, one.x) in self.layout.changes
         if x in self.local.learns and not is_sequence and self.last.get(one.x, node) is node:
             size = bytes_of_value(x.meta["val"])
-            self.local.exchange("all_reduce", new, "after gradients", size, f"{title} gradient of input", of=x)
+            self.exchange("all_reduce", new, "after gradients", size, f"{title} gradient of input", x, blocks=True)
         if node in self.layout.gathered:
             shard = Shard(len(shape_of_node(node)) - 1, (shape_of_node(node)[-1],))
             self.local.nodes[node] = self.joined(node, new, shard, f"{title} output", is_summed=False)
@@ -131,25 +140,27 @@ class DividedTensors:
 
         assert shard is not None
         (size,) = shard.local_blocks(self.ranks)
-        if new not in self.local.learns:
+        learns, is_copied = new in self.local.learns, any(one > 1 for one in shape_of_node(new)[: shard.axis])
+        if learns and is_copied:
+            own = sliced(self.local, node, new, size, shard.axis)
+        else:
             own = self.local.call(torch.ops.aten.slice.Tensor, (new, shard.axis, 0, size), {}, node)
             own.meta[ROLE] = ("slice", shard.axis)
-            return own
-        own = sliced(self.local, node, new, size, shard.axis)
-        title = f"{title_of(one)} gradient of output"
-        self.local.exchange("all_gather", own, "before gradient", bytes_of_value(new.meta["val"]), title, of=new)
+        if learns:
+            size, title = bytes_of_value(new.meta["val"]), f"{title_of(one)} output, gradient"
+            self.exchange("all_gather", own if is_copied else new, "before gradient", size, title, new)
         return own
 
     def joined(self, one: Any, new: Any, shard: Shard, title: str, is_summed: bool) -> Any:
-        """Gather the parts of all ranks; of the gradient each rank copies its part, of the sum of all if they differ."""
+        """Gather the parts of all ranks; of the gradient each copies its part, of the sum of all if they differ."""
         import torch
 
         cat = self.local.call(torch.ops.aten.cat.default, ([new] * self.ranks, shard.axis), {}, one)
         cat.meta |= {ROLE: ("gather", shard.axis, shard.blocks), RETURNS: cat if is_summed else new}
         size = bytes_of_value(cat.meta["val"])
-        self.local.exchange("all_gather", cat, "before", size, title, of=cat)
+        self.exchange("all_gather", cat, "before", size, title, cat)
         if is_summed and new in self.local.learns:
-            self.local.exchange("reduce_scatter", cat, "after gradient", size, f"{title}, gradient", of=cat)
+            self.exchange("reduce_scatter", cat, "after gradient", size, f"{title}, gradient", cat)
         return cat
 
     def summed(self, node: Any, new: Any, shard: Shard | None, name: str = "") -> None:
@@ -159,16 +170,16 @@ class DividedTensors:
         new.meta[ROLE] = ("sum",)
         title, size = f"{title_of(node)} output", bytes_of_value(new.meta["val"])
         if shard is None:
-            self.local.exchange("all_reduce", new, "after", size, title, of=new)
+            self.exchange("all_reduce", new, "after", size, title, new)
             return
         local = shard.local(shape_of_node(node), self.ranks)
         view = self.local.call(torch.ops.aten.slice.Tensor, (new, shard.axis, 0, local[shard.axis]), {}, node)
         view.meta[ROLE] = ("scatter", shard.axis, shard.blocks)
         own = self.local.call(torch.ops.aten.clone.default, (view,), {}, node)
         own.meta |= {RETURNS: new, COPIED: new}
-        self.local.exchange("reduce_scatter", own, "after", size, title, of=new)
+        self.exchange("reduce_scatter", own, "after", size, title, new)
         if own in self.local.learns:
-            self.local.exchange("all_gather", own, "before gradient", size, f"{title}, gradient", of=new)
+            self.exchange("all_gather", own, "before gradient", size, f"{title}, gradient", new)
         self.local.nodes[node] = own
 
     def own_words(self, words: Any, like: Any, many: int) -> tuple[Any, Any]:
@@ -206,7 +217,7 @@ class DividedTensors:
 
         def over_ranks(new: Any, role: str, what: str) -> Any:
             new.meta[ROLE] = (role,)
-            self.local.exchange("all_reduce", new, "after", size, f"{title} {what}", of=new)
+            self.exchange("all_reduce", new, "after", size, f"{title} {what}", new)
             return new
 
         most = call(aten.amax.default, (call(aten.detach.default, (scores,), {}, node), [1], True), {}, node)

@@ -1,4 +1,4 @@
-"""Layout of tensor parallelism: the layers of a graph that are divided by columns and by rows, and what lies between."""
+"""Layout of tensor parallelism: which layers of a graph are divided by columns and by rows, and what lies between."""
 
 from __future__ import annotations
 
@@ -118,6 +118,7 @@ def layout_of(exported: Any, vocabulary: bool = False, loss: bool = False, seque
     """
     linears = {node: one for node in exported.graph.nodes if (one := _linear(exported, node)) is not None}
     head = _head(exported, linears) if vocabulary else None
+    loss = loss and head is not None
     words = shape_of_node(head)[-1] if head is not None else 0
     left, blocks = dict[Any, None](), dict[Any, tuple[int, ...]]()
     lookups = {

@@ -18,6 +18,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
+    PrepareModuleInput,
+    PrepareModuleOutput,
     RowwiseParallel,
     SequenceParallel,
     loss_parallel,
@@ -28,8 +30,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from plans.strategies.transformers_small import VOCABULARY, Language, tokens
 
-COLUMNS = {"fused": ("qkv", "up"), "gated": ("wq", "wk", "wv", "gate", "up"), "cross": ("q", "k", "v", "wi")}
-ROWS = {"fused": ("proj", "down"), "gated": ("wo", "down"), "cross": ("o", "wo")}
+COLUMNS = {
+    "fused": ("qkv", "up"),
+    "gated": ("attention.wq", "attention.wk", "attention.wv", "layer.gate", "layer.up"),
+    "cross": ("q", "k", "v", "wi"),
+}
+ROWS = {"fused": ("proj", "down"), "gated": ("attention.wo", "layer.down"), "cross": ("o", "wo")}
 NORMS = {"fused": ("ln_1", "ln_2"), "gated": ("norm_1", "norm_2"), "cross": ("norm_1", "norm_2")}
 KINDS = {"all_reduce": "all_reduce", "all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter"}
 
@@ -63,7 +69,11 @@ def plan_of(kind: str, blocks: int, options: set[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for number in range(blocks):
         at = f"blocks.{number}."
-        found |= {at + one: ColwiseParallel(input_layouts=inner) for one in COLUMNS[kind]}
+        is_shared = "shared" in options
+        read = Replicate() if is_shared else inner
+        found |= {at + one: ColwiseParallel(input_layouts=read) for one in COLUMNS[kind]}
+        for one in ("attention", "layer") if is_shared else ():
+            found[at + one] = PrepareModuleInput(input_layouts=(inner,), desired_input_layouts=(Replicate(),))
         found |= {at + one: RowwiseParallel(output_layouts=outer) for one in ROWS[kind]}
         if kind == "cross":
             found[at + "bias"] = ColwiseParallel()
@@ -76,7 +86,7 @@ def plan_of(kind: str, blocks: int, options: set[str]) -> dict[str, Any]:
     if is_sequence:
         found["norm"] = SequenceParallel(use_local_output=True)
         if kind == "fused":
-            found["places"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0))
+            found["places"] = PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(0))
     return found
 
 
