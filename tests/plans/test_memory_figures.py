@@ -54,6 +54,6 @@ def test_a_row_of_nanotron():
 
 
 def test_scores_say_how_far_low_estimates_are():
-    assert cells([100, 103, 96, 90], [100, 100, 100, 100]) == ["4", "4.2", "3.5", "8.2", "75", "-10.0", "2"]
-    with pytest.raises(ValueError, match="shapes"):
+    assert cells([100, 103, 96, 91], [100] * 4) == ["4", "4.0", "3.5", "7.5", "75", "-9.0", "2"]
+    with pytest.raises(ValueError, match="shape"):
         cells([1, 2, 3], [1, 2])
