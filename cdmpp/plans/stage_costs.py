@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from cdmpp.collectives.topology import Topology
+from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.group_costs import GroupCosts
 from cdmpp.plans.live_bytes import LiveBytes
 from cdmpp.plans.mesh import Mesh
@@ -41,6 +42,8 @@ class StageCosts:
     structure: StageStructure
     groups: GroupCosts
     """What exchanges take between the ranks of the job."""
+    degrees: ParallelDegrees
+    """Those that divide the model; those of replicas are 1."""
     replicas: int = 1
     """Ranks of a stage stand next to each other: neighbours in the pipeline are so many times farther apart."""
     order: Schedule = SCHEDULES["1f1b"]()  # noqa: RUF009
@@ -64,12 +67,12 @@ class StageCosts:
     @cached_property
     def chain(self) -> tuple[int, ...]:
         """Ranks of the job that pass micro-batches on to each other."""
-        return Mesh(replace(self.structure.degrees, dp_replicate=self.replicas)).group_of(0, ("pp",))
+        return Mesh(replace(self.degrees, dp_replicate=self.replicas)).group_of(0, ("pp",))
 
     @cached_property
     def ops(self) -> OpSeconds:
         """What the ops of the whole rank take; pipelines of any stages share it."""
-        degrees = replace(self.structure.degrees, pp=1)
+        degrees = replace(self.degrees, pp=1)
         key = "ops", degrees, *map(id, self.works)
         return self.groups.known(key, lambda: OpSeconds(self.works, degrees, self.topology))
 
