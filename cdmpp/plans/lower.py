@@ -92,10 +92,12 @@ class _Lowering(Placement):
         before = (*early, *self.of_operators())
         updates = self.of_updates(shards, bool(ends))
         graph = replace(graph, exchanges=(*before, *own[:ends], *updates, *late, *own[ends:]))
-        if self.work.copies is not None and strategy.copies_buffers:
+        works = {place: self.work.on(self.kinds[kind].device) for place, kind in enumerate(self.kind_of)}
+        copies = {place: work.copies for place, work in works.items() if work.copies is not None}
+        if copies and strategy.copies_buffers:
             numbers = range(len(before), len(before) + ends)
             under_way_s = {number: self._under_way_s(graph.exchanges[number]) for number in numbers}
-            graph = with_copies(graph, self.work.copies, numbers, under_way_s)
+            graph = with_copies(graph, copies, numbers, under_way_s)
         warnings = self.work.warnings
         if plan.degrees.size(*plan.replicating) > 1:
             warnings += strategy.memory_warnings()

@@ -17,6 +17,7 @@ from cdmpp.plans.sources.unlike import UnlikeSource
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.steps.replay import replay
+from cdmpp.steps.transforms.copies import Copies
 from tests.plans.toy_pipeline import FREE, links, plan
 from tests.plans.toy_source import ToySource
 
@@ -156,3 +157,21 @@ def test_a_step_of_one_device_is_refused_and_code_has_the_shares():
     lines = "\n".join(torch_settings(under))
     assert "steps = [8, 4][torch.distributed.get_rank()]" in lines and "number % steps == 0" in lines
     assert "targets) / 6).backward()" in lines
+
+
+def test_each_device_copies_buffers_at_its_own_speed():
+    """FSDP copies what it gathers: 16 MB a layer takes 1 ms on the fast device, and nothing is known of the other."""
+
+    class Copying(ToySource):
+        def work(self, *asked):
+            return replace(super().work(*asked), copies=Copies(1 / 16e9, 0.0))
+
+    source = UnlikeSource({"fast": Copying(4, parameters=16_000_000), "slow": ToySource(4, parameters=16_000_000)})
+    under = replace(plan_on(2, "fsdp"), devices=("slow", "fast"))
+    lowered = lower(source, under, links(2), 2)
+    seconds = {
+        name: [op.duration_s for op in lowered.graph.ranks[place].ops if op.name == "copies of gathered parameters"]
+        for name, place in zip(under.devices, lowered.places, strict=True)
+    }
+    assert seconds["fast"] == pytest.approx([1 * MS] * len(seconds["fast"])) and len(seconds["fast"]) >= 4
+    assert seconds["slow"] == []

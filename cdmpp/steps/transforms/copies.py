@@ -64,26 +64,33 @@ def copies_of(sharded: StepGraph, plain: StepGraph) -> Copies:
 
 
 def with_copies(
-    graph: StepGraph, copies: Copies, numbers: Iterable[int] | None = None, under_way_s: Mapping[int, float] = _NOTHING
+    graph: StepGraph,
+    copies: Copies | Mapping[int, Copies],
+    numbers: Iterable[int] | None = None,
+    under_way_s: Mapping[int, float] = _NOTHING,
 ) -> StepGraph:
     """Add an op behind each all-gather, and one before each reduce-scatter.
 
     Args:
         graph: of a job under FSDP.
-        copies: seconds of a byte.
+        copies: seconds of a byte, on all ranks or by rank; ranks that are not there copy nothing.
         numbers: places of the exchanges that are copied; None: all.
         under_way_s: place of an exchange -> seconds that it takes; what it takes from computing is added as well.
     """
+    each = {rank.rank: copies for rank in graph.ranks} if isinstance(copies, Copies) else copies
     behind, ahead = ({rank.rank: dict[int, float]() for rank in graph.ranks} for _ in "ab")
     for number in range(len(graph.exchanges)) if numbers is None else numbers:
-        one, taken_s = graph.exchanges[number], copies.share * under_way_s.get(number, 0.0)
+        one, whole_s = graph.exchanges[number], under_way_s.get(number, 0.0)
         if one.kind == "all_gather":
             for rank, places in one.before.items():
-                place = min(places)
-                behind[rank][place] = behind[rank].get(place, 0.0) + copies.gathered_s * one.bytes + taken_s
+                if (own := each.get(rank)) is not None:
+                    more_s = own.gathered_s * one.bytes + own.share * whole_s
+                    behind[rank][min(places)] = behind[rank].get(min(places), 0.0) + more_s
         elif one.kind == "reduce_scatter":
             for rank, place in one.after.items():
-                ahead[rank][place] = ahead[rank].get(place, 0.0) + copies.scattered_s * one.bytes + taken_s
+                if (own := each.get(rank)) is not None:
+                    more_s = own.scattered_s * one.bytes + own.share * whole_s
+                    ahead[rank][place] = ahead[rank].get(place, 0.0) + more_s
     return edited(graph, lambda rank: _edit(rank, behind[rank.rank], ahead[rank.rank]))
 
 
