@@ -43,8 +43,9 @@ class NodeExchange:
     """Name of the node of the divided graph that it belongs to."""
     when: str
     """``before`` the node runs, ``after`` it ran; ``before gradient``: before the gradient of its first input is made,
-    ``after gradient``: after that; ``after gradients``: after those of its weights too; ``update``: between the
-    passes and the update, as often as the optimizer reads the gradient of the parameter that the node is."""
+    ``after gradient``: after that; ``after gradients``: after those of its weights too; ``inside`` it, or ``inside
+    gradients``, where it runs several calls; ``update``: between the passes and the update, as often as the optimizer
+    reads the gradient of the parameter that the node is."""
     name: str
     """Title for a reader."""
     shift: int = 0
@@ -56,6 +57,11 @@ class NodeExchange:
     that smaller, the bytes go with it. Empty: of ``node``, or after its gradient of its first input."""
     degree: str = ""
     """The ranks along this parallel degree take part; empty until the division is done."""
+    at: tuple[int, int] = (0, 0)
+    """Of one inside: the call that launches it, and the one that waits, both counted from behind the last; 0: what
+    reads the result waits."""
+    is_ring: bool = False
+    """True if the last rank of a row sends to the first one, too."""
     in_order: bool = False
     """True if one before a node, or its gradient, leaves when it is that one's turn; else once what it reads exists."""
     blocks: bool = False
@@ -178,20 +184,16 @@ class LocalGraph:
 
     def exchange(
         self, kind: str, node: Any, when: str, size: int, title: str, shift: int = 0, span: int = 0, of: Any = None,
-        in_order: bool = False, blocks: bool = False,
+        **others: Any,
     ) -> None:  # fmt: skip
         """Note an exchange of ``size`` bytes next to a new node; none without bytes.
 
-        ``of`` is the new node whose value, or its gradient, is exchanged; None: as ``NodeExchange.of`` says. So does
-        ``in_order``.
+        ``of`` is the new node whose value, or its gradient, is exchanged; None: as ``NodeExchange.of`` says, and so do
+        ``others``.
         """
         if size:
             named = "" if of is None else of.name
-            self.exchanges.append(
-                NodeExchange(
-                    kind, size, node.name, when, title, shift, span, named, in_order=in_order, blocks=blocks
-                )  # fmt: skip
-            )
+            self.exchanges.append(NodeExchange(kind, size, node.name, when, title, shift, span, named, **others))
 
     def done(self) -> DividedExport:
         """Return the graph that was written, with the exchanges of earlier divisions."""
@@ -307,6 +309,7 @@ class CallExchange:
     shift: int = 0
     span: int = 0
     degree: str = ""
+    is_ring: bool = False
     follows: bool = False
     """True if it waits for the end of the exchange before it, which is along another degree and between the same
     calls."""
@@ -343,6 +346,12 @@ def placed(
             made = [(p - 1 if one.in_order else max(calls[p].call.inputs, default=-1), (p,)) for p in each]
         elif one.when == "after":
             made = [(p, _of_phase(readers.get(p, ()), calls, calls[p].phase)) for p in (last, *again.get(last, ()))]
+        elif one.when.startswith("inside"):
+            inside = range(first, last + 1)
+            ways = [list(inside), [p for place in inside for p in again.get(place, ())]]
+            if one.when == "inside gradients":
+                ways = [sorted(p for place in inside for p in gradients.get(place, ()))]
+            made = [_inside(one.at, way, readers, calls) for way in ways if len(way) >= -min(one.at)]
         elif first not in gradients:
             continue
         elif one.when == "before gradient":
@@ -358,7 +367,13 @@ def placed(
         order = one.when.startswith("before")
         number = -number if "gradient" in one.when else number  # what was made last is differentiated first
         found += [
-            (order, number, CallExchange(one.kind, one.bytes, after, before, one.name, one.shift, one.span, one.degree))
+            (
+                order,
+                number,
+                CallExchange(
+                    one.kind, one.bytes, after, before, one.name, one.shift, one.span, one.degree, one.is_ring
+                ),
+            )
             for after, before in made
         ]
     every = [one for *_, one in sorted(found, key=lambda own: (own[2].after, own[0], own[1]))]
@@ -373,6 +388,17 @@ def _with_next(after: int, before: tuple[int, ...], calls: Sequence[StepCall]) -
     behind = after + 1
     is_same = bool(before) and behind < len(calls) and calls[behind].phase == calls[before[0]].phase
     return tuple(sorted({*before, behind})) if is_same else before
+
+
+def _inside(
+    at: tuple[int, int], own: Sequence[int], readers: Mapping[int, Sequence[int]], calls: Sequence[StepCall]
+) -> tuple[int, tuple[int, ...]]:
+    """Return the call that launches an exchange inside a node, which runs the calls ``own``, and those that wait."""
+    after = own[at[0]]
+    if at[1] < 0:
+        return after, (own[at[1]],)
+    read = {place for of in own for place in readers.get(of, ()) if place > own[-1]}
+    return after, _of_phase(sorted(read), calls, calls[after].phase)
 
 
 def _is_next(first: CallExchange, one: CallExchange) -> bool:

@@ -213,7 +213,8 @@ class PredictedSource(StepSource):
                 one.span,
                 one.follows,
                 ops[one.before[0]].phase == "update" if one.before else False,
-            )
+                one.is_ring,
+            )  # fmt: skip
             for one in sized.exchanges
         )
         warnings = (*step.warnings, *self._told(), *host_warnings(whole_s, busy_s))

@@ -50,6 +50,8 @@ class OpExchange:
     """True if it waits for the end of the exchange before it, which is along another degree."""
     is_of_update: bool = False
     """True if it comes once a step, behind all passes and before the update."""
+    is_ring: bool = False
+    """True if the last rank of a row sends to the first one, too."""
 
     def __post_init__(self) -> None:
         check_choice("kind of an exchange of operators", self.kind, tuple(KINDS))
@@ -62,6 +64,8 @@ class OpExchange:
     def pairs(self, group: Sequence[int]) -> list[tuple[int, int]]:
         """List senders with receivers of a message, for the ranks of a group in order."""
         span = self.span or len(group)
+        if self.is_ring:
+            return [(group[a], group[(a + self.shift) % len(group)]) for a in range(len(group))]
         ends = ((place, place + self.shift) for place in range(len(group)))
         return [(group[a], group[b]) for a, b in ends if 0 <= b < len(group) and a // span == b // span]
 
