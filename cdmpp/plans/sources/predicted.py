@@ -27,7 +27,7 @@ from cdmpp.network.prediction import LEVEL
 from cdmpp.network.source.user_code import may_take
 from cdmpp.network.workload import Workload
 from cdmpp.operators.operator import EagerOperator
-from cdmpp.plans.degrees import TITLES, ParallelDegrees
+from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.device_copies import copies_on
 from cdmpp.plans.sources.source import SPLITS, OpExchange, RankWork, StepSource, split_of
 from cdmpp.plans.strategies import STRATEGIES
@@ -115,7 +115,7 @@ class PredictedSource(StepSource):
         numbers = {one.number for one in (*step.parameters, *step.frozen)}
         calls = [one.call for one in step.calls if one.phase == "forward"]
         layers = {node_of(one) for one in calls if numbers & {number for number, _ in one.resident}}
-        return {"pp": max(1, len(layers)), **{name: self.limit_of(name)[0] for name in SPLITS if name in _DIVIDING}}
+        return {"pp": max(1, len(layers)), **{name: self.limit_of(name)[0] for name in SPLITS}}
 
     def limit_of(self, degree: str) -> tuple[int, str]:
         """Return the most ranks that divide operators along ``degree``, and the layer that allows no more."""
@@ -239,11 +239,9 @@ _DIVIDING = {kind.degrees[0]: kind for kind in STRATEGIES if issubclass(kind, Op
 
 
 def _split(degrees: ParallelDegrees, strategies: Sequence[Strategy]) -> _Split:
-    """Return how operators are divided; ``CdmppError`` along a degree for which there is no strategy."""
+    """Return how operators are divided."""
     given, found = {degree: one for one in strategies for degree in one.degrees}, list[tuple[OperatorStrategy, int]]()
     for degree, ranks in split_of(degrees):
-        if degree not in _DIVIDING:
-            raise CdmppError(f"degrees.{degree} is {ranks}: {TITLES[degree]} of operators is not supported yet")
         one = given.get(degree) or _DIVIDING[degree]()
         assert isinstance(one, OperatorStrategy)
         found.append((one, ranks))

@@ -77,6 +77,7 @@ class DividedSequence:
         """Add an operator on the tokens of one rank."""
         from torch.fx import map_arg
 
+        is_divided = name_of(node) == ATTENTION_CALL and self.is_divided(node)
         given = map_arg((node.args, dict(node.kwargs)), self.long.__getitem__)
         failure: Exception | None = None
         for chosen in self.choices(node):
@@ -92,11 +93,11 @@ class DividedSequence:
             raise self.refused(node, "depends on the length of the sequence") from failure
         self.long[node] = found
         learned = [one for one in node.all_input_nodes if self.local.nodes[one] in self.local.learns]
-        if learned and name_of(node) != ATTENTION_CALL:
+        if learned and not is_divided:
             self.check(node, learned)
         own = self.local.arguments(node)
         new = self.local.copy(node, *self.scaled(own, chosen, self.tokens // self.ring.ranks))
-        if name_of(node) == ATTENTION_CALL:
+        if is_divided:
             self.attention(node, new)
 
     def choices(self, node: Any) -> Iterator[frozenset[int]]:
@@ -162,15 +163,12 @@ class DividedSequence:
         if many < most or any(_is_long(given[0].shape[axis]) for axis in _axes_of(node, name, given[0])):
             raise self.refused(node, "reads all tokens of a sequence for each of its results")
 
-    def attention(self, node: Any, new: Any) -> None:
-        """Note what the ranks exchange in a call of attention."""
-        given = arguments_of(node)
-        names = [argument.name for argument in node.target._schema.arguments]
-        nodes = dict(zip(names, node.args, strict=False)) | node.kwargs
+    def is_divided(self, node: Any) -> bool:
+        """Return True for attention over the sequence; ``CdmppError`` where PyTorch has no ring for it."""
+        given, nodes = arguments_of(node), _arguments(node)
         long = [_is_long(self.long[nodes[name]].shape[-2]) for name in ("query", "key")]
         if not any(long):
-            return
-        title = title_of(node)
+            return False
         if not all(long):
             raise self.refused(node, "attends to another sequence than its own")
         if given.get("attn_mask") is not None:
@@ -182,10 +180,13 @@ class DividedSequence:
             raise self.refused(
                 node, "has no causal mask, and PyTorch balances the load of causal ones alone: load_balance: false"
             )
+        return True
+
+    def attention(self, node: Any, new: Any) -> None:
+        """Note what the ranks exchange in a call of attention."""
+        title, key = title_of(node), self.local.nodes[_arguments(node)["key"]]
         new.meta[RING] = self.ring
-        key = self.local.nodes[nodes["key"]]
-        learns = new in self.local.learns
-        for when, sent, total in _passes(new, learns):
+        for when, sent, total in _passes(new, new in self.local.learns):
             for one in sent:
                 self.local.exchange(
                     one.kind, new, when, one.bytes, f"{title} {one.name}", int(one.kind == "send_recv"), of=key,
@@ -196,6 +197,12 @@ class DividedSequence:
     def refused(self, node: Any, why: str) -> CdmppError:
         """Return the error of an operator that cannot be divided."""
         return CdmppError(f"context={self.ring.ranks}: {name_of(node)} ({node.name}, {title_of(node)}) {why}")
+
+
+def _arguments(node: Any) -> dict[str, Any]:
+    """Return what a node is given by the names of its schema."""
+    names = [argument.name for argument in node.target._schema.arguments]
+    return dict(zip(names, node.args, strict=False)) | node.kwargs
 
 
 def _passes(new: Any, learns: bool) -> Iterator[tuple[str, Any, int]]:

@@ -122,9 +122,9 @@ def test_a_third_batch_of_full_networks_is_what_two_say(name):
     assert set(source._exported) == {1, 37, 38}
 
 
-def test_degrees_that_no_source_divides_by_are_refused():
+def test_degrees_that_do_not_suit_the_network_are_refused():
     source = source_of(training_networks.Perceptron(), torch.randn(4, 8))
-    with pytest.raises(CdmppError, match="context parallelism of operators is not supported"):
+    with pytest.raises(CdmppError, match="context=2: the network has no attention over one sequence"):
         source.work(4, ParallelDegrees(cp=2))
     with pytest.raises(CdmppError, match="spatial=2: the network has no convolution"):
         source.work(4, ParallelDegrees(spatial=2, filter=2))
