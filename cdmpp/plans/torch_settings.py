@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cdmpp.plans.plan import Plan
+from cdmpp.steps.strategy import OperatorStrategy
 
 _CLASSES: Mapping[str, str] = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "adafactor": "Adafactor"}
 
@@ -12,7 +13,9 @@ _CLASSES: Mapping[str, str] = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "
 def torch_settings(plan: Plan, optimizer: str = "adamw") -> tuple[str, ...]:
     """Write Python for a ``model`` and ``batches``; ``optimizer``: ``sgd``, ``adam``, ``adamw``, or empty."""
     lines = plan.strategy.torch_lines(optimizer=optimizer_class(optimizer or "adamw"))
-    return (*_recomputed(plan), *_sizes(plan), *lines, *_optimizer(plan, optimizer), *_loop(plan))
+    dividing = [one for one in plan.model_parallel if isinstance(one, OperatorStrategy)]
+    divided = [line for one in dividing for line in one.torch_lines(f'mesh["{one.degrees[0]}"]')]
+    return (*_recomputed(plan), *_sizes(plan), *divided, *lines, *_optimizer(plan, optimizer), *_loop(plan))
 
 
 def optimizer_class(optimizer: str) -> str:

@@ -78,8 +78,8 @@ class Context(OperatorStrategy):
             return "sequences are divided evenly by work" if self.load_balance else "sequences are divided as they are"
         return super().describe(setting)
 
-    def torch_lines(self) -> tuple[str, ...]:
-        """Write ``context_parallel`` around a step."""
+    def torch_lines(self, axes: str = "", optimizer: str = "torch.optim.AdamW") -> tuple[str, ...]:
+        """Write ``context_parallel`` around a step of the ranks of ``axes``."""
         rotates = {"ring": "alltoall", "all_gather": "allgather"}[self.method]
         balance = () if self.load_balance is not False else (
             "torch.distributed.tensor.experimental._attention._cp_options.enable_load_balance = False",
@@ -87,6 +87,6 @@ class Context(OperatorStrategy):
         return (
             f'set_rotate_method("{rotates}")',
             *balance,
-            'with context_parallel(mesh["cp"], buffers=[inputs, targets], buffer_seq_dims=[1, 1]):',
+            f"with context_parallel({axes or 'mesh'}, buffers=[inputs, targets], buffer_seq_dims=[1, 1]):",
             "    loss_of(model(inputs), targets).backward()",
         )
