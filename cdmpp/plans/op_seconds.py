@@ -103,7 +103,7 @@ class OpSeconds:
         """
         found, alike = np.empty_like(sizes), dict[tuple[object, ...], list[int]]()
         for place, one in enumerate(self._exchanges):
-            alike.setdefault((one.kind, one.degree, one.shift, one.span), []).append(place)
+            alike.setdefault((one.kind, one.degree, one.shift, one.span, one.is_ring), []).append(place)
         for places in alike.values():
             one = self._exchanges[places[0]]
             group = Mesh(self.degrees).group_of(0, (one.degree,))

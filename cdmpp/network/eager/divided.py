@@ -348,10 +348,8 @@ def placed(
             made = [(p, _of_phase(readers.get(p, ()), calls, calls[p].phase)) for p in (last, *again.get(last, ()))]
         elif one.when.startswith("inside"):
             inside = range(first, last + 1)
-            ways = [list(inside), [p for place in inside for p in again.get(place, ())]]
-            if one.when == "inside gradients":
-                ways = [sorted(p for place in inside for p in gradients.get(place, ()))]
-            made = [_inside(one.at, way, readers, calls) for way in ways if len(way) >= -min(one.at)]
+            twice = (gradients,) if one.when == "inside gradients" else (None, again)
+            made = _inside(one.at, inside, twice, readers, calls)
         elif first not in gradients:
             continue
         elif one.when == "before gradient":
@@ -391,14 +389,30 @@ def _with_next(after: int, before: tuple[int, ...], calls: Sequence[StepCall]) -
 
 
 def _inside(
-    at: tuple[int, int], own: Sequence[int], readers: Mapping[int, Sequence[int]], calls: Sequence[StepCall]
-) -> tuple[int, tuple[int, ...]]:
-    """Return the call that launches an exchange inside a node, which runs the calls ``own``, and those that wait."""
-    after = own[at[0]]
-    if at[1] < 0:
-        return after, (own[at[1]],)
-    read = {place for of in own for place in readers.get(of, ()) if place > own[-1]}
-    return after, _of_phase(sorted(read), calls, calls[after].phase)
+    at: tuple[int, int],
+    inside: Sequence[int],
+    ways: Iterable[Mapping[int, Sequence[int]] | None],
+    readers: Mapping[int, Sequence[int]],
+    calls: Sequence[StepCall],
+) -> list[tuple[int, tuple[int, ...]]]:
+    """List the calls that launch an exchange inside a node, and those that wait for it.
+
+    Args:
+        at: as ``NodeExchange.at``.
+        inside: the calls of the node.
+        ways: call of the node -> calls that are meant in its place, each a run of the node; None: the calls themselves.
+        readers: call -> those that read its result.
+        calls: all calls of the step.
+    """
+    found = list[tuple[int, tuple[int, ...]]]()
+    for way in ways:
+        own = list(inside) if way is None else sorted(p for place in inside for p in way.get(place, ()))
+        if len(own) < -min(at):
+            continue
+        after = own[at[0]]
+        read = {place for of in own for place in readers.get(of, ()) if place > own[-1]}
+        found.append((after, (own[at[1]],) if at[1] < 0 else _of_phase(sorted(read), calls, calls[after].phase)))
+    return found
 
 
 def _is_next(first: CallExchange, one: CallExchange) -> bool:

@@ -232,7 +232,7 @@ def test_the_closed_form_is_that_of_the_replay():
             continue
         seen.add(key)
         replayed = replay(lower(found, plan, links(8), 16).graph, links(8)).step_s
-        off = 0.15 if plan.degrees.pp > 1 else 0.08 if plan.degrees.tp > 1 else 0.03
+        off = 0.15 if plan.degrees.pp > 1 else 0.1 if plan.degrees.tp > 1 else 0.05
         assert judged.costs.step_s[row] == pytest.approx(replayed, rel=off), key
         work = found.work(int(judged.plans.micro_batch[row]), plan.degrees, plan.model_parallel)
         peak = peak_of(work, plan, lower(found, plan, links(8), 16), False)
