@@ -45,7 +45,7 @@ class NodeExchange:
     """``before`` the node runs, ``after`` it ran; ``before gradient``: before the gradient of its first input is made,
     ``after gradient``: after that; ``after gradients``: after those of its weights too; ``inside`` it, or ``inside
     gradients``, where it runs several calls; ``update``: between the passes and the update, as often as the optimizer
-    reads the gradient of the parameter that the node is."""
+    reads the gradient of the parameter that the node is; ``update once``: there once."""
     name: str
     """Title for a reader."""
     shift: int = 0

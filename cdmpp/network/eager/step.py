@@ -214,8 +214,8 @@ def _of_update(
     numbers, names = {name: number for number, name in made.parameters.items()}, divided.graph_signature
     for one in divided.exchanges:
         number = numbers.get(names.inputs_to_parameters.get(one.node, ""))
-        if one.when == "update" and number in whole.ready:
-            for _ in range(times):
+        if one.when.startswith("update") and number in whole.ready:
+            for _ in range(min(times, 1) if one.when == "update once" else times):
                 yield CallExchange(one.kind, one.bytes, whole.ready[number], (first,), one.name, degree=one.degree)
 
 

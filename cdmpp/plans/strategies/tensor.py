@@ -9,7 +9,8 @@ from cdmpp.errors import CdmppError
 from cdmpp.network.eager.divided import DividedExport
 from cdmpp.plans.strategies.registry import STRATEGIES
 from cdmpp.plans.strategies.tensor_graph import DividedTensors
-from cdmpp.plans.strategies.tensor_layout import ROW, Layout, layout_of
+from cdmpp.plans.strategies.tensor_layout import FRAMEWORKS, ROW, Layout, layout_of
+from cdmpp.platform.limits import check_choice
 from cdmpp.steps.strategy import OperatorStrategy
 
 
@@ -29,6 +30,10 @@ class Tensor(OperatorStrategy):
     degrees = ("tp",)
     replicates = False
 
+    framework: str = "torch"
+    """Rules of ``parallelize_module`` (``torch``), or of Megatron (``megatron``): it sums up the gradient of an input
+    once and while that of weights is made, those of norms once a step, and replicates heads of keys and values where
+    ranks are more."""
     sequence_parallel: bool = False
     """True if what lies between layers, norms and sums, is divided along the sequence."""
     vocabulary: bool = True
@@ -38,18 +43,24 @@ class Tensor(OperatorStrategy):
     shared_inputs: bool = False
     """True if layers of columns with the same input gather it once, and sum up its gradient once."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("tensor.framework", self.framework, tuple(FRAMEWORKS))
+
     def limit(self, exported: Any) -> tuple[int, str]:
         """Return the most ranks that have equal parts of everything, and the layer that allows no more."""
         return self.layout(exported).limit()
 
     def layout(self, exported: Any) -> Layout:
         """Return the roles of all layers of an exported step."""
-        return layout_of(exported, self.vocabulary, self.loss_parallel, self.sequence_parallel)
+        multiple = FRAMEWORKS[self.framework].multiple if self.vocabulary else 0
+        return layout_of(exported, multiple, self.loss_parallel, self.sequence_parallel)
 
     def divide(self, exported: Any, ranks: int) -> DividedExport:
         """Write the graph of one rank; ``CdmppError``: no layer to divide, or one that cannot be divided evenly."""
         layout = self.layout(exported)
         if ROW not in (layout.roles.get(one) for one in layout.linears):
             raise CdmppError(f"{self.name}={ranks}: the network has no pair of linear layers that can be divided")
-        layout.check(ranks, self.name, "PyTorch")
-        return DividedTensors(layout, ranks, self.shared_inputs, self.overlap).run()
+        rules = FRAMEWORKS[self.framework]
+        layout.check(ranks, self.name, rules)
+        return DividedTensors(layout, ranks, rules, self.shared_inputs, self.overlap).run()

@@ -17,7 +17,7 @@ from cdmpp.network.eager.divided import (
     title_of,
 )
 from cdmpp.operators.aten import name_of
-from cdmpp.plans.strategies.tensor_layout import COLUMN, GATHER, LOSS, ROW, SLICE, Layout
+from cdmpp.plans.strategies.tensor_layout import COLUMN, GATHER, LOSS, ROW, SLICE, Layout, Rules
 from cdmpp.plans.strategies.tensor_rules import (
     CUTS,
     PIECES,
@@ -42,12 +42,29 @@ class DividedTensors:
     other results are waited for where they are read.
     """
 
-    def __init__(self, layout: Layout, ranks: int, shared_inputs: bool, overlap: bool) -> None:
+    def __init__(
+        self, layout: Layout, ranks: int, rules: Rules, shared_inputs: bool = False, overlap: bool = True
+    ) -> None:
         self.layout, self.ranks, self.local = layout, ranks, LocalGraph(layout.exported)
+        self.is_torch = rules.framework == "torch"
+        self.copies = layout.copies(ranks, rules)
+        shared_inputs = shared_inputs or not self.is_torch
         self.shared_inputs, self.overlap = shared_inputs, overlap
         self.known = dict[Any, Any]()
         """Node whose sequences were gathered -> the new node that has all, where layers share it."""
         self.last = self._last() if shared_inputs else {}
+
+    def part(self, shard: Shard, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of one rank's part of a value."""
+        return shard.local(shape, self.ranks, self.shared_by(shard))
+
+    def parts(self, shard: Shard) -> tuple[int, ...]:
+        """Return the size of one rank's part of each block."""
+        return shard.local_blocks(self.ranks, self.shared_by(shard))
+
+    def shared_by(self, shard: Shard) -> int:
+        """Return how many ranks have the same part of a value."""
+        return min((self.copies.get(one, 1) for one in shard.origins), default=1)
 
     def _last(self) -> dict[Any, Any]:
         """What several layers of columns read -> the first of them, whose gradient is made last."""
@@ -61,7 +78,7 @@ class DividedTensors:
         """Return the graph."""
         for node in self.layout.exported.graph.nodes:
             if (shard := self.layout.parameters.get(node)) is not None:
-                new = self.local.placeholder(node, shard.local(shape_of_node(node), self.ranks), shard.axis)
+                new = self.local.placeholder(node, self.part(shard, shape_of_node(node)), shard.axis)
                 new.meta[BLOCKS] = shard.blocks
             elif node.op == "placeholder":
                 self.local.placeholder(node)
@@ -69,14 +86,27 @@ class DividedTensors:
                 self.local.copy(node)
             else:
                 self.call(node)
-        for node in self.layout.partial:
-            new, named = self.local.nodes[node], self.layout.exported.graph_signature.inputs_to_parameters[node.name]
-            size = bytes_of_value(new.meta["val"])
-            self.exchange("all_reduce", new, "update", size, f"{named.removeprefix('inner.')} gradient", new)
+        self.updates()
         if self.layout.whole:
             names = ", ".join(dict.fromkeys(map(title_of, self.layout.whole)))
             self.local.warnings.append(f"tensor: these linear layers run whole on every rank: {names}")
         return self.local.done()
+
+    def updates(self) -> None:
+        """Sum up gradients of parameters that ranks have in common, and of which each makes a part.
+
+        DTensor does so where the optimizer reads them; Megatron once, all together.
+        """
+        named = self.layout.exported.graph_signature.inputs_to_parameters
+        shared = [node for node, shard in self.layout.parameters.items() if self.shared_by(shard) > 1]
+        found = {named[node.name].removeprefix("inner."): self.local.nodes[node] for node in self.layout.partial}
+        found |= {named[node.name].removeprefix("inner."): self.local.nodes[node] for node in shared}
+        if self.is_torch:
+            for name, new in found.items():
+                self.exchange("all_reduce", new, "update", bytes_of_value(new.meta["val"]), f"{name} gradient", new)
+        elif found:
+            size, first = sum(bytes_of_value(new.meta["val"]) for new in found.values()), next(iter(found.values()))
+            self.exchange("all_reduce", first, "update once", size, "gradients of parts, together", first)
 
     def exchange(self, kind: str, node: Any, when: str, size: int, title: str, of: Any, blocks: bool = False) -> None:
         """Note an exchange, as ``LocalGraph.exchange``."""
@@ -110,15 +140,23 @@ class DividedTensors:
 
     def column(self, node: Any, new: Any) -> None:
         """Sum up the gradient of what a layer of columns reads, where that is no gathered sequence."""
+        import torch
+
         one, title = self.layout.linears[node], title_of(node)
         x = self.local.nodes[one.x]
         is_sequence = (node, one.x) in self.layout.changes
         if x in self.local.learns and not is_sequence and self.last.get(one.x, node) is node:
             size = bytes_of_value(x.meta["val"])
-            self.exchange("all_reduce", new, "after gradients", size, f"{title} gradient of input", x, blocks=True)
+            when, blocks = ("after gradients", True) if self.is_torch else ("after gradient", False)
+            self.exchange("all_reduce", new, when, size, f"{title} gradient of input", x, blocks)
         if node in self.layout.gathered:
             shard = Shard(len(shape_of_node(node)) - 1, (shape_of_node(node)[-1],))
-            self.local.nodes[node] = self.joined(node, new, shard, f"{title} output", is_summed=False)
+            whole = self.joined(node, new, shard, f"{title} output", is_summed=False)
+            if (padded := whole.meta["val"].shape[shard.axis]) > shard.size:
+                args = (whole, shard.axis, 0, shard.size)
+                whole = self.local.call(torch.ops.aten.slice.Tensor, args, {}, node)
+                whole.meta[ROLE] = ("unpadded", padded)
+            self.local.nodes[node] = whole
 
     def changed(self, node: Any, one: Any, how: str) -> Any:
         """Return what a node reads in place of another: all of a sequence, or a part of what every rank has."""
@@ -172,7 +210,7 @@ class DividedTensors:
         if shard is None:
             self.exchange("all_reduce", new, "after", size, title, new)
             return
-        local = shard.local(shape_of_node(node), self.ranks)
+        local = self.part(shard, shape_of_node(node))
         view = self.local.call(torch.ops.aten.slice.Tensor, (new, shard.axis, 0, local[shard.axis]), {}, node)
         view.meta[ROLE] = ("scatter", shard.axis, shard.blocks)
         own = self.local.call(torch.ops.aten.clone.default, (view,), {}, node)
@@ -243,7 +281,7 @@ class DividedTensors:
         new = self.local.nodes[node]
         if shard is None or isinstance(new.meta["val"], tuple | list):
             return
-        expected, own = shard.local(shape_of_node(node), self.ranks), shape_of_node(new)
+        expected, own = self.part(shard, shape_of_node(node)), shape_of_node(new)
         if expected != own:
             raise CdmppError(f"tensor={self.ranks}: {node.target} ({title_of(node)}) gives {own} instead of {expected}")
 
@@ -257,17 +295,17 @@ class DividedTensors:
         if name in VIEWS:
             return self.reshaped(node, shard, args), kwargs
         if name == "expand":
-            return (args[0], list(shard.local(shape_of_node(node), self.ranks))), {}
+            return (args[0], list(self.part(shard, shape_of_node(node)))), {}
         if before is not None and name in (*PIECES, *CUTS) and axis_of(node) == before.axis:
             if name in PIECES:
-                sizes = [sum(one.local_blocks(self.ranks)) for one in before.pieces(piece_sizes(node))]
+                sizes = [sum(self.parts(one)) for one in before.pieces(piece_sizes(node))]
                 return (args[0], self.piece_argument(node, sizes), *args[2:]), kwargs
             return self.cut(node, before, args), {}
         return args, kwargs
 
     def reshaped(self, node: Any, shard: Shard, args: Sequence[Any]) -> Sequence[Any]:
         """Return the arguments of a view, with the shape of one rank's part."""
-        local, name = list(shard.local(shape_of_node(node), self.ranks)), name_of(node)
+        local, name = list(self.part(shard, shape_of_node(node))), name_of(node)
         if name == "unflatten":
             axis, more = axis_of(node), len(local) - len(shape_of_node(node.args[0]))
             return (args[0], axis, local[axis : axis + more + 1])
@@ -284,6 +322,6 @@ class DividedTensors:
         """Return the arguments of a slice that takes whole blocks."""
         start, size = cut_of(node)
         taken = before.pieces([one for one in (start, size) if one])
-        first = sum(taken[0].local_blocks(self.ranks)) if start else 0
-        many = sum(taken[-1].local_blocks(self.ranks))
+        first = sum(self.parts(taken[0])) if start else 0
+        many = sum(self.parts(taken[-1]))
         return (args[0], axis_of(node), first, many if name_of(node) == "narrow" else first + many)

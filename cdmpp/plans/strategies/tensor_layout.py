@@ -28,6 +28,19 @@ _PASSING = ("t", "transpose", "permute", "to", "_to_copy", "alias", "detach", "c
 _LOOKUP, _CROSS_ENTROPY = "embedding", "cross_entropy_loss"
 
 
+class Rules(NamedTuple):
+    """A framework divides by these."""
+
+    framework: str
+    replicates_heads: bool
+    """True if ranks that are more than the heads of keys and values share them."""
+    multiple: int
+    """Words of each rank are padded to a multiple of this."""
+
+
+FRAMEWORKS = {"torch": Rules("torch", False, 1), "megatron": Rules("megatron", True, 128)}
+
+
 class Linear(NamedTuple):
     """A product of what a node reads and a weight."""
 
@@ -64,16 +77,38 @@ class Layout:
     partial: dict[Any, None] = field(default_factory=dict)
     """Parameters that every rank has, and whose gradients are parts of a sum."""
 
-    def check(self, ranks: int, strategy: str, framework: str) -> None:
+    def check(self, ranks: int, strategy: str, rules: Rules) -> None:
         """Raise ``CdmppError`` where something cannot be divided evenly, with the rule of the framework."""
-        most, _ = self.limit()
-        for size, layer, what in self.sizes():
+        copied = {title_of(one) for one in self.copies(ranks, rules)}
+        sizes = [one for one in self.sizes() if one[1] not in copied]
+        most = math.gcd(*(size for size, _, _ in sizes))
+        for size, layer, what in sizes:
             if size % ranks:
                 own = ", ".join(str(one) for one in range(1, most + 1) if most % one == 0)
+                few = "; megatron would replicate few of keys and values" if ranks % size == 0 else ""
                 raise CdmppError(
-                    f"{strategy}={ranks}: {layer} gives {size} {what}, and {framework} divides them evenly among "
-                    f"ranks: expected {own} ranks"
+                    f"{strategy}={ranks}: {layer} gives {size} {what}, and {rules.framework} divides them evenly among "
+                    f"ranks: expected {own} ranks{few if what == 'heads' and not rules.replicates_heads else ''}"
                 )
+
+    def copies(self, ranks: int, rules: Rules) -> dict[Any, int]:
+        """Return the layers of which several ranks have the same part, with how many: of few heads of keys and values.
+
+        That is for attention by one kernel, which takes more heads of queries.
+        """
+        heads = dict[Any, int]()
+        for shard in self.at.values():
+            for origin in shard.origins if shard is not None else ():
+                heads[origin] = min(heads.get(origin, min(shard.blocks)), *shard.blocks) if shard is not None else 0
+        found = {one: ranks // many for one, many in heads.items() if many % ranks and ranks % many == 0}
+        if not rules.replicates_heads:
+            return {}
+        calls = [node for node in self.at if name_of(node) == "scaled_dot_product_attention"]
+        queries, read = (
+            {origin for node in calls for one in node.args[own] if (shard := self.at[one]) for origin in shard.origins}
+            for own in (slice(0, 1), slice(1, 3))
+        )
+        return {one: many for one, many in found.items() if one in read - queries}
 
     def limit(self) -> tuple[int, str]:
         """Return the most ranks that can have equal parts of all that is divided, and the layer that allows no more.
@@ -87,23 +122,19 @@ class Layout:
         """List sizes that are divided, the smallest first, with the name of the layer and what they count."""
         found = dict[tuple[int, str, str], None]()
         for node, shard in (*self.at.items(), *self.parameters.items()):
-            if shard is not None and not shard.origins:
+            if shard is None or shard.multiple:
+                continue
+            if not shard.origins:
                 found |= dict.fromkeys((size, title_of(node), "tokens") for size in shard.blocks)
-            for origin in shard.origins if shard is not None else ():
-                features = self.features(origin)
-                for size in shard.blocks if shard is not None and (features or node in self.parameters) else ():
-                    what = "features" if size >= features else "heads"
-                    found[size, title_of(origin), what if features else "words"] = None
+            for origin in shard.origins:
+                features = self.at[origin]
+                least = min(features.blocks) if features is not None else 0
+                for size in shard.blocks:
+                    found[size, title_of(origin), "heads" if size < least else "features"] = None
         return sorted(found)
 
-    def features(self, origin: Any) -> int:
-        """Return the features of each block that a layer of columns gives; 0 where these are words."""
-        given = self.at[origin]
-        is_words = origin in self.gathered or self.roles.get(origin) == ROW
-        return 0 if is_words or given is None else min(given.blocks)
 
-
-def layout_of(exported: Any, vocabulary: bool = False, loss: bool = False, sequence: bool = False) -> Layout:
+def layout_of(exported: Any, multiple: int = 0, loss: bool = False, sequence: bool = False) -> Layout:
     """Find the roles of all layers.
 
     Every linear layer that reads whole values is one of columns at first, and every embedding is divided along its
@@ -112,12 +143,13 @@ def layout_of(exported: Any, vocabulary: bool = False, loss: bool = False, seque
 
     Args:
         exported: an ``ExportedProgram``, or what stands for it.
-        vocabulary: whether the embedding of words and the layer that scores them are divided by words.
+        multiple: the embedding of words and the layer that scores them are divided by words, padded to a multiple of
+            this; 0: they are not divided.
         loss: whether a cross-entropy of scores that are divided by words runs on the parts.
         sequence: whether what lies between layers is divided along the sequence.
     """
     linears = {node: one for node in exported.graph.nodes if (one := _linear(exported, node)) is not None}
-    head = _head(exported, linears) if vocabulary else None
+    head = _head(exported, linears) if multiple else None
     loss = loss and head is not None
     words = shape_of_node(head)[-1] if head is not None else 0
     left, blocks = dict[Any, None](), dict[Any, tuple[int, ...]]()
@@ -127,7 +159,7 @@ def layout_of(exported: Any, vocabulary: bool = False, loss: bool = False, seque
         if name_of(node) == _LOOKUP and node.args[0].name in exported.graph_signature.inputs_to_parameters
     }
     while True:
-        found = _Pass(exported, linears, lookups, head, left, blocks, loss, sequence)
+        found = _Pass(exported, linears, lookups, head, left, blocks, multiple, loss, sequence)
         found.run()
         if found.needs_scores:
             loss = False
@@ -145,10 +177,10 @@ class _Pass:
 
     def __init__(
         self, exported: Any, linears: dict[Any, Linear], lookups: Mapping[Any, str], head: Any,
-        left: Mapping[Any, None], blocks: Mapping[Any, tuple[int, ...]], loss: bool, sequence: bool,
+        left: Mapping[Any, None], blocks: Mapping[Any, tuple[int, ...]], multiple: int, loss: bool, sequence: bool,
     ) -> None:  # fmt: skip
         self.exported, self.lookups, self.head, self.left, self.blocks = exported, lookups, head, left, blocks
-        self.loss, self.is_sequence = loss, sequence
+        self.multiple, self.loss, self.is_sequence = multiple, loss, sequence
         self.layout = Layout(exported, linears)
         self.at = self.layout.at
         self.wrong = set[Any]()
@@ -246,7 +278,7 @@ class _Pass:
         origins = frozenset((node,))
         if self.lookups[node] == COLUMN:
             return self.column(node, node.args[0], 1, Shard(len(outer), (size,), origins))
-        self.divide(node.args[0], Shard(0, (shape_of_node(node.args[0])[0],), origins))
+        self.divide(node.args[0], Shard(0, (shape_of_node(node.args[0])[0],), origins, self.multiple))
         self.layout.roles[node] = ROW
         return self.of_sequence(node) if self.is_sequence else None
 
@@ -289,7 +321,8 @@ class _Pass:
                 self.layout.whole[one.node] = None
                 return None
             size = shape_of_node(one.node)[-1]
-            found = Shard(rank - 1, self.blocks.get(one.node, (size,)), frozenset((one.node,)))
+            multiple = self.multiple if one.node is self.head else 0
+            found = Shard(rank - 1, self.blocks.get(one.node, (size,)), frozenset((one.node,)), multiple)
             made = self.column(one.node, one.parameter, one.columns, found, one.bias)
             if one.node is self.head and not self.loss:
                 self.layout.gathered[one.node] = None

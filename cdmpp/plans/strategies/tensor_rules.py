@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cdmpp.operators.aten import is_pointwise, name_of
@@ -80,7 +81,7 @@ def _broadcast(node: Any, inputs: Sequence[Any], at: Mapping[Any, Placement]) ->
 
 def _joined(found: Sequence[Shard]) -> Shard:
     origins = frozenset(node for one in found for node in one.origins)
-    return Shard(found[0].axis, found[0].blocks, origins)
+    return replace(found[0], origins=origins)
 
 
 def _first(node: Any, at: Mapping[Any, Placement]) -> Shard:

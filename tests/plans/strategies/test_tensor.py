@@ -16,7 +16,7 @@ import torch
 from plans.sources.toy_source import source_of
 from plans.strategies.divided_ranks import Ranks
 from plans.strategies.parallelized import COLUMNS, ROWS
-from plans.strategies.transformers_small import Language, tokens
+from plans.strategies.transformers_small import Language, by_heads, tokens
 from torch import nn
 
 from cdmpp.collectives.topology import topology_of
@@ -227,6 +227,54 @@ def test_a_pipeline_sums_up_gradients_of_norms_on_the_stage_that_has_them():
     own = [one for one in made.exchanges if one.name.endswith("norm_1.weight gradient")]
     assert len(own) == 2 * 3, "a stage each, three times each"
     assert replay_plan(source, plan, global_batch=4, device="t4", link="pcie4").iteration_s > 0
+
+
+class Grouped(nn.Module):
+    """Attention of 8 heads of queries and 2 of keys and values, by one kernel, and a head of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.norm, self.head = nn.Embedding(65, 32), nn.LayerNorm(32), nn.Linear(32, 65)
+        self.q, self.k, self.v, self.o = nn.Linear(32, 32), nn.Linear(32, 8), nn.Linear(32, 8), nn.Linear(32, 32)
+
+    def forward(self, x):
+        x = self.words(x)
+        y = self.norm(x)
+        q, k, v = (by_heads(one(y), 4) for one in (self.q, self.k, self.v))
+        found = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.head(x + self.o(found.transpose(1, 2).flatten(2)))
+
+
+def test_each_framework_has_its_rule_for_few_heads_of_keys_and_values():
+    source = source_of(Grouped(), tokens())
+    with pytest.raises(CdmppError, match="k gives 2 heads, and torch .* megatron would replicate few"):
+        source.work(2, ParallelDegrees(tp=4))
+    with pytest.raises(CdmppError, match="tensor.framework is 'jax'"):
+        STRATEGIES["tensor"](framework="jax")
+    megatron = STRATEGIES["tensor"](framework="megatron")
+    work = source.work(2, ParallelDegrees(tp=4), (megatron,))
+    sizes = {one.name: one.bytes for one in work.rank.gradients}
+    assert sizes["q.weight"] == 4 * 32 * 32 / 4 and sizes["k.weight"] == 4 * 32 * 4, "a head on each of four ranks"
+    assert sizes["words.weight"] == 4 * 128 * 32, "65 words are padded to 128 on each rank"
+    backward = [one for one in work.exchanges if work.rank.ops[one.before[0]].phase == "backward"]
+    assert [one.bytes for one in backward] == [4 * 2 * 8 * 32] * 2, "one sum for three layers, and that of the head"
+    shared = [one for one in work.exchanges if one.is_of_update]
+    assert [one.bytes for one in shared] == [2 * 4 * (32 * 4 + 4)], "weights and biases of keys and values, at once"
+    with pytest.raises(CdmppError, match="q gives 8 heads, and megatron"):
+        source.work(2, ParallelDegrees(tp=16), (megatron,))
+
+
+@pytest.mark.parametrize("loss_parallel", [True, False])
+def test_words_that_do_not_divide_evenly_are_padded_as_torch_does(loss_parallel):
+    """``parallelize_module`` gathers 33 of 65 scores from each of two ranks: 4,224 bytes of 16 rows."""
+    network = Language("gated")
+    network.words, network.head = nn.Embedding(65, 32), nn.Linear(32, 65, bias=False)
+    work = source_of(network, tokens()).work(
+        2, ParallelDegrees(tp=2), (STRATEGIES["tensor"](loss_parallel=loss_parallel),)
+    )
+    assert {one.name: one.bytes for one in work.rank.gradients}["head.weight"] == 4 * 33 * 32
+    gathered = [one.bytes for one in work.exchanges if one.kind == "all_gather"]
+    assert gathered == ([] if loss_parallel else [4224])
 
 
 def test_one_rank_is_a_step_on_one_device():
