@@ -195,7 +195,7 @@ class Arranged:
             taken = plans.taken(found.kept)
             many = {column: taken.micro_batches for column in self.arrangement.kinds}
             held = self._held(taken, found.each, many)
-            over = np.max([held[name] / self.limits.get(name, np.inf) for name in held], axis=0)
+            over = np.max([np.maximum(held[name], 0.0) / self.limits.get(name, np.inf) for name in held], axis=0)
             leanest = over[over.max(axis=1).argmin()]
             if leanest.max() <= 1:
                 return found
