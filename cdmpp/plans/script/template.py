@@ -10,6 +10,12 @@ IMPORTED = {
     "DistributedDataParallel": "from torch.nn.parallel import DistributedDataParallel",
     "ZeroRedundancyOptimizer": "from torch.distributed.optim import ZeroRedundancyOptimizer",
     "fully_shard": "from torch.distributed.fsdp import fully_shard",
+    **{
+        one: f"from torch.distributed.tensor.parallel import {one}"
+        for one in ("parallelize_module", "ColwiseParallel", "RowwiseParallel", "SequenceParallel", "loss_parallel")
+    },
+    "Replicate()": "from torch.distributed.tensor import Replicate",
+    "Shard(1)": "from torch.distributed.tensor import Shard",
     "functools": "import functools",
     "checkpoint": "from torch.utils.checkpoint import checkpoint",
     "contextlib": "import contextlib",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from cdmpp.errors import CdmppError
 from cdmpp.network.workload import Workload
@@ -13,16 +14,18 @@ from cdmpp.plans.placement import micro_batch_of, micro_batches_of, pipeline_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.script.network_code import network_code
 from cdmpp.plans.script.template import IMPORTED, IMPORTS, TEMPLATE
+from cdmpp.plans.script.tensor_code import TensorCode, tensor_code
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.pipeline import Pipeline
+from cdmpp.plans.strategies.tensor import Tensor
 from cdmpp.plans.torch_settings import optimizer_class
 from cdmpp.steps.looped_schedule import LoopedSchedule
 from cdmpp.steps.step_graph import RankGraph
 from cdmpp.synchrony.policies.synchronous import Synchronous
 
 _REFUSED = "--torch: no script can be written"
-_KNOWN = ("pp", "dp_replicate", "dp_shard")
+_KNOWN = ("pp", "dp_replicate", "dp_shard", "tp")
 """Degrees that a script can have."""
 
 
@@ -46,6 +49,11 @@ class TorchScript:
             raise CdmppError(
                 f"{_REFUSED} of degrees.{others[0]}: give a file that ends in .toml, for torchtitan, or leave the "
                 "strategy out"
+            )
+        if plan.degrees.tp > 1 and plan.degrees.pp > 1:
+            raise CdmppError(
+                f"{_REFUSED} of degrees.tp and degrees.pp: stages that torch cuts keep the sizes of whole layers; give "
+                "a file that ends in .toml, for torchtitan"
             )
         if plan.devices or plan.shares:
             raise CdmppError(f"{_REFUSED} of unlike devices: torchrun starts the same program on each")
@@ -113,11 +121,18 @@ class TorchScript:
     def _keeps_inner(self) -> bool:
         return str(self.workload.network).startswith("hf:")
 
+    @cached_property
+    def _tensor(self) -> TensorCode | None:
+        """Lines that divide linear layers; None where the plan divides none."""
+        found = next((one for one in self.plan.model_parallel if isinstance(one, Tensor)), None)
+        return None if found is None else tensor_code(self.workload, found, 'mesh["tp"]')
+
     def _model(self) -> list[str]:
         precision = self.workload.precision
         dtype = {"bfloat16": "torch.bfloat16", "float16": "torch.float16"}.get(precision.weights)  # type: ignore[union-attr]
         return [
             f"model = make_model().to(device{f', {dtype}' if dtype else ''}).train()",
+            *(self._tensor.lines if self._tensor else ()),
             *self._recomputed("model"),
             *self._shared(),
             *self._optimizer("model.parameters()"),
@@ -228,6 +243,8 @@ class TorchScript:
         if auto:
             forward = [f"with torch.autocast(device.type, torch.{auto}):", *(f"    {line}" for line in forward)]
         passes = [*forward, "loss.backward()"]
+        if self._tensor and self._tensor.divides_loss:
+            passes = ["with loss_parallel():", *(f"    {line}" for line in passes)]
         if sync.endswith(":"):
             passes = [sync, *(f"    {line}" for line in passes)]
         elif sync:

@@ -26,10 +26,11 @@ def main(script: Path, group: int, folder: Path) -> None:
 
     def told(number: int, start_s: float, device: torch.device) -> None:
         profiles[-1].stop()
-        with tempfile.TemporaryDirectory() as own:
-            trace = Path(own) / "trace.json"
-            profiles[-1].export_chrome_trace(str(trace))
-            found.append(exchanges_of(trace, group))
+        if number:  # the first one holds what was sent while the model was made
+            with tempfile.TemporaryDirectory() as own:
+                trace = Path(own) / "trace.json"
+                profiles[-1].export_chrome_trace(str(trace))
+                found.append(exchanges_of(trace, group))
         dist.barrier()  # a profile must not begin while another rank still exchanges
         profiles.append(torch.profiler.profile(record_shapes=True))
         profiles[-1].start()

@@ -30,6 +30,7 @@ from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.hsdp import HSDP
 from cdmpp.plans.strategies.pipeline import Pipeline
+from cdmpp.plans.strategies.tensor import Tensor
 from cdmpp.plans.strategies.zero import ZeRO
 from cdmpp.synchrony.policies.asynchronous import Asynchronous
 
@@ -51,6 +52,10 @@ PLANS = {
     "1f1b and ddp": (Plan(DDP(), ParallelDegrees(pp=2, dp_replicate=2), model_parallel=piped("1f1b")), 16),
     "interleaved": (
         Plan(DDP(), ParallelDegrees(pp=2), model_parallel=piped("interleaved1f1b", stages_per_rank=2)), 8,
+    ),
+    "tensor and ddp": (Plan(DDP(), ParallelDegrees(dp_replicate=2, tp=2), 2, model_parallel=(Tensor(),)), 8),
+    "tensor along the sequence": (
+        Plan(DDP(), ParallelDegrees(tp=2), model_parallel=(Tensor(sequence_parallel=True, loss_parallel=False),)), 2,
     ),
 }  # fmt: skip
 """Plan, and its global batch."""
@@ -80,7 +85,7 @@ def test_a_script_exchanges_what_its_plan_says(name, source, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    group = max(plan.degrees.dp_shard, 1)
+    group = max(plan.degrees.dp_shard, plan.degrees.tp)
     words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(plan.ranks)]
     words += ["--master-port", str(port), str(FOLDER / "recorded_steps.py"), str(script), str(group), str(tmp_path)]
     paths = os.pathsep.join([str(FOLDER.parents[2]), os.environ.get("PYTHONPATH", "")])
