@@ -9,8 +9,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.network.eager.divided import DividedExport
 from cdmpp.plans.strategies.registry import STRATEGIES
 from cdmpp.plans.strategies.tensor_graph import DividedTensors
-from cdmpp.plans.strategies.tensor_layout import FRAMEWORKS, LOSS, ROW, Layout, layout_of
-from cdmpp.plans.strategies.tensor_styles import lines, styles
+from cdmpp.plans.strategies.tensor_layout import FRAMEWORKS, ROW, Layout, layout_of
 from cdmpp.platform.limits import check_choice
 from cdmpp.steps.strategy import OperatorStrategy
 
@@ -66,16 +65,6 @@ class Tensor(OperatorStrategy):
         layout.check(ranks, self.name, rules)
         return DividedTensors(layout, ranks, rules, self.shared_inputs, self.overlap).run()
 
-    def module_lines(self, exported: Any) -> tuple[str, ...]:
-        """Write Python that divides the ``model`` of an exported step over ``mesh["tp"]``.
-
-        Fused layers, whose parts are each divided, must have their rows in the order of the ranks, and modules that
-        are told a number of heads that of one rank.
-        """
-        layout = self.layout(exported)
-        around = ("with loss_parallel(): ...  # around the loss and its backward pass",)
-        return (*lines(styles(layout)), *(around if LOSS in layout.roles.values() else ()))
-
     def torch_lines(self, axes: str = "", optimizer: str = "") -> tuple[str, ...]:  # noqa: ARG002
-        """Say what divides the model, whose layers ``module_lines`` names."""
-        return ('parallelize_module(model, mesh["tp"], plan)  # as Tensor.module_lines writes it for a network',)
+        """Say what divides the model; its layers are those of the network, which ``--torch`` reads."""
+        return ("# parallelize_module: --torch FILE writes the style of each layer",)

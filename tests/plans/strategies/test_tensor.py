@@ -15,11 +15,9 @@ import pytest
 import torch
 from plans.sources.toy_source import source_of
 from plans.strategies.divided_ranks import Ranks
-from plans.strategies.parallelized import COLUMNS, ROWS, plan_of
+from plans.strategies.parallelized import COLUMNS, ROWS
 from plans.strategies.transformers_small import Language, by_heads, tokens
 from torch import nn
-from torch.distributed.tensor import parallel
-from torch.distributed.tensor import placement_types as placements
 
 from cdmpp.collectives.topology import topology_of
 from cdmpp.errors import CdmppError
@@ -35,7 +33,6 @@ from cdmpp.plans.lower import lower
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.sources.source import StepSource
 from cdmpp.plans.strategies import STRATEGIES
-from cdmpp.plans.strategies.tensor_styles import styles
 
 KINDS = ("fused", "gated", "cross")
 
@@ -302,22 +299,3 @@ def test_what_cannot_be_divided_evenly_is_refused_with_the_rule():
     assert source.limits()["tp"] == 1
     with pytest.raises(CdmppError, match="tensor=2: the network has no pair of linear layers"):
         source.work(4, ParallelDegrees(tp=2))
-
-
-@pytest.mark.parametrize("options", ["words loss", "words", "sequence words loss"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_modules_get_the_styles_under_which_the_exchanges_were_recorded(kind, options):
-    given = options.split()
-    step = export_step(Workload(Language(kind), tokens(), mode="training_step"))
-    tensor = STRATEGIES["tensor"](loss_parallel="loss" in given, sequence_parallel="sequence" in given)
-    made = {
-        name: eval(style, {one: getattr(parallel, one) for one in dir(parallel)} | vars(placements))
-        for name, style in styles(tensor.layout(step.exported)).items()
-    }
-    expected = plan_of(kind, 1, {*given})
-    assert made.keys() == expected.keys()
-    for name, one in made.items():
-        assert type(one) is type(expected[name]), name
-        assert vars(one) == vars(expected[name]), name
-    lines = "\n".join(tensor.module_lines(step.exported))
-    assert 'parallelize_module(model, mesh["tp"], {' in lines and "for i in range(0, 1)" in lines
