@@ -63,8 +63,8 @@ class Replicas:
         """
         costs, structure = self.costs, self.costs.structure
         sharing = costs.owners if any(names for _, names in structure.tied) else None  # ranks matter to sums alone
-        key = id(structure), *map(id, costs.works), self.strategy, *self.many, self.replicating, batches, sharing
-        return costs.groups.known(key, lambda: self._of(batches))
+        settings = self.strategy, *self.many, self.replicating, batches, sharing
+        return costs.groups.known((structure, *costs.works), settings, lambda: self._of(batches))
 
     def _of(self, batches: int) -> ReplicaCosts:
         structure, costs = self.costs.structure, self.costs

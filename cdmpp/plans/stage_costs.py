@@ -73,8 +73,7 @@ class StageCosts:
     def ops(self) -> OpSeconds:
         """What the ops of the whole rank take; pipelines of any stages share it."""
         degrees = replace(self.degrees, pp=1)
-        key = "ops", degrees, *map(id, self.works)
-        return self.groups.known(key, lambda: OpSeconds(self.works, degrees, self.topology))
+        return self.groups.known(self.works, degrees, lambda: OpSeconds(self.works, degrees, self.topology))
 
     @cached_property
     def once_s(self) -> Floats:
