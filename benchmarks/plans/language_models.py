@@ -11,7 +11,6 @@ from typing import Any, Literal
 from cdmpp import Workload
 from cdmpp.devices import Device
 from cdmpp.network.eager.runtime import EagerRuntime
-from cdmpp.plans.sources.predicted import PredictedSource
 from cdmpp.plans.sources.repeated import RepeatedSource
 from cdmpp.platform.paths import cache_root
 
@@ -81,12 +80,7 @@ def workload_of(model: LanguageModel, sequence: int, layers: int | None = None, 
 
 
 def source_of(
-    model: LanguageModel,
-    sequence: int,
-    device: Device,
-    runtime: EagerRuntime | None = None,
-    known: dict[int, PredictedSource] | None = None,
-    **settings: Any,
+    model: LanguageModel, sequence: int, device: Device, runtime: EagerRuntime | None = None, **settings: Any
 ) -> RepeatedSource:
     """Return a source of the steps of a model, of which a few blocks are read and the others are copies.
 
@@ -95,13 +89,11 @@ def source_of(
         sequence: tokens of an example.
         device: that of each rank.
         runtime: with the model that prices kernels; None: the default one of the device.
-        known: blocks -> a source of as many on some device, whose exports are used; new ones are put there.
         settings: as of ``workload_of``.
     """
-    known = {} if known is None else known
+    from cdmpp.plans.sources.predicted import PredictedSource
 
     def of_blocks(many: int) -> PredictedSource:
-        made = PredictedSource(workload_of(model, sequence, many, **settings), device, runtime, known.get(many))
-        return known.setdefault(many, made) if many not in known else made
+        return PredictedSource(workload_of(model, sequence, many, **settings), device, runtime)
 
     return RepeatedSource(of_blocks, model.layers)

@@ -33,11 +33,15 @@ class Factors:
     """Seconds of the host for each exchange of ranks that divide layers."""
     message_s: float = 2e-4
     """Seconds by which a message between stages delays its receiver, beside its bytes: both hosts wait for it."""
+    far_message_s: float = 1e-3
+    """The same between nodes."""
     step_s: float = 1e-3
     """Seconds of a step that nothing else explains."""
+    stall_s: float = 1e-3
+    """Seconds of each slot of a pipeline, where a cluster has such a fault."""
 
 
-_DOUBT = Factors(0.2, 0.5, 1.0, 0.5, 0.5, 1.0, 1.0, 1.0)
+_DOUBT = Factors(0.2, 0.5, 1.0, 0.5, 0.5, 1.0, 1.0, 2.0, 1.0, 3.0)
 """Standard deviation of the logarithm of each factor before anything was measured."""
 _FAR, _WEIGHT = 0.05, 0.06
 """Relative error beyond which a row counts less than its square; weight of the factors' own values against all rows."""
@@ -61,7 +65,8 @@ def fitted(
     doubts = np.array([getattr(_DOUBT, name) for name in names])
 
     def factors(logs: Floats) -> Factors:
-        return replace(start, **dict(zip(names, np.exp(logs).tolist(), strict=True)))
+        found = replace(start, **dict(zip(names, np.exp(logs).tolist(), strict=True)))
+        return replace(found, unhidden=min(found.unhidden, 1.0))
 
     def off(logs: Floats) -> Floats:
         error = np.log(predicted_s(factors(logs)) / measured_s)

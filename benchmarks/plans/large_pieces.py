@@ -6,7 +6,7 @@ Two blocks and their neighbours are read; a stage of a pipeline is made of as ma
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,12 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.errors import DataError
+from cdmpp.network.eager.single_price import KERNEL_S
 from cdmpp.plans.sources.source import RankWork
 from cdmpp.steps.step_graph import ModuleSpan
 
 Floats = NDArray[np.float64]
 READ_BLOCKS = 3
 """Blocks of the network that is read: the one in the middle has blocks on both sides."""
+_NOWHERE = np.iinfo(np.int64).max
 EMBEDDING, BLOCK, HEAD = "embedding", "block", "head"
 
 
@@ -55,10 +57,14 @@ class Piece:
 
     forward: Pass
     backward: Pass
+    saved_bytes: int = 0
+    """Bytes of results that its backward pass reads."""
+    largest_bytes: int = 0
+    """Bytes of its largest result, and so of that one's gradient."""
 
     def recomputed(self) -> Piece:
         """Return the piece of which the forward pass runs again in the backward pass."""
-        return Piece(self.forward, self.forward.then(self.backward))
+        return replace(self, backward=self.forward.then(self.backward))
 
 
 @dataclass(frozen=True)
@@ -76,13 +82,19 @@ class Pieces:
         return Pieces({**self.each, BLOCK: self.each[BLOCK].recomputed()}, self.update_s)
 
 
-def pieces_of(work: RankWork, element_bytes: int, exchanges: Callable[[str, str], Sequence[Exchange]]) -> Pieces:
+def pieces_of(
+    work: RankWork,
+    element_bytes: int,
+    exchanges: Callable[[str, str], Sequence[Exchange]],
+    token_ranks: int = 1,
+) -> Pieces:
     """Take the work of one rank with ``READ_BLOCKS`` equal blocks apart.
 
     Args:
         work: of a micro-batch; ``dispatch_s`` is known.
         element_bytes: of a parameter.
         exchanges: piece and phase -> what ranks that divide layers exchange there.
+        token_ranks: ranks that each have some of the tokens in front of products of columns and behind those of rows.
 
     Raises:
         DataError: the network has another number of blocks, or blocks of unlike ops.
@@ -92,13 +104,20 @@ def pieces_of(work: RankWork, element_bytes: int, exchanges: Callable[[str, str]
         raise DataError(f"expected {READ_BLOCKS} equal blocks and the times of the host, and got {len(blocks)} blocks")
     place_of = _places(work, blocks)
     seconds, host_s = np.array([op.duration_s for op in work.rank.ops]), np.array(work.dispatch_s)
+    saved, written = _bytes(work)
+    if token_ranks > 1:
+        own = _outside(work, place_of)
+        saved[own] //= token_ranks
+        written[own] //= token_ranks
+        seconds[own] = np.maximum(seconds[own] / token_ranks, KERNEL_S)
     each = dict[str, Piece]()
     for name, number in ((EMBEDDING, 0), (BLOCK, 2), (HEAD, READ_BLOCKS + 1)):
         passes = dict[str, Any]()
         for phase in ("forward", "backward"):
             own = place_of == number if phase == "forward" else place_of == -1 - number
             passes[phase] = Pass(seconds[own], host_s[own], tuple(exchanges(name, phase)))
-        each[name] = Piece(**passes)
+        forward = place_of == number
+        each[name] = Piece(**passes, saved_bytes=int(saved[forward].sum()), largest_bytes=int(written[forward].max()))
     is_update = np.array([op.phase == "update" for op in work.rank.ops])
     parameters = sum(one.bytes for one in work.rank.gradients) / element_bytes
     return Pieces(each, float(seconds[is_update].sum()) / parameters)
@@ -114,10 +133,36 @@ def _places(work: RankWork, blocks: Sequence[ModuleSpan]) -> NDArray[np.int64]:
     if starts[1] - starts[0] != length:
         raise DataError("blocks that do not run as many ops as each other cannot be repeated")
     edges = np.array([*starts, starts[-1] + length])
-    found = np.full(len(work.rank.ops), np.iinfo(np.int64).max)
+    found = np.full(len(work.rank.ops), _NOWHERE)
     for place, op in enumerate(work.rank.ops):
         if op.phase == "forward":
             found[place] = np.searchsorted(edges, place, side="right")
         elif op.phase == "backward" and op.forward is not None:
             found[place] = -1 - found[op.forward]
     return found
+
+
+def _outside(work: RankWork, place_of: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Ops that are not between a product of columns and the product of rows that follows it, nor such products.
+
+    Linear products of a piece are of columns and of rows in turn.
+    """
+    found, products = np.zeros(len(work.rank.ops), bool), dict[int, int]()
+    for place, op in enumerate(work.rank.ops):
+        piece = int(place_of[place])
+        if op.phase == "forward":
+            is_product = op.kind == "dense"
+            found[place] = not is_product and products.get(piece, 0) % 2 == 0
+            products[piece] = products.get(piece, 0) + is_product
+        elif op.phase == "backward" and op.forward is not None:
+            found[place] = found[op.forward]
+    return found
+
+
+def _bytes(work: RankWork) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Bytes of each op of the forward pass that the backward pass reads, and all that it writes."""
+    read = {one for op in work.rank.ops if op.phase == "backward" for one in op.inputs}
+    written = np.array([op.output_bytes if op.phase == "forward" else 0 for op in work.rank.ops], np.int64)
+    saved = [written[place] if op.saved_bytes is None else op.saved_bytes for place, op in enumerate(work.rank.ops)]
+    keeps = [op.phase == "forward" and place in read for place, op in enumerate(work.rank.ops)]
+    return np.where(keeps, np.array(saved, np.int64), 0), written

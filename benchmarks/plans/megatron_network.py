@@ -23,6 +23,8 @@ class Shape:
     layers: int
     sequence: int
     vocabulary: int = 50257
+    inner: int = 0
+    """Width between the products of a block's second half; 0: four times ``hidden``."""
 
     def entries(self, tensor: int) -> int:
         """Return the entries of the vocabulary that each of ``tensor`` ranks has."""

@@ -19,6 +19,7 @@ from cdmpp import Workload, devices
 from cdmpp.collectives.topology import topology_of
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.sources.predicted import PredictedSource
+from cdmpp.plans.sources.sustained import SustainedSource
 
 Floats = NDArray[np.float64]
 _NODE = 8
@@ -62,14 +63,14 @@ def read(path: Path) -> list[Row]:
 
 
 @cache
-def _source(shape: Shape, tensor: int, device: str) -> PredictedSource:
+def _source(shape: Shape, tensor: int, device: str) -> SustainedSource:
     import torch
 
     with torch.device("meta"):
         network = GPT(replace(shape, layers=READ_BLOCKS), tensor).half().train()
     inputs = (torch.zeros(2, shape.sequence, dtype=torch.long),)
     workload = Workload(network, inputs, loss=loss, optimizer="adamw-fused", mode="training_step")
-    return PredictedSource(workload, devices.get(device))
+    return SustainedSource(PredictedSource(workload, devices.get(device)), devices.get(device))
 
 
 @cache
@@ -103,9 +104,10 @@ def _stages(
     own = pieces(replace(shape, layers=0), tensor, micro_batch, device)
     embedding, bandwidth = shape.entries(tensor) * shape.hidden, devices.get(device).spec["bandwidth_gbps"] or 0.0
     return Stages(
-        own.recomputed if recomputes else own, links(gpus), tensor, data, pipeline, shape.layers,
+        own.recomputed if recomputes else own, links(gpus), tensor, data, (shape.layers // pipeline,) * pipeline,
         _ELEMENT_BYTES * micro_batch * shape.sequence * shape.hidden, shape.block_parameters(tensor),
         embedding + shape.sequence * shape.hidden, embedding if pipeline > 1 else 0, _REACHED * 1e9 * bandwidth,
+        embedding if pipeline > 1 else 0,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from cdmpp.plans.bare import bare
 from cdmpp.plans.cut import Cut
+from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.held_stages import HeldStages, firsts
 from cdmpp.plans.overlap import Floats
 from cdmpp.plans.work_columns import WorkColumns
@@ -53,6 +55,8 @@ class StageKind:
 class StageStructure:
     """One division of the model: into stages, and along the degrees that divide operators."""
 
+    degrees: ParallelDegrees
+    """Those of replicas are 1."""
     recomputes: bool
     held: HeldStages
     """What its stages hold and send."""
@@ -71,6 +75,10 @@ class StageStructure:
     def cuts(self) -> tuple[int, ...]:
         """Return the places of ops with which the second and later stages begin."""
         return self.held.cuts
+
+    def knows(self, sizes: Sequence[int]) -> bool:
+        """Return True if bytes at these sizes of a micro-batch follow: two sizes tell all others, one tells its own."""
+        return self.low.batch < self.high.batch or all(one == self.low.batch for one in sizes)
 
     @property
     def count(self) -> int:

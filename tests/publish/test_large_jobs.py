@@ -7,17 +7,23 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from benchmarks.plans import nanotron_jobs
 from benchmarks.plans.large_factors import Factors, fitted
-from benchmarks.plans.large_job import Job, Links, Stages
+from benchmarks.plans.large_job import Job, Links, Run, Stages
 from benchmarks.plans.large_pieces import BLOCK, EMBEDDING, HEAD, Exchange, Pass, Piece, Pieces
 from benchmarks.plans.large_scores import Choice, Interval, of_one, of_terms, out_of_fold
 from benchmarks.plans.megatron_network import GPT, Shape
+from benchmarks.plans.nanotron_jobs import Jobs, Row, blocks_of
 from benchmarks.plans.vtrain_jobs import pieces
 from cdmpp.collectives.topology import topology_of
 
 SHAPE = Shape(256, 8, 0, 128, vocabulary=1000)
-PLAIN = Factors(1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0)
+PLAIN = Factors(1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+SECONDS = st.floats(0, 10, allow_nan=False)
 
 
 def one_pass(device_s: float, host_s: float = 0.0, exchanges: tuple[Exchange, ...] = ()) -> Pass:
@@ -30,7 +36,7 @@ def stages(pipeline: int = 1, tensor: int = 1, data: int = 1, host_s: float = 0.
     block = Piece(one_pass(3e-3, host_s, shared), one_pass(6e-3, host_s, shared))
     own = Pieces({EMBEDDING: around, BLOCK: block, HEAD: around}, 0.0)
     links = Links(topology_of(8, "a100", "dgx-a100"))
-    return Stages(own, links, tensor, data, pipeline, layers, 0, 0, 0, 0, 1e12)
+    return Stages(own, links, tensor, data, (layers // pipeline,) * pipeline, 0, 0, 0, 0, 1e12)
 
 
 def test_a_job_of_one_stage_takes_all_its_ops_for_each_micro_batch():
@@ -64,15 +70,11 @@ def test_tensor_ranks_exchange_in_every_block_and_links_may_be_slower():
 
 
 def test_replicas_add_up_the_gradients_of_the_heaviest_stage_once():
-    own = replace(stages(2, data=2), block_parameters=10**6, embedding_parameters=5 * 10**6, head_parameters=10**6)
+    own = replace(stages(2, data=2), block_parameters=10**6, embedding_parameters=5 * 10**6, tied_parameters=10**6)
     links = own.links
     replicas = links.seconds(Exchange("all_reduce", 2 * 9 * 10**6), range(2), PLAIN)
     ends = links.seconds(Exchange("all_reduce", 2 * 10**6), range(0, 4, 2), PLAIN)
     assert Job(own, 3).parts(PLAIN)["gradients"] == pytest.approx(replicas + ends)
-
-
-def test_blocks_that_cannot_be_shared_out_evenly_go_to_the_first_stages():
-    assert [stages(4, layers=10).blocks(one) for one in range(4)] == [3, 3, 2, 2]
 
 
 def test_pieces_of_a_network_add_up_to_its_ops_and_blocks_run_again():
@@ -125,3 +127,61 @@ def test_an_interval_and_a_choice_of_plans():
     assert Interval(0.6, 1.4).covered(predicted, measured) == pytest.approx(100 * 9 / 11)
     found = Choice.of("aabbc", np.array([1.0, 2.0, 2.0, 1.0, 1.0]), np.array([1.0, 2.0, 1.0, 1.04, 9.0]))
     assert found.cells == ["2", "50", "100", "2.0"]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=6), st.integers(0, 5), st.integers(1, 4))
+def test_runs_add_up_to_the_run_of_all_their_ops(ops, cut, many):
+    host_s, device_s = np.array(ops).T
+    parts = Run.of(host_s[:cut], device_s[:cut]) + Run.of(host_s[cut:], device_s[cut:])
+    assert parts == pytest.approx(Run.of(host_s, device_s))
+    again = Run.of(np.tile(host_s, many), np.tile(device_s, many))
+    assert Run.of(host_s, device_s).times(many) == pytest.approx(again)
+    dispatched_s = free_s = 0.0  # the device runs an op once it was dispatched and the one before has ended
+    for host, device in ops:
+        dispatched_s += host
+        free_s = max(dispatched_s, free_s) + device
+    assert Run.of(host_s, device_s).whole_s == pytest.approx(free_s)
+
+
+def test_nanotron_gives_stages_blocks_by_what_they_compute():
+    """A head of four blocks' operations: the last stage has none, and the first has the block beyond its share."""
+    small = Shape(2048, 32, 16, 4096, 131072, 8192)
+    assert [blocks_of(small, stages) for stages in (1, 2, 4)] == [(16,), (11, 5), (6, 5, 5, 0)]
+    large = Shape(4096, 32, 32, 4096, 131072, 14336)
+    assert all(sum(blocks_of(large, stages)) == 32 for stages in (1, 2, 4, 8, 16, 32))
+    assert blocks_of(large, 2) == (18, 14)
+
+
+def test_ranks_of_a_sequence_share_what_is_between_rows_and_columns():
+    shape = Shape(256, 8, 0, 2048, 1024, 512)
+    whole, shared = nanotron_jobs.pieces(shape, False, 1, 16), nanotron_jobs.pieces(shape, False, 4, 16)
+    for name in (BLOCK, HEAD):
+        one, four = whole.each[name], shared.each[name]
+        assert len(one.forward.device_s) == len(four.forward.device_s)
+        assert four.forward.device_s.sum() < 0.45 * one.forward.device_s.sum()
+        assert four.saved_bytes == pytest.approx(one.saved_bytes / 4, rel=0.2)
+    size = 2 * 16 * 2048 * 256
+    assert [(one.kind, one.bytes) for one in shared.each[BLOCK].forward.exchanges] == [
+        ("all_gather", size), ("reduce_scatter", size), ("all_gather", size), ("reduce_scatter", size)
+    ]  # fmt: skip
+
+
+def test_a_gpu_holds_the_state_of_its_stage_and_results_of_micro_batches_in_flight():
+    shape = Shape(256, 8, 8, 512, 1024, 512)
+    row = Row("tiny", shape, False, 1, 4, 2, 1, 0, 2, 8, True, True, 1.0, 1.0)
+    one = nanotron_jobs.job(row)
+    each = one.stages.pieces.each
+    block = 4 * 256**2 + 3 * 512 * 256 + 2 * 256
+    held = [
+        18 * (blocks * block + 1024 * 256) + alive * (blocks * each[BLOCK].saved_bytes + embedded) + head
+        for blocks, alive, embedded, head in (
+            (one.stages.blocks[0], 2, each[EMBEDDING].saved_bytes, 0),
+            (one.stages.blocks[1], 1, 0, each[HEAD].saved_bytes + each[HEAD].largest_bytes),
+        )
+    ]
+    assert Jobs((row,), (one,)).peak_bytes()[0] == pytest.approx(max(held) + 2e9)
+    sharded = nanotron_jobs.job(replace(row, zero=1))
+    less = 12 * 0.75 * (one.stages.blocks[0] * block + 1024 * 256)
+    found = Jobs((replace(row, zero=1),), (sharded,)).peak_bytes()[0]
+    assert found == pytest.approx(max(held) + 2e9 - less, rel=0.02)

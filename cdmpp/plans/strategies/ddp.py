@@ -223,10 +223,9 @@ class DDP(Strategy):
             found["forward_sync_buffers"] = False
         return found
 
-    def torch_lines(self, axes: str = "", optimizer: str = "torch.optim.AdamW") -> tuple[str, ...]:
+    def torch_lines(self) -> tuple[str, ...]:
         """Write the model in ``DistributedDataParallel``."""
-        given = f", device_mesh={axes}" if axes else ""
-        given += "".join(f", {key}={value!r}" for key, value in self.torch_arguments().items())
+        given = "".join(f", {key}={value!r}" for key, value in self.torch_arguments().items())
         return (f"model = DistributedDataParallel(model{given})",)
 
 
