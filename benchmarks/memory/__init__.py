@@ -1,4 +1,4 @@
 """Memory of plans beside public measurements of large jobs: sections of ``docs/results/plan-memory.md``."""
 
-SECTIONS = ("megatron", "nanotron")
-"""Modules of this folder, in the order of the page."""
+PAGES = {"plan-memory": ("megatron", "nanotron")}
+"""Page -> modules of this folder, in the order of the page."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.memory import SECTIONS
+from benchmarks.memory import PAGES
 from benchmarks.publish.sections import run
 
 if __name__ == "__main__":
-    sys.exit(run("benchmarks.memory", SECTIONS, "plan-memory", __doc__))
+    sys.exit(run("benchmarks.memory", PAGES, __doc__))

@@ -2,6 +2,7 @@
 
 python -m benchmarks.peers --calculon FOLDER             # a git clone of https://github.com/calculon-ai/calculon
 python -m benchmarks.peers --calculon FOLDER --publish   # writes docs/measured/peers.json and its page
+python -m benchmarks.peers --calculon FOLDER --own --publish   # Calculon's own question alone
 python -m benchmarks.peers                               # ours alone
 
 Calculon is no package of PyPI (``calculon`` there is another project). Besides what is installed here it imports
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -113,32 +115,42 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calculon", type=Path, help="a git clone of Calculon; without it ours is judged alone")
     parser.add_argument("--ranks", type=int, nargs="+", default=[512, 1024, 4096], help="numbers of devices")
+    parser.add_argument("--own", action="store_true", help="ask Calculon's own question alone; other tables stay")
     parser.add_argument("--publish", action="store_true", help="write docs/measured/peers.json and its page")
     given = parser.parse_args(words)
-    if given.publish and given.calculon is None:
-        parser.error("--publish needs --calculon FOLDER: the page has both sides of one run")
+    if (given.publish or given.own) and given.calculon is None:
+        parser.error("--publish and --own need --calculon FOLDER: the page has both sides of one run")
+    page = DOCS / "measured" / "peers.json"
     try:
         calculon = Calculon(given.calculon) if given.calculon else None
-        found, ordered = list[Rate](), dict[int, Order]()
-        with tempfile.TemporaryDirectory() as scratch:
-            for ranks in given.ranks:
-                rows, network = rates(ranks, calculon, Path(scratch))
-                found += rows
-                if calculon is not None:
-                    ordered[ranks] = order(network, ranks, calculon)
-        commit = calculon.commit if calculon else ""
-        tables = [rate_table(found, commit), *(order_tables(ordered, commit) if ordered else ())]
+        tables = list[Table]() if given.own else _rates(given.ranks, calculon)
         if calculon is not None:
             answered, judged = answers(calculon)
-            own = pair_tables(pairs(calculon, judged), COMMANDS)
-            tables += [answer_table(answered, COMMANDS), *own]
+            own = [answer_table(answered, COMMANDS), *pair_tables(pairs(calculon, judged), COMMANDS)]
+            if given.own:
+                titles = {one["title"] for one in own}
+                tables = [one for one in json.loads(page.read_text()) if one["title"] not in titles]
+            tables += own
     except (CdmppError, OSError) as error:
         sys.exit(f"error: {error}")
     print(measured(tables))
     if given.publish:
-        write_json(DOCS / "measured" / "peers.json", tables)
+        write_json(page, tables)
         replace_part(DOCS / "results" / "peers.md", "measured", measured(tables))
     return 0
+
+
+def _rates(counts: Sequence[int], calculon: Calculon | None) -> list[Table]:
+    """Judge all plans for these numbers of devices, and compare what both can say."""
+    found, ordered = list[Rate](), dict[int, Order]()
+    with tempfile.TemporaryDirectory() as scratch:
+        for ranks in counts:
+            rows, network = rates(ranks, calculon, Path(scratch))
+            found += rows
+            if calculon is not None:
+                ordered[ranks] = order(network, ranks, calculon)
+    commit = calculon.commit if calculon else ""
+    return [rate_table(found, commit), *(order_tables(ordered, commit) if ordered else ())]
 
 
 if __name__ == "__main__":

@@ -78,6 +78,14 @@ def answers(calculon: Calculon) -> tuple[list[Answer], Judged]:
         Answer(name, can_be, len(order), seconds, _words(best), evaluation.step_s)
         for name, seconds in (("ours, blocks read first", first_s), ("ours, blocks known", known_s))
     ]
+    first = [_execution(judged, int(row), overlap=False) for row in order[:SAMPLE]]
+    start_s = time.process_time()
+    again = calculon.evaluations(first)
+    cpu_s = known_s + time.process_time() - start_s
+    fitting = [place for place, one in enumerate(again) if one.step_s == one.step_s]
+    place = min(fitting, key=lambda one: again[one].step_s)
+    name = f"ours, its first {SAMPLE} plans by Calculon"
+    found.append(Answer(name, can_be, len(order), cpu_s, _words(first[place]), again[place].step_s))
     listed = _listed(calculon)
     start_s = time.process_time()
     theirs = calculon.evaluations(listed)

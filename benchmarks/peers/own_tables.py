@@ -9,22 +9,20 @@ from typing import Any
 from benchmarks.peers.own_question import BATCH, PARTS, RANKS, Answer, Pair, median_ratio
 
 _WHY = {
-    "compute": "the same seconds of blocks; both add them up",
-    "update": "under ZeRO-1 PyTorch gives whole parameters to ranks, and one block's go to few; Calculon divides "
-    "evenly",
-    "bubble": "ours follows the lists of the schedule with messages and exchanges; Calculon takes p - 1 chunks of the "
-    "edge block, which has the message",
-    "tensor parallel": "Calculon repeats exchanges of a recomputed block, and counts its last one too",
-    "stages": "under interleaving ours has no message from the last stage back to the first rank behind the "
-    "model's end",
-    "replicas": "ours overlaps all-reduces of DDP's buckets with the last backward pass only; Calculon overlaps "
-    "block by "
-    "block with those of all micro-batches. ZeRO-1 of PyTorch all-reduces and broadcasts, Calculon scatters and "
-    "gathers",
+    "compute": "the same seconds of blocks, added up by both",
+    "update": "under ZeRO-1 Calculon's memory is less efficient, since each rank's part of a layer is small",
+    "bubble": "Calculon's has messages and exchanges of edge blocks; under interleaving ours follows the lists without "
+    "them, and what messages delay is in the open with the other exchanges",
+    "tensor parallel": "Calculon adds the device's own accesses to memory to each all-reduce",
+    "stages": "the first stage receives nothing forward, the last nothing backward; Calculon counts a message each way "
+    "for each stage of a rank",
+    "replicas": "DDP's buckets overlap with the last micro-batch's backward pass; Calculon lets as many micro-batches "
+    "as stages hide the earlier ones of several stages a rank, and memory accesses hide nothing. PyTorch's ZeRO-1 "
+    "all-reduces and broadcasts, Calculon scatters and gathers",
     "step": "the sum",
-    "memory": "gradients are whole under PyTorch's ZeRO-1, with as much again in DDP's buckets; Calculon keeps "
-    "the share "
-    "of a rank, and one block's in float32",
+    "memory": "under PyTorch's ZeRO-1 gradients are whole, with as much again in DDP's buckets; Calculon keeps a "
+    "rank's "
+    "share of them, and those of one block in float32",
 }
 _GROUPS = (("", "recomputed"), ("DDP", "ZeRO-1"), ("1F1B", "interleaved"))
 
@@ -46,7 +44,9 @@ def answer_table(found: Sequence[Answer], commands: list[str]) -> dict[str, Any]
         "(offloading, overlap of tensor parallelism, sequences that are shared, and which network each kind of "
         "parallelism takes) has no setting here, and was not asked. CPU seconds of one process and one run. "
         "*Blocks read "
-        "first* evaluates the layers of Calculon at each size. *Its best, by Calculon*: seconds of a step, memory as "
+        "first* evaluates the layers of Calculon at each size; *first 100* lets Calculon evaluate the first plans of "
+        "our order. Ours prices replicas as PyTorch runs them (below), so that its order is another one. *Its "
+        "best, by Calculon*: seconds of a step, memory as "
         "Calculon counts it."
     )
     rows = [

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from cdmpp import Workload
 from cdmpp.devices import Device
 from cdmpp.network.eager.runtime import EagerRuntime
+from cdmpp.plans.sources.predicted import PredictedSource
 from cdmpp.plans.sources.repeated import RepeatedSource
 from cdmpp.platform.paths import cache_root
 
@@ -80,7 +81,12 @@ def workload_of(model: LanguageModel, sequence: int, layers: int | None = None, 
 
 
 def source_of(
-    model: LanguageModel, sequence: int, device: Device, runtime: EagerRuntime | None = None, **settings: Any
+    model: LanguageModel,
+    sequence: int,
+    device: Device,
+    runtime: EagerRuntime | None = None,
+    known: dict[int, PredictedSource] | None = None,
+    **settings: Any,
 ) -> RepeatedSource:
     """Return a source of the steps of a model, of which a few blocks are read and the others are copies.
 
@@ -89,11 +95,13 @@ def source_of(
         sequence: tokens of an example.
         device: that of each rank.
         runtime: with the model that prices kernels; None: the default one of the device.
+        known: blocks -> a source of as many on some device, whose exports are used; new ones are put there.
         settings: as of ``workload_of``.
     """
-    from cdmpp.plans.sources.predicted import PredictedSource
+    known = {} if known is None else known
 
     def of_blocks(many: int) -> PredictedSource:
-        return PredictedSource(workload_of(model, sequence, many, **settings), device, runtime)
+        made = PredictedSource(workload_of(model, sequence, many, **settings), device, runtime, known.get(many))
+        return known.setdefault(many, made) if many not in known else made
 
     return RepeatedSource(of_blocks, model.layers)

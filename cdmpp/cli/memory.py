@@ -16,12 +16,14 @@ from cdmpp.platform.limits import text
 
 if TYPE_CHECKING:
     from cdmpp.devices import Device
+    from cdmpp.plans.frameworks import Framework
     from cdmpp.plans.plan import Plan
     from cdmpp.plans.sources.source import StepSource
+    from cdmpp.plans.transformer_rank import TransformerShape
 
 _OTHERS = (
     "strategies", "price", "explain", "scaling", "calibrate", "input_samples_per_s", "machines", "straggler",
-    "ring_steps", "timeline", "save_plan",
+    "ring_steps", "timeline", "save_plan", "torch",
 )  # fmt: skip
 """Options of searches and replays."""
 
@@ -36,18 +38,24 @@ def add_memory_arguments(verb: argparse.ArgumentParser) -> None:
         "what the others leave of --gpus"
     )
     group.add_argument("--degrees", type=text, metavar="NAME=N,...", help=degrees)
+    framework = (
+        "an hf: decoder as megatron or nanotron runs it, from its sizes alone, with settings of "
+        "cdmpp.plans.frameworks, such as megatron,sequence_parallel=true (default: as PyTorch runs it eagerly)"
+    )
+    group.add_argument("--framework", type=text, metavar="NAME[,SETTING=VALUE]", help=framework)
 
 
 def is_memory_only(options: argparse.Namespace) -> bool:
     """Return True if only memory is asked for; ``UsageError`` for options of that question without it."""
-    if options.degrees is not None and not options.memory_only:
-        raise UsageError("--degrees goes with --memory-only: searches choose degrees themselves")
+    if given := [name for name in ("degrees", "framework") if getattr(options, name) and not options.memory_only]:
+        raise UsageError(f"--{given[0]} goes with --memory-only: searches choose degrees, and have PyTorch's kernels")
     return bool(options.memory_only)
 
 
 def memory(options: argparse.Namespace) -> None:
     """Show what each rank holds."""
     from cdmpp import devices
+    from cdmpp.plans.framework_answer import framework_answer
     from cdmpp.plans.memory_answer import memory_answer
     from cdmpp.plans.placement import global_batch_of
     from cdmpp.plans.plan_topology import plan_topology
@@ -61,21 +69,26 @@ def memory(options: argparse.Namespace) -> None:
     if options.batch is not None and options.global_batch is not None:
         raise UsageError("--batch and --global-batch: give the examples of one replica, or those of all")
     plan, device = _plan(options), devices.get(options.device)
+    if len(names := dict.fromkeys(plan.devices)) > 1:
+        raise UsageError(
+            f"--memory-only is of equal devices, and ranks of the plan stand on {', '.join(names)}: `cdmpp "
+            "plan --devices` lists what each of them holds"
+        )
     topology = plan_topology(plan, device, options.cluster, options.link, options.backend, can_grow=True)
-    source, told = _source(options, device), tuple[str, ...]()
-    if options.global_batch is None:
-        batch = batch_of(source, options) if is_table(options) else options.batch
+    source: Any = None if options.framework else _source(options, device)
+    told, global_batch = tuple[str, ...](), options.global_batch
+    if global_batch is None:
+        batch = batch_of(source, options) if is_table(options) and source is not None else options.batch
         global_batch = global_batch_of(plan, batch or _least(plan))
         if batch is None:
             told = ("no batch is given: micro-batches of one example; --batch says the examples of a replica",)
-    else:
-        global_batch = options.global_batch
     limit = device.spec["memory_gb"] if options.memory_gb is None else options.memory_gb
+    limit_bytes, is_gpu, network = None if limit is None else 1e9 * limit, device.kind != "cpu", str(options.network)
     gc.disable()  # graphs are all kept
-    found = memory_answer(
-        source, plan, topology, global_batch, device.kind != "cpu", None if limit is None else 1e9 * limit,
-        str(options.network), told,
-    )  # fmt: skip
+    if source is None:
+        found = framework_answer(*_decoder(options), plan, global_batch, is_gpu, limit_bytes, network, told)
+    else:
+        found = memory_answer(source, plan, topology, global_batch, is_gpu, limit_bytes, network, told)
     gc.enable()
     show({"": memory_report(found)}, options, rows="")
 
@@ -99,6 +112,22 @@ def _source(options: argparse.Namespace, device: Device) -> Any:
         say(f"reading {options.network}, once; later questions about it take a second or two")
 
     return StoredSource(workload, device, options.model, make, before_reading)
+
+
+def _decoder(options: argparse.Namespace) -> tuple[TransformerShape, Framework]:
+    """Return sizes and framework; ``UsageError`` for options of a step that a framework's settings say."""
+    from cdmpp.plans.frameworks import framework_of
+    from cdmpp.plans.transformer_config import shape_of
+
+    given = {"precision": "bf16", "optimizer": "adamw", "recompute": "none", "loss": "model", "attention": "auto"}
+    for name, known in given.items():
+        if (value := getattr(options, name)) not in (None, known, "cross_entropy"):
+            raise UsageError(f"--{name} {value} does not go with --framework, whose settings say it")
+    if options.input or options.decoder_seq is not None:
+        raise UsageError("--input and --decoder-seq do not go with --framework: give --seq")
+    shape, (name, _, settings) = shape_of(str(options.network), options.seq), options.framework.partition(",")
+    own = [name] if shape.has_bias else [name, "dropout=false"]  # decoders after GPT-2 have none
+    return shape, framework_of(",".join([*own, *filter(None, [settings])]))
 
 
 def _least(plan: Plan) -> int:

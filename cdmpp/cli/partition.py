@@ -38,6 +38,7 @@ _ONLY = ("stage_replicas", "keep_tied")
 _OTHERS = (
     "strategy", "plan", "price", "explain", "scaling", "calibrate", "accumulate_steps",
     "input_samples_per_s", "straggler", "ring_steps", "machines", "even_shares",
+    "torch",
 )  # fmt: skip
 """Options of other searches."""
 

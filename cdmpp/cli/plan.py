@@ -13,7 +13,7 @@ from cdmpp.cli import step
 from cdmpp.cli.memory import add_memory_arguments, is_memory_only, memory
 from cdmpp.cli.output import show
 from cdmpp.cli.partition import add_partition_arguments, is_partition, partition
-from cdmpp.cli.plan_options import add_memory_argument, add_search_arguments, write_plan
+from cdmpp.cli.plan_options import add_memory_argument, add_search_arguments, check_torch, write_plan, write_torch
 from cdmpp.cli.provision import add_provision_arguments, is_asked, provision
 from cdmpp.cli.ranks import check_searched
 from cdmpp.cli.table import is_table, table_source
@@ -103,6 +103,7 @@ def run(options: argparse.Namespace) -> None:
 def _ask(options: argparse.Namespace) -> None:
     question = _question(options)
     from cdmpp.plans.oracle import ask
+    from cdmpp.plans.placement import micro_batch_of
     from cdmpp.plans.refine import refine
     from cdmpp.plans.scaling import COUNTS
     from cdmpp.report.oracle import oracle_report
@@ -121,6 +122,10 @@ def _ask(options: argparse.Namespace) -> None:
     reports["optimized"] = plan_report(searched, chosen.words)
     show(reports, options, rows="")
     write_plan(searched.plan, options, question.global_batch)
+    if options.torch is not None:
+        plan, batch = searched.plan, question.global_batch
+        work = question.source.work(micro_batch_of(plan, batch), plan.degrees, plan.model_parallel)
+        write_torch(step.step_workload(options), plan, batch, work.rank, options)
 
 
 def _question(options: argparse.Namespace) -> Question:
@@ -134,6 +139,7 @@ def _question(options: argparse.Namespace) -> Question:
     if options.ranks is None:
         raise UsageError("--ranks is missing: say how many devices train, as in --gpus 8")
     check_searched(options)
+    check_torch(options)
     if options.timeline is not None:
         raise UsageError("--timeline is of one plan: write it by --save-plan, then `cdmpp step --plan` has a timeline")
     step.checked_runtime(options)

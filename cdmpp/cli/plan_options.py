@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 from cdmpp.cli.output import say
 from cdmpp.cli.ranks import check_searched
+from cdmpp.cli.table import is_table
 from cdmpp.errors import UsageError
 from cdmpp.plans.plan import ACCUMULATION
 from cdmpp.platform.limits import numbers, path
 
 if TYPE_CHECKING:
+    from cdmpp.network.workload import Workload
     from cdmpp.plans.plan import Plan
+    from cdmpp.steps.step_graph import RankGraph
 
 _OF_STEP = (
     "device",
@@ -38,6 +41,8 @@ def add_plan_arguments(verb: argparse.ArgumentParser) -> None:
     given = "a plan that --save-plan wrote, in place of --strategy; `cdmpp plan` begins its search there"
     plans.add_argument("--plan", type=path, metavar="FILE", help=given)
     plans.add_argument("--save-plan", type=path, metavar="FILE", help="write the plan as YAML")
+    script = "write what runs the plan: a script of PyTorch (.py), or a configuration of torchtitan (.toml)"
+    plans.add_argument("--torch", type=path, metavar="FILE", help=script)
 
 
 def add_search_arguments(verb: argparse.ArgumentParser) -> None:
@@ -55,9 +60,12 @@ def add_memory_argument(verb: argparse.ArgumentParser) -> None:
 def check_plan(options: argparse.Namespace) -> None:
     """Raise ``UsageError`` for options of a step or plan that do not go together."""
     has_ranks = options.ranks is not None or options.plan is not None
+    check_torch(options)
     if not options.optimize:
         if options.save_plan and not has_ranks:
             raise UsageError("--save-plan goes with --ranks: else there is no plan")
+        if options.torch and not has_ranks:
+            raise UsageError("--torch goes with --ranks: else there is no plan")
         return
     if not has_ranks:
         raise UsageError("--ranks is missing: say how many devices train")
@@ -74,6 +82,30 @@ def write_plan(plan: Plan, options: argparse.Namespace, global_batch: int | None
         if global_batch is not None:
             nominal = ", without the calibration" if getattr(options, "calibrate", None) else ""
             say(f"this replays it{nominal}: {_step_command(options, plan, global_batch)}")
+
+
+def check_torch(options: argparse.Namespace) -> None:
+    """Raise ``UsageError`` where ``--torch`` asks for what cannot be written."""
+    if options.torch is None:
+        return
+    from cdmpp.plans.script.write import check_script
+
+    check_script(options.torch)
+    if is_table(options):
+        raise UsageError(f"--torch is of networks: {options.network} says what layers take, not what they compute")
+    if options.runtime != "torch":
+        raise UsageError(f"--torch is of --runtime torch, given --runtime {options.runtime}")
+
+
+def write_torch(
+    workload: Workload, plan: Plan, global_batch: int, rank: RankGraph, options: argparse.Namespace
+) -> None:
+    """Write what runs the plan where ``--torch`` asks for it; ``rank`` is one rank's work under it."""
+    if options.torch is not None:
+        from cdmpp.plans.script.write import write_script
+
+        write_script(options.torch, workload, plan, global_batch, rank)
+        say(f"wrote {options.torch}")
 
 
 def _step_command(options: argparse.Namespace, plan: Plan, global_batch: int) -> str:

@@ -31,7 +31,7 @@ _OPTIONS = (
     "thread_slowdown", "add_gbps",
 )  # fmt: skip
 _OTHERS = (
-    "plan", "save_plan", "ranks", "global_batch", "strategies", "price", "explain", "scaling", "calibrate",
+    "plan", "save_plan", "torch", "ranks", "global_batch", "strategies", "price", "explain", "scaling", "calibrate",
     "accumulate_steps", "input_samples_per_s", "straggler", "ring_steps", "timeline",
 )  # fmt: skip
 """Options of other searches."""

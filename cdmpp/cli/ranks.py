@@ -72,6 +72,11 @@ def check_ranks(options: argparse.Namespace) -> None:
         options.plan = read_plan(options.plan, options.ranks)
     options.ranks = options.plan.ranks
     check_plan_devices(options)
+    if options.optimize and (options.plan.devices or options.plan.shares):
+        raise UsageError(
+            "--plan names devices, or shares of the batch, and settings are searched for equal ones: `cdmpp plan "
+            "--devices` searches those of unlike devices, and `cdmpp step --plan` replays one plan"
+        )
     if options.plan.model_parallel:
         _check_divided(options)
     can_grow = from_file and not options.optimize

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cdmpp.cli.network import BY_TORCH, add_graph_arguments, precision_option, runtime_options, workload_of
 from cdmpp.cli.options import add_device, add_runtime
 from cdmpp.cli.output import add_output_arguments, check_output, show
-from cdmpp.cli.plan_options import add_plan_arguments, check_plan, write_plan
+from cdmpp.cli.plan_options import add_plan_arguments, check_plan, write_plan, write_torch
 from cdmpp.cli.ranks import (
     add_rank_arguments,
     check_ranks,
@@ -31,12 +31,15 @@ from cdmpp.platform.limits import numbers, text
 
 if TYPE_CHECKING:
     from cdmpp import Workload
+    from cdmpp.network.training_prediction import StepPrediction
+    from cdmpp.plans.plan import Plan
     from cdmpp.plans.sources.source import StepSource
+    from cdmpp.steps.step_graph import RankGraph
 
 RECOMPUTE = ("none", "full", "op")
 LOSSES = ("cross_entropy", "mse", "model")
 """Names as in ``programs.training``, which would import torch for a help text."""
-_OF_RANKS = ("ranks", "plan", "save-plan", "global-batch")
+_OF_RANKS = ("ranks", "plan", "save-plan", "torch", "global-batch")
 """Options of a step on several devices."""
 
 
@@ -135,6 +138,20 @@ def run(options: argparse.Namespace) -> None:
         write_plan(searched.plan, options, global_batch_of(searched.plan, found.step.batch))
     elif options.plan is not None:
         write_plan(options.plan, options)
+    plan = options.plan if searched is None else searched.plan
+    if plan is not None and options.torch is not None:
+        global_batch = options.global_batch or global_batch_of(plan, found.step.batch)
+        write_torch(workload, plan, global_batch, _rank(found, source, plan, global_batch), options)
+
+
+def _rank(found: StepPrediction, source: StepSource | None, plan: Plan, global_batch: int) -> RankGraph:
+    """One rank's work under a plan."""
+    from cdmpp.plans.placement import micro_batch_of
+    from cdmpp.steps.from_prediction import graph_of
+
+    if source is None:
+        return graph_of(found).ranks[0]
+    return source.work(micro_batch_of(plan, global_batch), plan.degrees, plan.model_parallel).rank
 
 
 def _check_one_device(options: argparse.Namespace) -> None:
@@ -158,7 +175,7 @@ def checked_runtime(options: argparse.Namespace) -> dict[str, Any]:
     if recompute != "none" and options.runtime not in BY_TORCH:
         raise UsageError(f"--recompute {recompute}: TVM's programs run no block again: add --runtime torch")
     update_option(options)
-    check_output(options, options.save_plan, getattr(options, "plot", None))
+    check_output(options, options.save_plan, options.torch, getattr(options, "plot", None))
     if options.runtime not in BY_TORCH:
         runtime["fallback"] = not options.no_fallback
     elif options.no_fallback:

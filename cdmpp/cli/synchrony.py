@@ -76,7 +76,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     add_update_arguments(verb)
     verb.add_argument("--loss", default="cross_entropy", choices=LOSSES, help="as of cdmpp step")
     verb.add_argument("--no-fallback", action="store_true", help="as of cdmpp step")
-    verb.set_defaults(save_plan=None)
+    verb.set_defaults(save_plan=None, torch=None)
     add_output_arguments(verb, "csv", "html")
 
 

@@ -16,7 +16,7 @@ Scaling = Literal["tensorwise", "rowwise"]
 class Precision:
     """It says of which types weights, gradients and products are.
 
-    Gradients and the states of an optimizer have the type of the weights.
+    Gradients and the states of an optimizer have the type of the weights, where nothing else is said.
     """
 
     name: str
@@ -31,6 +31,11 @@ class Precision:
     """True if the loss is scaled, and gradients are checked and scaled back before the update (``GradScaler``)."""
     float8: Scaling | None = None
     """Linear layers multiply in float8 with a scale for each tensor, or for each row, as torchao does it."""
+    sharded: str = ""
+    """Type of the parts of parameters that ranks of FSDP keep, with their gradients and states; they are gathered in
+    the type of the weights (``MixedPrecisionPolicy.param_dtype``). Empty: that of the weights."""
+    reduced: str = ""
+    """Type in which FSDP reduces gradients (``MixedPrecisionPolicy.reduce_dtype``); empty: that of the weights."""
 
     def __str__(self) -> str:
         return self.name
@@ -39,6 +44,14 @@ class Precision:
     def products(self) -> str:
         """Type in which products of weights are computed."""
         return "float8" if self.float8 else "tf32" if self.tf32 else self.autocast or self.weights
+
+    def sharded_as(self, dtype: str) -> str:
+        """Return the type that the kept part of a parameter has, of a type in the model such as ``bfloat16``."""
+        return self.sharded if self.sharded and dtype == self.weights else dtype
+
+    def reduced_as(self, dtype: str) -> str:
+        """Return the type in which the gradient of a parameter of a type is reduced."""
+        return self.reduced if self.reduced and dtype == self.weights else dtype
 
     @property
     def compiled_dtype(self) -> str:
@@ -62,6 +75,10 @@ PRECISIONS = {
         Precision("fp16-autocast", autocast="float16", scales_loss=True),
         Precision("float8-tensorwise", "bfloat16", float8="tensorwise"),
         Precision("float8-rowwise", "bfloat16", float8="rowwise"),
+        Precision("bf16-fsdp", "bfloat16", sharded="float32", reduced="float32"),
+        Precision("bf16-fsdp-pure", "bfloat16", sharded="float32"),
+        Precision("float8-tensorwise-fsdp", "bfloat16", float8="tensorwise", sharded="float32", reduced="float32"),
+        Precision("float8-rowwise-fsdp", "bfloat16", float8="rowwise", sharded="float32", reduced="float32"),
     )
 }
 """Name -> what it means."""

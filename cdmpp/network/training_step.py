@@ -35,7 +35,7 @@ class StepParameter:
     name: str
     """Name that the model gives it."""
     bytes: int
-    """Bytes of the parameter; its gradient has as many."""
+    """Bytes of the parameter as the passes read it."""
     ready: int
     """Place of the call that makes its gradient; of the first backward call where it is unused."""
     number: int | None = None
@@ -46,6 +46,13 @@ class StepParameter:
     """False if the loss does not depend on it: it has no gradient. DistributedDataParallel packs it all the same."""
     apart: tuple[str, ...] = ()
     """Parallel degrees along which ranks have batches of their own, and other parameters under this name."""
+    reduced_bytes: int | None = None
+    """Bytes of its gradient as it is reduced; None: as many as those of the parameter."""
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Its gradient has so many bytes as ranks reduce it."""
+        return self.bytes if self.reduced_bytes is None else self.reduced_bytes
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from cdmpp.operators.aten_types import with_reads
 from cdmpp.operators.aten_views import runs_nothing
 from cdmpp.operators.backward import Gradient
 from cdmpp.operators.operator import PRODUCTS, EagerOperator
+from cdmpp.operators.ring_attention import RING, ring_of
 
 _UNARY = {
     **{name: name for name in "relu gelu tanh exp sqrt rsqrt sigmoid silu neg".split()},
@@ -178,6 +179,9 @@ def _of_several(node: Any, name: str) -> Calls | None:
     if name in GATES:
         found = recurrent_of(node, name)
         return Calls(found.operators, found.stands_for, found.gradients, found.reads, True)
+    if name == ATTENTION_CALL and RING in node.meta:
+        operators, made, silent = ring_of(node)
+        return Calls(operators, "", made, silent=silent)
     if name == ATTENTION_CALL:
         operators, silent = attention_of(node)
         return Calls(operators, silent=silent)

@@ -23,14 +23,17 @@ _WORDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "dp": ("ddp", {}),
     "pp": ("pipeline", {}),
     "tp": ("tensor", {}),
+    "sp": ("tensor", {"sequence_parallel": True}),
     "cp": ("context", {}),
     "ep": ("expert", {}),
 }
 """Word -> strategy and settings, next to the names of the strategies themselves."""
 _REPLICAS = ("data", "zero1", "zero2", "fsdp", "hsdp")
 _OF_CONVOLUTIONS = ("spatial", "filter", "channel")
-_OF_TRANSFORMERS = {"tensor": "tp", "context": "cp", "expert": "ep"}
-"""Strategy -> its degree."""
+_OF_TRANSFORMERS = {"tensor": "tp", "sp": "tp", "context": "cp", "expert": "ep"}
+"""Word -> its degree."""
+_DIVIDING = ("sp",)
+"""Words of strategies that divide the model, and that are more than a name."""
 _DEGREES = ("dp", "pp", "tp", "cp", "ep")
 """Words that name a degree."""
 
@@ -117,14 +120,18 @@ def combinations(names: Sequence[str]) -> tuple[Combination, ...]:
 
 def combination_of(plan: Plan) -> str:
     """Return the words of a plan's strategies, such as ``data+filter``."""
-    strategy, degrees = to_dict(plan.strategy), plan.degrees
-    settings = {word: _WORDS.get(word, (word, {})) for word in _REPLICAS}
-    word = next(
-        (word for word, (name, own) in settings.items() if {"name": name, **own}.items() <= strategy.items()),
-        plan.strategy.name,
+    is_told = plan.degrees.size(*plan.strategy.degrees) > 1 or not plan.model_parallel
+    words = [_word(plan.strategy, _REPLICAS)] if is_told else []
+    return "+".join([*words, *(_word(one, _DIVIDING) for one in plan.model_parallel)])
+
+
+def _word(strategy: Strategy, among: Sequence[str]) -> str:
+    """Return the first word that means a strategy with its settings, else its name."""
+    given = to_dict(strategy)
+    known = {word: _WORDS.get(word, (word, {})) for word in among}
+    return next(
+        (word for word, (name, own) in known.items() if {"name": name, **own}.items() <= given.items()), strategy.name
     )
-    words = [word] if degrees.size(*plan.strategy.degrees) > 1 or not plan.model_parallel else []
-    return "+".join([*words, *(one.name for one in plan.model_parallel)])
 
 
 def usual(limits: Mapping[str, int]) -> tuple[str, ...]:

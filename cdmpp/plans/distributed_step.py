@@ -11,9 +11,11 @@ from cdmpp.collectives.topology import Topology
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, UsageError, some
 from cdmpp.network.memory import memory_warning
+from cdmpp.network.precision import PRECISIONS
 from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.plans.changed import one_batch
 from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.device_copies import copies_on
 from cdmpp.plans.evaluate import Evaluator
 from cdmpp.plans.lower import lower_work
 from cdmpp.plans.memory import Memory
@@ -93,7 +95,11 @@ def replay_step(
             f"global_batch is {global_batch}, and this step of {batch} examples makes one of {examples} under the "
             f"plan: predict the step at {needed} examples"
         )
-    work = RankWork(rank, memory=step.step.memory, warnings=slower)
+    precision = PRECISIONS.get(step.prediction.precision, PRECISIONS["fp32"])
+    work = RankWork(
+        rank, memory=step.step.memory, warnings=slower, copies=copies_on(device, precision),
+        is_cast=bool(precision.sharded),
+    )  # fmt: skip
     replayed = _replayed(work, rank, plan, topology, granularity, factors, device, fold=False)
     replayed = replace(replayed, global_batch=examples)
     return replace(replayed, warnings=(*_of_kernels(step, device), *replayed.warnings))

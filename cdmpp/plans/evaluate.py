@@ -92,6 +92,11 @@ def evaluate(
         CdmppError: a plan for another number of ranks, or with modules that the step does not have; a traced step that
             the strategy cannot change; a closed form without a topology.
     """
+    if plan.devices or plan.shares:
+        raise CdmppError(
+            "the plan names devices, or shares of the batch, and the step is that of one device: replay_plan replays "
+            "it from a source with all devices"
+        )
     if plan.ranks != len(graph.ranks):
         raise CdmppError(f"the plan is for {plan.ranks} ranks, and the step has {len(graph.ranks)}")
     step = _planned(plan, graph, topology)

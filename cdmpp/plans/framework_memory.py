@@ -14,9 +14,11 @@ from cdmpp.plans.frameworks import Framework
 from cdmpp.plans.live_bytes import LiveBytes
 from cdmpp.plans.looped_memory import looped_parts
 from cdmpp.plans.memory import Memory, MemoryParts, peak_parts
+from cdmpp.plans.op_kinds import GRADIENTS, LOGITS
 from cdmpp.plans.schedules import LOOPED, SCHEDULES
 from cdmpp.plans.stage_bytes import stacked
 from cdmpp.plans.transformer_rank import StageOf, TransformerShape, stage_parameters, stage_rank
+from cdmpp.steps.step_graph import RankGraph
 from cdmpp.steps.strategy import RankBytes
 
 
@@ -95,6 +97,23 @@ def _looped(
     return [MemoryParts(*one) for one in np.transpose(rows).tolist()]
 
 
+def framework_kinds(job: FrameworkJob) -> list[dict[str, LiveBytes]]:
+    """Divide what is alive on each stage by the kind of op, as ``Memory.by_kind`` does."""
+    found = list[dict[str, LiveBytes]]()
+    for one in job.stages:
+        rank = stage_rank(job.shape, job.framework, one, job.batch, job.tp, job.cp)
+        kinds = [GRADIENTS if op.phase == "backward" and op.kind != LOGITS else op.kind for op in rank.ops]
+        found.append(Memory(_NOTHING, rank).by_kind(_again(job.framework, rank), kinds))
+    return found
+
+
+def _again(framework: Framework, rank: RankGraph) -> tuple[str, ...]:
+    return tuple(one.name for one in rank.modules) if framework.recompute == "full" else ()
+
+
+_NOTHING = StepMemory(0, 0, 0, 0, 0, 0, 0)
+
+
 @lru_cache(maxsize=4096)
 def _of_stage(job: FrameworkJob, stage: StageOf) -> tuple[StepMemory, RankBytes, LiveBytes]:
     shape, framework = job.shape, job.framework
@@ -102,8 +121,7 @@ def _of_stage(job: FrameworkJob, stage: StageOf) -> tuple[StepMemory, RankBytes,
     own = framework.rank_bytes(many, job.shards)
     held = StepMemory(framework.weight * many, framework.gradient * many, framework.state * many, 0, 0, 0, 0)
     rank = stage_rank(shape, framework, stage, job.batch, job.tp, job.cp)
-    again = tuple(one.name for one in rank.modules) if framework.recompute == "full" else ()
-    return held, own, Memory(held, rank).live(again)
+    return held, own, Memory(held, rank).live(_again(framework, rank))
 
 
 def _stage(job: FrameworkJob, stage: StageOf) -> tuple[StepMemory, RankBytes, LiveBytes]:

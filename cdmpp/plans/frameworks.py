@@ -6,8 +6,11 @@ settings matter was found by looking at errors on public runs. Sizes are bytes a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
+from cdmpp.devices.sheet import nearest
+from cdmpp.errors import UsageError
 from cdmpp.plans.sizes import MIB
 from cdmpp.steps.strategy import RankBytes
 
@@ -96,3 +99,35 @@ NANOTRON = Framework(
 )  # fmt: skip
 """nanotron: gradients of a pass in bfloat16, added up in float32."""
 FRAMEWORKS = {one.name: one for one in (MEGATRON, NANOTRON)}
+_CHOICES = {"attention": ("flash", "unfused"), "recompute": ("none", "full", "attention")}
+
+
+def framework_of(text: str) -> Framework:
+    """Read a framework and its settings, such as ``megatron,sequence_parallel=true,attention=unfused``.
+
+    ``UsageError`` for names and values that are unknown, with those that are known.
+    """
+    name, *given = text.replace(" ", "").split(",")
+    if name not in FRAMEWORKS:
+        raise UsageError(f"unknown framework {name!r}: expected {', '.join(FRAMEWORKS)}")
+    found = FRAMEWORKS[name]
+    names = [one.name for one in fields(Framework) if one.name != "name"]
+    for part in given:
+        setting, _, value = part.partition("=")
+        if setting not in names:
+            raise UsageError(f"framework {name}: {setting!r} is no setting; {nearest(setting, names)}")
+        found = replace(found, **{setting: _value(setting, value, getattr(found, setting))})
+    return found
+
+
+def _value(setting: str, text: str, default: object) -> Any:
+    """Read the value of a setting, which is of the type of its default."""
+    known = ("true", "false") if isinstance(default, bool) else _CHOICES.get(setting, ())
+    if known:
+        if text not in known:
+            raise UsageError(f"framework setting {setting} is {text!r}: expected {' or '.join(known)}")
+        return text == "true" if isinstance(default, bool) else text
+    least = 1 if setting == "vocabulary_multiple" else 0
+    if not text.isdecimal() or len(text) > 12 or int(text) < least:
+        raise UsageError(f"framework setting {setting} is {text!r}: expected a whole number from {least} up")
+    return int(text)

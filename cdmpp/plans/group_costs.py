@@ -28,13 +28,20 @@ class GroupCosts:
     """The links between the ranks of the job."""
     _members: dict[tuple[ParallelDegrees, Along], tuple[int, ...]] = field(default_factory=dict, repr=False)
     _launched: dict[object, tuple[Floats, Floats, Floats]] = field(default_factory=dict, repr=False)
-    _known: dict[object, Any] = field(default_factory=dict, repr=False)
+    _known: dict[object, tuple[Sequence[object], Any]] = field(default_factory=dict, repr=False)
 
-    def known(self, key: object, make: Callable[[], Found]) -> Found:
-        """Return what was made for a key on these links, or make it."""
+    def known(self, of: Sequence[object], settings: object, make: Callable[[], Found]) -> Found:
+        """Return what was made on these links of the same objects and equal settings, or make it.
+
+        Args:
+            of: objects that are known by identity; they are held, so that no other one takes their place.
+            settings: what is compared.
+            make: it is called where nothing is known.
+        """
+        key = (*map(id, of), settings)
         if key not in self._known:
-            self._known[key] = make()
-        found: Found = self._known[key]
+            self._known[key] = of, make()
+        found: Found = self._known[key][1]
         return found
 
     def members(self, degrees: ParallelDegrees, along: Along) -> tuple[int, ...]:

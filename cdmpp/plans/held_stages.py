@@ -19,7 +19,7 @@ from cdmpp.plans.memory import Memory, rounded_bytes
 from cdmpp.plans.op_bytes import OpBytes
 from cdmpp.plans.overlap import Floats
 from cdmpp.plans.shared_parameters import rank_bytes_of
-from cdmpp.plans.stage_bytes import stacked
+from cdmpp.plans.stage_bytes import stacked, taken
 from cdmpp.plans.stages import Stage
 from cdmpp.plans.work_columns import WorkColumns
 from cdmpp.steps.step_graph import RankGraph
@@ -85,6 +85,10 @@ class HeldStages:
     """Places of ops with which the second and later stages begin."""
     is_gpu: bool
     """True if the allocator of a GPU counts."""
+
+    def knows(self, sizes: Sequence[int]) -> bool:
+        """Return True if bytes at these sizes of a micro-batch follow: two sizes tell all others, one tells its own."""
+        return self.low.batch < self.high.batch or all(one == self.low.batch for one in sizes)
 
     @cached_property
     def _cut(self) -> Cut:
@@ -171,13 +175,15 @@ class HeldStages:
             shares: place of each micro-batch between the smallest (0) and the largest one (1).
             divides: whether gradients wait between two parts of backward passes.
         """
-        key = recomputes, shares.tobytes(), divides
-        if key not in self._live:
-            self._live[key] = self._live_of(recomputes, shares, divides)
-        return self._live[key]
+        known = self._live.setdefault((recomputes, divides), {})
+        if new := [one for one in dict.fromkeys(shares.tolist()) if one not in known]:
+            found = self._live_of(recomputes, np.array(new), divides)
+            known.update((share, taken(found, row)) for row, share in enumerate(new))
+        return stacked([known[one] for one in shares.tolist()])
 
     @cached_property
-    def _live(self) -> dict[object, LiveBytes]:
+    def _live(self) -> dict[tuple[bool, bool], dict[float, LiveBytes]]:
+        """What is alive, with the place of each micro-batch."""
         return {}
 
     def _live_of(self, recomputes: bool, shares: Floats, divides: bool) -> LiveBytes:

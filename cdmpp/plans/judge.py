@@ -146,14 +146,13 @@ class Judge:
         works = [self.work(size, degrees, operators) for size in sizes]
         own = replace(degrees, dp_replicate=replicas)
         cuts = _cuts(works[0], recomputes, own, combination, groups.topology, order.stages_per_rank)
-        key = (degrees, operators, recomputes, cuts, works[0].times.ops)
-        if key not in self._structures or not self._structures[key].knows(sizes):
-            low, high = works[0], works[-1]
-            held = replace(degrees, pp=1), operators, cuts, low.batch, high.batch
-            if held not in self._held:
-                self._held[held] = HeldStages(low, high, cuts, self.is_gpu)
-            self._structures[key] = StageStructure(degrees, recomputes, self._held[held])
-        return StageCosts(works, self._structures[key], groups, replicas, order)
+        alike = replace(degrees, pp=1), operators, cuts, works[0].times.ops
+        if alike not in self._held or not self._held[alike].knows(sizes):
+            self._held[alike] = HeldStages(works[0], works[-1], cuts, self.is_gpu)
+        key = (*alike, recomputes)
+        if key not in self._structures or self._structures[key].held is not self._held[alike]:
+            self._structures[key] = StageStructure(recomputes, self._held[alike])
+        return StageCosts(works, self._structures[key], groups, degrees, replicas, order)
 
 
 def _judged(

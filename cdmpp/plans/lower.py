@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -12,17 +13,18 @@ from cdmpp.plans.placement import Placement, micro_batch_of, replicas_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.scheduled import Scheduled
 from cdmpp.plans.shared_parameters import shards_of
-from cdmpp.plans.sources.source import OpExchange, RankWork, StepSource
+from cdmpp.plans.sources.source import OpExchange, RankWork, StepSource, check_cast
 from cdmpp.plans.stages import Stage, tied_groups
 from cdmpp.steps.exchange import START, Exchange
 from cdmpp.steps.looped_schedule import LoopedSchedule
 from cdmpp.steps.schedule import BACKWARD, FORWARD, WEIGHTS
 from cdmpp.steps.step_graph import ModuleSpan, RankGraph, StepGraph
+from cdmpp.steps.transforms.copies import with_copies
 from cdmpp.steps.transforms.scale import shard_update
 
 UNEVEN = (
-    "replicas have unlike numbers of micro-batches: weigh the loss of each by its examples, and run a loop of your "
-    "own, since Megatron and torchtitan give each as many"
+    "replicas have unlike numbers of micro-batches: divide losses by their mean number, not by that of each replica, "
+    "and run a loop of your own, since Megatron and torchtitan give each as many"
 )
 """What a plan with shares needs."""
 
@@ -72,11 +74,13 @@ class _Lowering(Placement):
     def lowered(self) -> Lowered:
         plan = self.plan
         strategy = plan.strategy.on_backend(self.topology.backend)
+        check_cast(self.work, strategy, plan.degrees.size(*plan.replicating))
         ranks = tuple(replace(self.steps[kind].rank, rank=place) for place, kind in enumerate(self.kind_of))
         if plan.shares:  # nothing is exchanged in other batches, of which ranks have unlike numbers
             ranks = tuple(replace(one, modules=_of_last_batch(one)) for one in ranks)
         sizes = {name: getattr(plan.degrees, name) for name in plan.replicating}
-        graph = shard_update(StepGraph(ranks), shards_of(strategy, self.work.rank, sizes))
+        shards = shards_of(strategy, self.work.rank, sizes)
+        graph = shard_update(StepGraph(ranks), shards)
         replicas = self.replicas(graph, replace(plan, strategy=strategy))
         if self.fold and any(one.kind == "push_pull" for one in replicas):
             return replace(self, fold=False).lowered()  # servers are on some ranks only
@@ -85,7 +89,15 @@ class _Lowering(Placement):
         early = tuple(replace(one, follows=False) for one in messages if not (late and one.follows))
         own = graph.with_exchanges((*replicas, *tied)).exchanges
         ends = len(replicas)  # what is late waits for these
-        graph = replace(graph, exchanges=(*early, *self.of_operators(), *own[:ends], *late, *own[ends:]))
+        before = (*early, *self.of_operators())
+        updates = self.of_updates(shards, bool(ends))
+        graph = replace(graph, exchanges=(*before, *own[:ends], *updates, *late, *own[ends:]))
+        works = {place: self.work.on(self.kinds[kind].device) for place, kind in enumerate(self.kind_of)}
+        copies = {place: work.copies for place, work in works.items() if work.copies is not None}
+        if copies and strategy.copies_buffers:
+            numbers = range(len(before), len(before) + ends)
+            under_way_s = {number: self._under_way_s(graph.exchanges[number]) for number in numbers}
+            graph = with_copies(graph, copies, numbers, under_way_s)
         warnings = self.work.warnings
         if plan.degrees.size(*plan.replicating) > 1:
             warnings += strategy.memory_warnings()
@@ -97,6 +109,10 @@ class _Lowering(Placement):
             warnings += (UNEVEN,)
         by_device = {name: self.on(name).stages for name in dict.fromkeys(plan.devices)}
         return Lowered(graph, self.mesh, self.places, self.stages, warnings, by_device)
+
+    def _under_way_s(self, one: Exchange) -> float:
+        """Seconds of an exchange of replicas that nothing disturbs."""
+        return self.topology.cost(one.collective(self.topology.backend), one.participants).latency_s
 
     @property
     def ends_backward(self) -> bool:
@@ -237,6 +253,23 @@ class _Lowering(Placement):
                         after = one.begin - 1 if found.after == START else one.places[found.after]
                         before = tuple(one.places[place] for place in found.before)
                         yield from self._placed(found, dict.fromkeys(own, after), dict.fromkeys(own, before))
+
+    def of_updates(self, shards: float, follow: bool) -> Iterator[Exchange]:
+        """Exchanges between passes and update, once a step, of the gradients that a rank updates: one of ``shards``.
+
+        ``follow``: whether they wait for those of the replicas.
+        """
+        for kind, step in enumerate(self.steps):
+            own, parts = (
+                [place for place, of in enumerate(self.kind_of) if of == kind],
+                self.on(self.kinds[kind].device).parts,
+            )
+            ends = dict.fromkeys(own, step.update - 1), dict.fromkeys(own, (step.update,))
+            for stage in dict.fromkeys(one.stage for one in step.passes):
+                for found in parts[stage].last.operators:
+                    if found.is_of_update:
+                        one = replace(found, bytes=math.ceil(found.bytes / shards), follows=follow)
+                        yield from self._placed(one, *ends)
 
     def _placed(
         self, found: OpExchange, after: Mapping[int, int], before: Mapping[int, tuple[int, ...]]

@@ -104,7 +104,9 @@ def peak_parts(
     if waiting is None:
         waiting = np.subtract(in_flight, 1) * live.saved + np.maximum(np.subtract(kept, in_flight), 0) * live.outputs
     adds_up = np.logical_or(own.holds_gradients, np.multiply(micro_batches, batches) > 1)
-    share = np.minimum(own.gradient_bytes / np.maximum(held.gradient_bytes, 1), 1)
+    # the passes make gradients of the weights' type, and a rank may keep its share in a wider one
+    made = np.where(np.greater(live.gradients, 0), np.minimum(live.gradients, held.gradient_bytes), held.gradient_bytes)
+    share = np.minimum(own.gradient_bytes / np.maximum(made, 1), 1)
     most = np.minimum(
         live.passes + share * (live.with_gradients - live.passes) + own.passing_bytes,
         live.with_gradients + np.where(np.greater(own.passing_bytes, 0), own.gradient_bytes, 0),

@@ -160,12 +160,12 @@ def memory_answer(
         warnings = (*warnings, *plan.strategy.memory_warnings())
     found = tuple(
         RankAnswer(place, numbers, tuple(_first(made[number]) for number in numbers), in_flight, own, kind)
-        for place, ((numbers, in_flight), own, kind) in enumerate(zip(_ranks(plan), parts, kinds, strict=True))
+        for place, ((numbers, in_flight), own, kind) in enumerate(zip(stages_of_ranks(plan), parts, kinds, strict=True))
     )
     return MemoryAnswer(network, plan, micro_batch, global_batch, found, limit_bytes, warnings)
 
 
-def _ranks(plan: Plan) -> list[tuple[tuple[int, ...], int | None]]:
+def stages_of_ranks(plan: Plan) -> list[tuple[tuple[int, ...], int | None]]:
     """Return the stages of each rank of a pipeline, and its micro-batches in flight where it has one stage."""
     pipeline, many, ranks = pipeline_of(plan), micro_batches_of(plan), plan.degrees.pp
     if pipeline is None or ranks == 1:

@@ -75,6 +75,8 @@ def merged_stage(given: StageOps, with_gradients: bool) -> StageOps:
 def operators_of(exchanges: Iterable[OpExchange], places: Sequence[int]) -> tuple[OpExchange, ...]:
     """Return the exchanges for which ops of a stage wait, at the places that these have in it.
 
+    Exchanges before the update are of the stage that makes their gradient, since the update is on all.
+
     Args:
         exchanges: at places of the whole rank.
         places: place of each op of the stage in the whole rank.
@@ -84,6 +86,7 @@ def operators_of(exchanges: Iterable[OpExchange], places: Sequence[int]) -> tupl
         replace(one, after=new.get(one.after, START), before=waiting)
         for one in exchanges
         if (waiting := tuple(new[place] for place in one.before if place in new))
+        and (not one.is_of_update or one.after in new)
     )
 
 

@@ -50,6 +50,8 @@ class OpSeconds:
         found, hidden = dict[str, Floats](), dict[tuple[int, int], Floats]()
         sizes = np.array([one.times.exchanged_bytes for one in self.works], np.float64)
         for one, seconds in zip(self._exchanges, self._exchanges_s(sizes).T, strict=True):
+            if one.is_of_update:
+                continue
             each = found.setdefault(_part_of(one), np.zeros_like(self.compute_s))
             between = one.after + 1, min(one.before, default=one.after + 1)
             if between[0] < between[1]:  # ops that run meanwhile
@@ -63,8 +65,20 @@ class OpSeconds:
         """Seconds of which divided operators start to exchange after each op, but for halos."""
         found, exchanges = np.zeros_like(self.compute_s), self._exchanges
         for one, seconds in zip(exchanges, self._exchanges_s(np.ones((1, len(exchanges)))).T, strict=True):
-            if _part_of(one) == SPLIT:
+            if _part_of(one) == SPLIT and not one.is_of_update:
                 found[:, max(one.after, 0)] += seconds
+        return found
+
+    def updates_s(self, shards: Floats) -> Floats:
+        """Return the seconds of exchanges between passes and update, at the ops that make what is exchanged.
+
+        ``shards``: ranks over which gradients are divided; a row for each.
+        """
+        found, exchanges = np.zeros((len(shards), self.compute_s.shape[1])), self._exchanges
+        sizes = np.ceil(np.array([one.bytes for one in exchanges], np.float64) / shards[:, np.newaxis])
+        for one, seconds in zip(exchanges, self._exchanges_s(sizes).T, strict=True):
+            if one.is_of_update:
+                found[:, one.after] += seconds
         return found
 
     @cached_property
@@ -89,7 +103,7 @@ class OpSeconds:
         """
         found, alike = np.empty_like(sizes), dict[tuple[object, ...], list[int]]()
         for place, one in enumerate(self._exchanges):
-            alike.setdefault((one.kind, one.degree, one.shift, one.span), []).append(place)
+            alike.setdefault((one.kind, one.degree, one.shift, one.span, one.is_ring), []).append(place)
         for places in alike.values():
             one = self._exchanges[places[0]]
             group = Mesh(self.degrees).group_of(0, (one.degree,))

@@ -53,7 +53,7 @@ class Plan:
     shares: tuple[int, ...] = ()
     """Micro-batches, or gradient accumulation steps, of each replica, by its number; empty: each has as many. Their
     mean is that number, and micro-batches are equally large. Frameworks give each as many; others need loops of their
-    own, and losses that are weighed by the examples of a replica."""
+    own, and losses that are divided by the mean."""
 
     def __post_init__(self) -> None:
         for name, kind in (("strategy", Strategy), ("degrees", ParallelDegrees), ("synchrony", Synchrony)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from cdmpp.plans.plan import Plan, runs
 from cdmpp.plans.question import Judged, Question
 from cdmpp.plans.strategies.pipeline import Pipeline
@@ -19,7 +21,7 @@ def words(plan: Plan, combination: str, micro_batch: int) -> str:
                 found.append(f"{count} stages a rank")
     found += ["recomputed"] if plan.recompute else []
     found += [f"on {_places(plan)}"] if plan.devices else []
-    found += [f"shares {'+'.join(map(str, plan.shares))}"] if plan.shares else []
+    found += [f"shares {_shares(plan)}"] if plan.shares else []
     degrees = [f"{name} {getattr(plan.degrees, name)}" for name in plan.degrees.beyond_one()]
     times = f"{many} micro-batches of {micro_batch}" if many > 1 else f"micro-batch of {micro_batch}"
     return ", ".join([f"{combination} ({', '.join(degrees) or 'one device'})", times, *found])
@@ -30,6 +32,12 @@ def _places(plan: Plan) -> str:
     each = plan.ranks // plan.degrees.pp
     stages = [plan.devices[begin : begin + each] for begin in range(0, plan.ranks, each)]
     return " | ".join(", ".join(one.replace(":", " x ") for one in runs(own)) for own in stages)
+
+
+def _shares(plan: Plan) -> str:
+    """Say the micro-batches of each replica, such as ``12 x 8 + 4 x 8``."""
+    counted = ((share, len([*own])) for share, own in groupby(plan.shares))
+    return " + ".join(f"{share} x {many}" if many > 1 else str(share) for share, many in counted)
 
 
 def words_of(question: Question, judged: Judged, row: int) -> str:

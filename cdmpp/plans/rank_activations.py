@@ -35,17 +35,22 @@ def activations_of(
     Returns:
         Kind -> bytes of ``MemoryParts.activations``, most first, of each rank.
     """
-    kinds, pipeline, many = kinds_of(work.rank), pipeline_of(plan), micro_batches_of(plan)
+    kinds = kinds_of(work.rank)
     each = [one.memory.by_kind(one.plan.recompute, [kinds[place] for place in one.places]) for one in stages]
-    order = None if pipeline is None or len(stages) == 1 else pipeline.order
+    return shared_activations(plan, each, parts)
+
+
+def shared_activations(plan: Plan, each: Sequence[Kinds], parts: Sequence[MemoryParts]) -> list[dict[str, int]]:
+    """Return what ``activations_of`` does; ``each``: the kinds of what is alive on each stage."""
+    pipeline, many, ranks = pipeline_of(plan), micro_batches_of(plan), plan.degrees.pp
+    order = None if pipeline is None or len(each) == 1 else pipeline.order
     if isinstance(order, LoopedSchedule):
-        ranks = plan.degrees.pp
         found = [
             _followed({stage: each[stage] for stage in order.stages_of(rank, ranks)}, order.actions(rank, ranks, many))
             for rank in range(ranks)
         ]
     else:
-        count = len(stages)
+        count = len(each)
         alive = [1 if order is None else order.live_micro_batches(number, count, many) for number in range(count)]
         found = [_of_stage(*own) for own in zip(each, alive, (one.activations for one in parts), strict=True)]
     return [_shared(own, int(one.activations)) for own, one in zip(found, parts, strict=True)]

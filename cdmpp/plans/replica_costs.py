@@ -10,10 +10,12 @@ import numpy as np
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.overlap import Floats, exposed_s
 from cdmpp.plans.shared_parameters import launches_of, shards_of
+from cdmpp.plans.sources.source import check_cast
 from cdmpp.plans.stage_costs import GRADIENTS, PARAMETERS, StageCosts
 from cdmpp.plans.stages import tied_groups
 from cdmpp.steps.launches import Launches
 from cdmpp.steps.strategy import Strategy
+from cdmpp.steps.transforms.copies import Copies
 
 _NONE = Launches.of(())
 _PART_OF = {"all_gather": PARAMETERS, "broadcast": PARAMETERS}
@@ -61,13 +63,16 @@ class Replicas:
         """
         costs, structure = self.costs, self.costs.structure
         sharing = costs.owners if any(names for _, names in structure.tied) else None  # ranks matter to sums alone
-        key = id(structure), *map(id, costs.works), self.strategy, *self.many, self.replicating, batches, sharing
-        return costs.groups.known(key, lambda: self._of(batches))
+        settings = self.strategy, *self.many, self.replicating, batches, sharing
+        return costs.groups.known((structure, *costs.works), settings, lambda: self._of(batches))
 
     def _of(self, batches: int) -> ReplicaCosts:
         structure, costs = self.costs.structure, self.costs
         firsts, alike = costs.alike
-        rank = costs.works[0].work.rank
+        rank_work = costs.works[0].work
+        rank = rank_work.rank
+        for one in self.many:
+            check_cast(rank_work, self.strategy, one.size(*self.replicating))
         shards = np.array([shards_of(self.strategy, rank, one) for one in self.sizes], np.float64)
         each = list[tuple[Floats, Floats, Floats]]()
         listed: dict[int, tuple[Launches, Floats, Floats, Floats]] = {}
@@ -88,6 +93,8 @@ class Replicas:
                 timeline.starts_s(structure.shares[stage] / shards), timeline.gaps_s(len(self.many)), launches,
                 np.repeat(costs_s, len(costs.works), axis=1), own.graph.synchronized,
             )  # fmt: skip
+            if (copies := rank_work.copies) is not None and self.strategy.copies_buffers:
+                exposed = exposed + np.repeat(_copied_s(launches, costs_s, copies), len(costs.works))
             part_of = [_PART_OF.get(kind, GRADIENTS) == PARAMETERS for kind, _ in launches.groups]
             is_parameters = np.array(part_of, np.bool_)[launches.group]
             parts = [costs_s[own].sum(axis=0) for own in (~is_parameters, is_parameters)]
@@ -118,6 +125,17 @@ class Replicas:
                 ends_s[place] += [estimate.latency_s, estimate.low_s, estimate.high_s]
                 found.setdefault(name, (numbers, np.zeros(len(self.many))))[1][place] = estimate.latency_s
         return [*found.values()]
+
+
+def _copied_s(launches: Launches, costs_s: Floats, copies: Copies) -> Floats:
+    """Seconds of each degree in which a device copies what it gathers and scatters, and lends itself to that."""
+    found = np.zeros(costs_s.shape[1])
+    for group, (kind, _) in enumerate(launches.groups):
+        byte_s = {"all_gather": copies.gathered_s, "reduce_scatter": copies.scattered_s}.get(kind)
+        if byte_s is not None:
+            own = launches.group == group
+            found += (byte_s * launches.bytes[own] + copies.share * costs_s[own]).sum(axis=0)
+    return found
 
 
 def _joined(each: Sequence[ReplicaCosts]) -> ReplicaCosts:

@@ -26,7 +26,7 @@ def joined(each: Sequence[AnyBytes]) -> AnyBytes:
     return _each(np.concatenate, each)
 
 
-def taken(given: AnyBytes, rows: IntArray) -> AnyBytes:
+def taken(given: AnyBytes, rows: IntArray | int) -> AnyBytes:
     """Take rows of each array."""
     return _each(lambda values: values[0][rows], [given])
 

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from cdmpp.collectives.topology import Topology
+from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.group_costs import GroupCosts
 from cdmpp.plans.live_bytes import LiveBytes
 from cdmpp.plans.mesh import Mesh
@@ -41,6 +42,8 @@ class StageCosts:
     structure: StageStructure
     groups: GroupCosts
     """What exchanges take between the ranks of the job."""
+    degrees: ParallelDegrees
+    """Those that divide the model; those of replicas are 1."""
     replicas: int = 1
     """Ranks of a stage stand next to each other: neighbours in the pipeline are so many times farther apart."""
     order: Schedule = SCHEDULES["1f1b"]()  # noqa: RUF009
@@ -64,14 +67,13 @@ class StageCosts:
     @cached_property
     def chain(self) -> tuple[int, ...]:
         """Ranks of the job that pass micro-batches on to each other."""
-        return Mesh(replace(self.structure.degrees, dp_replicate=self.replicas)).group_of(0, ("pp",))
+        return Mesh(replace(self.degrees, dp_replicate=self.replicas)).group_of(0, ("pp",))
 
     @cached_property
     def ops(self) -> OpSeconds:
         """What the ops of the whole rank take; pipelines of any stages share it."""
-        degrees = replace(self.structure.degrees, pp=1)
-        key = "ops", degrees, *map(id, self.works)
-        return self.groups.known(key, lambda: OpSeconds(self.works, degrees, self.topology))
+        degrees = replace(self.degrees, pp=1)
+        return self.groups.known(self.works, degrees, lambda: OpSeconds(self.works, degrees, self.topology))
 
     @cached_property
     def once_s(self) -> Floats:
@@ -210,6 +212,13 @@ class StageCosts:
     def update_s(self) -> Floats:
         """Seconds of the update of each stage, by a rank that holds all of it."""
         return self.phase_s("update", self.ops.compute_s) * self.structure.shares
+
+    def summed_s(self, shards: Floats) -> Floats:
+        """Return the seconds in which stages sum up gradients between passes and update; a row for each of ``shards``.
+
+        ``shards``: ranks over which replicas divide gradients.
+        """
+        return self.phase_s("backward", self.ops.updates_s(shards))
 
     def passes_s(self, seconds: Floats) -> Floats:
         """Sum ``seconds`` of the ops of both passes, given for each op of the whole rank."""

@@ -108,7 +108,7 @@ def memory_of(
     ways, back = np.unique(np.stack([degree, many > 1]), axis=1, return_inverse=True)
     own = [_own(structure, strategy, sizes[one], 1 + is_many) for one, is_many in ways.T.tolist()]
     own_bytes = taken(stacked([stacked(each) for each, _ in own]), back.ravel())
-    outside = [_outside(structure, sizes[one]) for one, _ in ways.T.tolist()]
+    outside = [_outside(costs, sizes[one]) for one, _ in ways.T.tolist()]
     added = (np.array([more for _, more in own]) + np.array(outside)[:, np.newaxis])[back.ravel()]
     partly = PARTLY_FILLED if structure.held.is_gpu else 0
     once = (np.array(outside, np.float64) + partly)[back.ravel()]
@@ -128,9 +128,9 @@ def _own(
     return [own for own, _ in every], [more for _, more in every]
 
 
-def _outside(structure: StageStructure, sizes: Mapping[str, int]) -> int:
+def _outside(costs: StageCosts, sizes: Mapping[str, int]) -> int:
     """What a rank holds outside PyTorch."""
-    if not structure.held.is_gpu:
+    if not costs.structure.held.is_gpu:
         return 0
     shared = {name for name, ranks in sizes.items() if ranks > 1}
-    return CONTEXT + communicator_bytes(shared | {*structure.degrees.beyond_one()})
+    return CONTEXT + communicator_bytes(shared | {*costs.degrees.beyond_one()})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 
 from cdmpp.plans.bare import bare
 from cdmpp.plans.cut import Cut
-from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.held_stages import HeldStages, firsts
 from cdmpp.plans.overlap import Floats
 from cdmpp.plans.work_columns import WorkColumns
@@ -55,8 +53,6 @@ class StageKind:
 class StageStructure:
     """One division of the model: into stages, and along the degrees that divide operators."""
 
-    degrees: ParallelDegrees
-    """Those of replicas are 1."""
     recomputes: bool
     held: HeldStages
     """What its stages hold and send."""
@@ -75,10 +71,6 @@ class StageStructure:
     def cuts(self) -> tuple[int, ...]:
         """Return the places of ops with which the second and later stages begin."""
         return self.held.cuts
-
-    def knows(self, sizes: Sequence[int]) -> bool:
-        """Return True if bytes at these sizes of a micro-batch follow: two sizes tell all others, one tells its own."""
-        return self.low.batch < self.high.batch or all(one == self.low.batch for one in sizes)
 
     @property
     def count(self) -> int:

@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cdmpp.plans.plan import Plan
+from cdmpp.steps.strategy import OperatorStrategy
 
-_CLASSES: Mapping[str, str] = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
+_CLASSES: Mapping[str, str] = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "adafactor": "Adafactor"}
 
 
 def torch_settings(plan: Plan, optimizer: str = "adamw") -> tuple[str, ...]:
     """Write Python for a ``model`` and ``batches``; ``optimizer``: ``sgd``, ``adam``, ``adamw``, or empty."""
-    return (*_recomputed(plan), *_sizes(plan), *plan.strategy.torch_lines(), *_optimizer(plan, optimizer), *_loop(plan))
+    lines = plan.strategy.torch_lines(optimizer=optimizer_class(optimizer or "adamw"))
+    dividing = [one for one in plan.model_parallel if isinstance(one, OperatorStrategy)]
+    divided = [line for one in dividing for line in one.torch_lines(f'mesh["{one.degrees[0]}"]')]
+    return (*_recomputed(plan), *_sizes(plan), *divided, *lines, *_optimizer(plan, optimizer), *_loop(plan))
+
+
+def optimizer_class(optimizer: str) -> str:
+    """Return the class of torch for an optimizer's word, such as ``adamw`` or ``adamw-fused``."""
+    name = optimizer.partition("-")[0]
+    return f"torch.optim.{_CLASSES.get(name, name)}"
 
 
 def _sizes(plan: Plan) -> tuple[str, ...]:
@@ -34,18 +44,23 @@ def _optimizer(plan: Plan, optimizer: str) -> tuple[str, ...]:
         return ()
     if not optimizer:
         return ("# give the optimizer fused=True",)
-    name = optimizer.partition("-")[0]
-    return (f"optimizer = torch.optim.{_CLASSES.get(name, name)}(model.parameters(), fused=True)",)
+    return (f"optimizer = {optimizer_class(optimizer)}(model.parameters(), fused=True)",)
 
 
 def _loop(plan: Plan) -> tuple[str, ...]:
     if plan.gradient_accumulation_steps == 1:
         return ()
+    steps: object = plan.gradient_accumulation_steps
+    shares: tuple[str, ...] = ()
+    if plan.shares:
+        steps = "steps"
+        shares = (f"steps = {list(plan.shares)!r}[torch.distributed.get_rank()]  # losses are divided by their mean",)
     sync = plan.strategy.torch_sync()
     indent = "        " if sync.endswith(":") else "    "
     return (
+        *shares,
         "for number, (inputs, targets) in enumerate(batches, 1):",
-        f"    is_last = number % {plan.gradient_accumulation_steps} == 0",
+        f"    is_last = number % {steps} == 0",
         *((f"    {sync}",) if sync else ()),
         f"{indent}(loss_of(model(inputs), targets) / {plan.gradient_accumulation_steps}).backward()",
         "    if is_last:",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from cdmpp.errors import CdmppError
 from cdmpp.plans.frameworks import Framework
+from cdmpp.plans.op_kinds import LOGITS
 from cdmpp.steps.step_graph import ModuleSpan, Op, RankGraph
 
 
@@ -246,12 +247,12 @@ class _Stage:
         shape, setting = self.shape, self.framework
         logits = 2 * self.tokens * setting.padded(shape.vocabulary, self.tp) // self.tp
         norm = self._gather(self._norm(at))
-        made = self.op("logits", "logits", logits, (norm,), (norm,), workspace=self.again)
-        cast = self.op("float", "logits", 2 * logits, (made,), gradient=logits)
+        made = self.op("logits", LOGITS, logits, (norm,), (norm,), workspace=self.again)
+        cast = self.op("float", LOGITS, 2 * logits, (made,), gradient=logits)
         held = (made,) if setting.holds_logits else ()
         if setting.inplace_loss:
-            return self.op("loss", "logits", 0, (cast,), (cast,), gradient=0, held=held)
-        return self.op("loss", "logits", 0, (cast,), own=2 * logits, workspace=2 * logits, gradient=0, held=held)
+            return self.op("loss", LOGITS, 0, (cast,), (cast,), gradient=0, held=held)
+        return self.op("loss", LOGITS, 0, (cast,), own=2 * logits, workspace=2 * logits, gradient=0, held=held)
 
     def _with_backward(self) -> RankGraph:
         """Add the backward pass: gradients of what is read twice are added up where the first of them stands."""

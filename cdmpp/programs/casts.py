@@ -134,7 +134,7 @@ class _Recast:
 
         before, kinds = set(self.graph.nodes), [_type(one) for one in _pytree.tree_leaves(node.meta.get("val"))]
         made = (
-            take_apart(self.exported, node, self._value, autocast_on(self.device, dtype))
+            take_apart(self.exported, node, self._value, lambda: autocast_on(self.device, dtype))
             if is_composite(node)
             else None
         )

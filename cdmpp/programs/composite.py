@@ -27,7 +27,7 @@ def composites_apart(exported: Any, is_known: Callable[[Any], bool]) -> None:
     """
     for node in [one for one in exported.graph.nodes if is_composite(one)]:
         if not is_known(node):
-            take_apart(exported, node, lambda one: _on_cpu(one.meta["val"]), nullcontext())
+            take_apart(exported, node, lambda one: _on_cpu(one.meta["val"]), nullcontext)
 
 
 def _on_cpu(value: Any) -> Any:
@@ -52,14 +52,16 @@ def is_composite(node: Any) -> bool:
     )
 
 
-def take_apart(exported: Any, node: Any, value: Callable[[Any], Any], context: AbstractContextManager[Any]) -> Any:
+def take_apart(
+    exported: Any, node: Any, value: Callable[[Any], Any], context: Callable[[], AbstractContextManager[Any]]
+) -> Any:
     """Put the operators of a composite node in its place.
 
     Args:
         exported: ``torch.export.ExportedProgram``, or what stands for it.
         node: of its graph, with a composite operator.
         value: gives a node's tensor without values.
-        context: in which torch runs the operator.
+        context: makes that in which torch runs the operator, each time.
 
     Returns:
         The node, or the nodes, of its results; None where its operators cannot be had, and the node stays. What the
@@ -75,7 +77,7 @@ def take_apart(exported: Any, node: Any, value: Callable[[Any], Any], context: A
     def run(*tensors: Any) -> Any:
         values = dict(zip(given, tensors, strict=True))
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
-        with context:
+        with context():
             return node.target.decompose(*args, **kwargs)
 
     examples = [value(one) for one in given]  # without a history, of which autograd would make copies

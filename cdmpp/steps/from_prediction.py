@@ -62,7 +62,7 @@ def gradients_of(step: TrainingStep) -> tuple[Gradient, ...]:
     readers = _readers(step)
     return tuple(
         Gradient(
-            one.name, one.bytes, max(one.ready, first), is_used=one.is_used,
+            one.name, one.gradient_bytes, max(one.ready, first), is_used=one.is_used,
             readers=tuple(readers.get(one.number, ())), apart=one.apart,
         )
         for one in step.parameters
@@ -105,7 +105,7 @@ def modules_of(step: TrainingStep) -> tuple[ModuleSpan, ...]:
     for name, parameters in blocks.items():
         span = {phase: _span(step, phase, parameters, uses) for phase in ("forward", "backward")}
         size = sum(one.bytes for one in parameters)
-        trained = tuple(map(_rows, (one for one in parameters if one not in step.frozen)))
+        trained = tuple(map(_reduced_rows, (one for one in parameters if one not in step.frozen)))
         read = {place for one in parameters if one.number is not None for place in uses.get(one.number, ())}
         reached = bool(trained or learning & read) or not read
         found.append(
@@ -120,6 +120,11 @@ def modules_of(step: TrainingStep) -> tuple[ModuleSpan, ...]:
 
 def _rows(one: StepParameter) -> tuple[int, int]:
     return one.rows, one.bytes // max(one.rows, 1)
+
+
+def _reduced_rows(one: StepParameter) -> tuple[int, int]:
+    """The same of its gradient, as it is reduced."""
+    return one.rows, one.gradient_bytes // max(one.rows, 1)
 
 
 def _learning(step: TrainingStep) -> set[int]:

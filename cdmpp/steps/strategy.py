@@ -88,6 +88,10 @@ class Strategy(ABC):
     parameters, and a batch of its own."""
     replicates: ClassVar[bool] = True
     """True if ranks along its degrees must average the gradients of the parameters that they share."""
+    casts_parameters: ClassVar[bool] = False
+    """True if parameters may be kept in another type than that in which the passes read them."""
+    copies_buffers: ClassVar[bool] = False
+    """True if gathered parameters are copied out of a buffer, and gradients that are scattered into one."""
     can_accumulate: ClassVar[bool] = True
     """True if gradients of several batches can be added up before they are exchanged."""
     averages_by_hooks: ClassVar[bool] = False
@@ -264,8 +268,13 @@ class Strategy(ABC):
         return "with contextlib.nullcontext() if is_last else model.no_sync():"
 
     @abstractmethod
-    def torch_lines(self) -> tuple[str, ...]:
-        """Write Python that sets the strategy for a ``model``, its ``blocks`` and an ``optimizer``."""
+    def torch_lines(self, axes: str = "", optimizer: str = "torch.optim.AdamW") -> tuple[str, ...]:
+        """Write Python that sets the strategy for a ``model``, its ``blocks`` and an ``optimizer``.
+
+        Args:
+            axes: the ``DeviceMesh`` of its ranks, in Python; empty: all ranks of the job.
+            optimizer: the class of the optimizer, in Python.
+        """
 
 
 @dataclass(frozen=True)
@@ -301,6 +310,6 @@ class OperatorStrategy(Strategy):
         """List none: those of operators come with the work of a rank."""
         return ()
 
-    def torch_lines(self) -> tuple[str, ...]:
+    def torch_lines(self, axes: str = "", optimizer: str = "torch.optim.AdamW") -> tuple[str, ...]:
         """Say that PyTorch has no module for it."""
         return (f"# {self.title}: PyTorch has no module for it",)

@@ -94,3 +94,53 @@ def test_what_cannot_be_is_refused(options, told, capsys):
 def test_degrees_without_the_question_are_refused(capsys):
     assert cli.main([*NETWORK[:-1], "--gpus", "8", "--degrees", "pp=2"]) == 2
     assert "--degrees goes with --memory-only" in capsys.readouterr().err
+
+
+MEGATRON = ("--gpus", "64", "--strategy", "zero1+tensor+pipeline", "--degrees", "tp=4,pp=4", "--micro-batches", "8")
+MEGATRON += ("--global-batch", "32", "--seq", "2048")
+
+
+def test_a_framework_needs_the_sizes_of_a_decoder_only(capsys):
+    """Of Llama-3.1-8B in four stages of eight blocks: the embedding is 128,512 rows by four ranks."""
+    network = ("plan", "hf:Llama-3.1-8B", *NETWORK[2:])
+    told = json.loads(_json(capsys, *network, *MEGATRON, "--framework", "megatron,sequence_parallel=true"))
+    block = 4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336
+    parameters = 8 * (block // 4 + 2 * 4096) + 128_512 // 4 * 4096
+    first, *_, last = told["ranks"]
+    assert first["part_bytes"]["parameters"] == 2 * parameters
+    assert first["part_bytes"]["gradients"] == 4 * parameters
+    assert first["part_bytes"]["optimizer"] == 12 * (parameters // 4)
+    assert last["part_bytes"]["parameters"] == 2 * (parameters + 4096)  # its norm
+    assert [one["in_flight"] for one in told["ranks"]] == [4, 3, 2, 1]
+    assert last["logits_bytes"] == pytest.approx(6 * 2048 * 128_512 // 4, rel=0.01) and first["logits_bytes"] == 0
+    whole = json.loads(_json(capsys, *network, *MEGATRON, "--framework", "megatron"))
+    more = [two["peak_bytes"] - one["peak_bytes"] for one, two in zip(told["ranks"], whole["ranks"], strict=True)]
+    # of each block in flight: three quarters of two norms and two sums, 2 bytes an element
+    assert more[0] == pytest.approx(4 * 8 * 8 * 2048 * 4096 * 3 / 4, rel=0.1)
+
+
+def _json(capsys, *words):
+    assert cli.main([*words, "--json"]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("network", "options", "told"),
+    [
+        ("hf:gpt2", ("--framework", "deepspeed"), "unknown framework 'deepspeed': expected megatron, nanotron"),
+        ("hf:gpt2", ("--framework", "megatron,sequence=true"), "'sequence' is no setting"),
+        ("hf:gpt2", ("--framework", "megatron,sequence_parallel=yes"), "expected true or false"),
+        ("hf:gpt2", ("--framework", "megatron,attention=eager"), "expected flash or unfused"),
+        ("hf:gpt2", ("--framework", "megatron,state=-1"), "expected a whole number from 0 up"),
+        ("hf:gpt2", ("--framework", "megatron", "--strategy", "fsdp"), "--framework with fsdp"),
+        ("hf:gpt2", ("--framework", "megatron", "--optimizer", "sgd"), "--optimizer sgd does not go with --framework"),
+        ("hf:gpt2", ("--framework", "megatron", "--seq", "2048"), "it has 1,024 positions"),
+        ("hf:Llama-3.1-8B", ("--framework", "megatron"), "--seq is missing"),
+        ("hf:bert-base-uncased", ("--framework", "megatron", "--seq", "128"), "sizes of bert are not read"),
+        ("torchvision:resnet18", ("--framework", "megatron"), "frameworks are known for hf: names"),
+        ("hf:gpt2", ("--framework", "nanotron", "--strategy", "tensor", "--seq", "64"), "12 heads do not divide"),
+    ],
+)
+def test_what_a_framework_does_not_have_is_refused(network, options, told, capsys):
+    assert cli.main(["plan", network, *NETWORK[2:], "--gpus", "8", *options]) == 2
+    assert told in capsys.readouterr().err

@@ -17,6 +17,7 @@ from cdmpp.plans.sources.unlike import UnlikeSource
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.steps.replay import replay
+from cdmpp.steps.transforms.copies import Copies
 from tests.plans.toy_pipeline import FREE, links, plan
 from tests.plans.toy_source import ToySource
 
@@ -144,3 +145,33 @@ def test_unlike_devices_need_cuts_equal_devices_of_a_divided_operator_and_equal_
     work = ToySource(4).work(1, ParallelDegrees())
     with pytest.raises(CdmppError, match="the work is that of one device"):
         lower_work(work, cut(2, 4, ("fast", "slow")), links(2))
+
+
+def test_a_step_of_one_device_is_refused_and_code_has_the_shares():
+    from cdmpp.plans.torch_settings import torch_settings
+    from tests.plans.toy_job import evaluator, layers
+
+    under = Plan(DDP(), ParallelDegrees(dp_replicate=2), 6, devices=("fast", "slow"), shares=(8, 4))
+    with pytest.raises(CdmppError, match="names devices, or shares"):
+        evaluator(layers((4000, 4000), (1e-3, 1e-3))).evaluate(under)
+    lines = "\n".join(torch_settings(under))
+    assert "steps = [8, 4][torch.distributed.get_rank()]" in lines and "number % steps == 0" in lines
+    assert "targets) / 6).backward()" in lines
+
+
+def test_each_device_copies_buffers_at_its_own_speed():
+    """FSDP copies what it gathers: 16 MB a layer takes 1 ms on the fast device, and nothing is known of the other."""
+
+    class Copying(ToySource):
+        def work(self, *asked):
+            return replace(super().work(*asked), copies=Copies(1 / 16e9, 0.0))
+
+    source = UnlikeSource({"fast": Copying(4, parameters=16_000_000), "slow": ToySource(4, parameters=16_000_000)})
+    under = replace(plan_on(2, "fsdp"), devices=("slow", "fast"))
+    lowered = lower(source, under, links(2), 2)
+    seconds = {
+        name: [op.duration_s for op in lowered.graph.ranks[place].ops if op.name == "copies of gathered parameters"]
+        for name, place in zip(under.devices, lowered.places, strict=True)
+    }
+    assert seconds["fast"] == pytest.approx([1 * MS] * len(seconds["fast"])) and len(seconds["fast"]) >= 4
+    assert seconds["slow"] == []

@@ -23,9 +23,11 @@ from cdmpp.programs.regions import has_gradient
 ROLE, WEIGHT_PART, RETURNS = "cdmpp_role", "cdmpp_part", "cdmpp_returns"
 """Keys in the ``meta`` of a node: what the ranks do there together; the axis along which a weight is divided; the node
 as large as the copy that its gradient runs, where that is not as large as the node itself."""
+COPIED = "cdmpp_copied"
+"""Key in the ``meta`` of a node that is a copy: the node as large as what it copies, where that is larger."""
 ROLES, WEIGHT_PARTS = "cdmpp_roles", "cdmpp_parts"
 """Keys in the ``meta`` of a node of a ``DividedExport``: degree -> role, and degree -> axis."""
-_OWN = (ROLE, WEIGHT_PART, RETURNS, ROLES, WEIGHT_PARTS)
+_OWN = (ROLE, WEIGHT_PART, RETURNS, COPIED, ROLES, WEIGHT_PARTS)
 """Keys that only the node itself has, and nothing that is put next to it."""
 
 
@@ -41,7 +43,9 @@ class NodeExchange:
     """Name of the node of the divided graph that it belongs to."""
     when: str
     """``before`` the node runs, ``after`` it ran; ``before gradient``: before the gradient of its first input is made,
-    ``after gradient``: after that; ``after gradients``: after those of its weights too."""
+    ``after gradient``: after that; ``after gradients``: after those of its weights too; ``inside`` it, or ``inside
+    gradients``, where it runs several calls; ``update``: between the passes and the update, as often as the optimizer
+    reads the gradient of the parameter that the node is; ``update once``: there once."""
     name: str
     """Title for a reader."""
     shift: int = 0
@@ -53,8 +57,15 @@ class NodeExchange:
     that smaller, the bytes go with it. Empty: of ``node``, or after its gradient of its first input."""
     degree: str = ""
     """The ranks along this parallel degree take part; empty until the division is done."""
+    at: tuple[int, int] = (0, 0)
+    """Of one inside: the call that launches it, and the one that waits, both counted from behind the last; 0: what
+    reads the result waits."""
+    is_ring: bool = False
+    """True if the last rank of a row sends to the first one, too."""
     in_order: bool = False
     """True if one before a node, or its gradient, leaves when it is that one's turn; else once what it reads exists."""
+    blocks: bool = False
+    """True if nothing else runs from its begin to its end."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,26 +175,25 @@ class LocalGraph:
         new.meta = {**meta, "val": value}
         if name:
             self.own[like] = new
-        if RETURNS in new.meta:
-            new.meta[RETURNS] = self.own[new.meta[RETURNS]]
+        for key in (RETURNS, COPIED):
+            if key in new.meta:
+                new.meta[key] = self.own[new.meta[key]]
         if any(one in self.learns for one in new.all_input_nodes) and has_gradient(new):
             self.learns.add(new)
         return new
 
     def exchange(
         self, kind: str, node: Any, when: str, size: int, title: str, shift: int = 0, span: int = 0, of: Any = None,
-        in_order: bool = False,
+        **others: Any,
     ) -> None:  # fmt: skip
         """Note an exchange of ``size`` bytes next to a new node; none without bytes.
 
-        ``of`` is the new node whose value, or its gradient, is exchanged; None: as ``NodeExchange.of`` says. So does
-        ``in_order``.
+        ``of`` is the new node whose value, or its gradient, is exchanged; None: as ``NodeExchange.of`` says, and so do
+        ``others``.
         """
         if size:
             named = "" if of is None else of.name
-            self.exchanges.append(
-                NodeExchange(kind, size, node.name, when, title, shift, span, named, in_order=in_order)
-            )
+            self.exchanges.append(NodeExchange(kind, size, node.name, when, title, shift, span, named, **others))
 
     def done(self) -> DividedExport:
         """Return the graph that was written, with the exchanges of earlier divisions."""
@@ -299,6 +309,7 @@ class CallExchange:
     shift: int = 0
     span: int = 0
     degree: str = ""
+    is_ring: bool = False
     follows: bool = False
     """True if it waits for the end of the exchange before it, which is along another degree and between the same
     calls."""
@@ -324,8 +335,8 @@ def placed(
             readers.setdefault(source, []).append(place)
         if call.call.forward is not None:
             (again if call.is_recomputed else gradients).setdefault(call.call.forward, []).append(place)
-    found: list[tuple[bool, CallExchange]] = []
-    for one in exchanges:
+    found: list[tuple[bool, int, CallExchange]] = []
+    for number, one in enumerate(exchanges):
         if one.node not in places:
             continue
         first, last = places[one.node]
@@ -335,6 +346,10 @@ def placed(
             made = [(p - 1 if one.in_order else max(calls[p].call.inputs, default=-1), (p,)) for p in each]
         elif one.when == "after":
             made = [(p, _of_phase(readers.get(p, ()), calls, calls[p].phase)) for p in (last, *again.get(last, ()))]
+        elif one.when.startswith("inside"):
+            inside = range(first, last + 1)
+            twice = (gradients,) if one.when == "inside gradients" else (None, again)
+            made = _inside(one.at, inside, twice, readers, calls)
         elif first not in gradients:
             continue
         elif one.when == "before gradient":
@@ -345,16 +360,59 @@ def placed(
             own = gradients[first][:1] if one.when == "after gradient" else gradients[first]
             read = sorted({place for of in own for place in readers.get(of, ()) if place > own[-1]})
             made = [(own[-1], _of_phase(read, calls, "backward"))]
+        if one.blocks:
+            made = [(after, _with_next(after, before, calls)) for after, before in made]
         order = one.when.startswith("before")
+        number = -number if "gradient" in one.when else number  # what was made last is differentiated first
         found += [
-            (order, CallExchange(one.kind, one.bytes, after, before, one.name, one.shift, one.span, one.degree))
+            (
+                order,
+                number,
+                CallExchange(
+                    one.kind, one.bytes, after, before, one.name, one.shift, one.span, one.degree, one.is_ring
+                ),
+            )
             for after, before in made
         ]
-    every = [one for _, one in sorted(found, key=lambda pair: (pair[1].after, pair[0]))]
+    every = [one for *_, one in sorted(found, key=lambda own: (own[2].after, own[0], own[1]))]
     return tuple(
         replace(one, follows=True) if place and _is_next(every[place - 1], one) else one
         for place, one in enumerate(every)
     )
+
+
+def _with_next(after: int, before: tuple[int, ...], calls: Sequence[StepCall]) -> tuple[int, ...]:
+    """Let what runs behind call ``after`` wait too, if it is of the same phase as what waits anyway."""
+    behind = after + 1
+    is_same = bool(before) and behind < len(calls) and calls[behind].phase == calls[before[0]].phase
+    return tuple(sorted({*before, behind})) if is_same else before
+
+
+def _inside(
+    at: tuple[int, int],
+    inside: Sequence[int],
+    ways: Iterable[Mapping[int, Sequence[int]] | None],
+    readers: Mapping[int, Sequence[int]],
+    calls: Sequence[StepCall],
+) -> list[tuple[int, tuple[int, ...]]]:
+    """List the calls that launch an exchange inside a node, and those that wait for it.
+
+    Args:
+        at: as ``NodeExchange.at``.
+        inside: the calls of the node.
+        ways: call of the node -> calls that are meant in its place, each a run of the node; None: the calls themselves.
+        readers: call -> those that read its result.
+        calls: all calls of the step.
+    """
+    found = list[tuple[int, tuple[int, ...]]]()
+    for way in ways:
+        own = list(inside) if way is None else sorted(p for place in inside for p in way.get(place, ()))
+        if len(own) < -min(at):
+            continue
+        after = own[at[0]]
+        read = {place for of in own for place in readers.get(of, ()) if place > own[-1]}
+        found.append((after, (own[at[1]],) if at[1] < 0 else _of_phase(sorted(read), calls, calls[after].phase)))
+    return found
 
 
 def _is_next(first: CallExchange, one: CallExchange) -> bool:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from cdmpp.errors import UnsupportedProgramError, UsageError
-from cdmpp.network.eager.divided import RETURNS
+from cdmpp.network.eager.divided import COPIED, RETURNS
 from cdmpp.network.eager.formula import COPIES, Formula, has_formula
 from cdmpp.network.eager.learning import Buffer, Factor, Learning, Part, together
 from cdmpp.network.eager.module_arguments import with_arguments
@@ -242,7 +242,7 @@ class _Made:
     def _call(self, node: Any) -> None:
         learning = self._learning(node)
         self._choose(node, learning)
-        found = in_products(calls_of(node), node, self.products)
+        found = in_products(_calls_of(node), node, self.products)
         before = tuple(dict.fromkeys(place for one in node.all_input_nodes for place in self._sources(one)))
         part = self._part(node)
         saved = self.autograd.run(node) if self.autograd else Saved()
@@ -316,9 +316,13 @@ class _Made:
         return {place: convolution_memory(node, name_of(node))} if is_held else {}
 
     def _read(self, node: Any, runs: bool) -> None:
-        """Note a node that runs something, or only sees what it reads."""
-        if self.trees is not None:
-            (self.trees.read if runs else self.trees.view)(node)
+        """Note a node that runs something, or only sees what it reads; none that no gradient comes from."""
+        if self.trees is None or self.autograd is None:
+            return
+        if not runs:
+            self.trees.view(node)
+        elif self.autograd.learns(node):
+            self.trees.read(node)
 
     def views_read(self, trained: Collection[str]) -> tuple[dict[int, ViewTree], dict[tuple[int, int], Formula]]:
         """Return how the gradients of results and parameters are made that calls read through views."""
@@ -446,6 +450,11 @@ def choose_kernel(node: Any, place: str, asked: str, trains: bool = False, mask_
         choose(node, NEWEST if place == "gpu" else place, asked, trains, mask_trains)
     except UnsupportedProgramError as error:
         raise UnsupportedProgramError(f"{error} ({node.name}{place_of_node(node)})") from None
+
+
+def _calls_of(node: Any) -> Calls:
+    """Return the calls of a node, also of a copy that a division of operators put there."""
+    return Calls((matrix("copy", node.meta[COPIED].meta["val"]),)) if COPIED in node.meta else calls_of(node)
 
 
 def written_bytes(node: Any, found: Calls) -> list[int]:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from cdmpp.errors import CdmppError
-from cdmpp.network.eager.backward import with_backward
-from cdmpp.network.eager.divided import DividedExport, placed
-from cdmpp.network.eager.graph import GrownTasks, eager_graph_of
+from cdmpp.network.eager.backward import ForwardBackward, with_backward
+from cdmpp.network.eager.divided import CallExchange, DividedExport, placed
+from cdmpp.network.eager.graph import EagerGraph, GrownTasks, eager_graph_of
 from cdmpp.network.eager.optimizer_calls import UpdateCalls, update_calls
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.eager.rebatched import rebatched
 from cdmpp.network.graph import Call
+from cdmpp.network.precision import PRECISIONS, Precision
 from cdmpp.network.source.in_type import floats_in
 from cdmpp.network.source.torch_network import TorchNetwork
 from cdmpp.network.source.trained_model import batch_of, buffers_of, frozen_of, modes_kept, trained_model
 from cdmpp.network.training_phases import live_bytes, saved_bytes
 from cdmpp.network.training_step import PHASES, StepCall, StepMemory, StepParameter, TrainingStep
-from cdmpp.network.update import Update
+from cdmpp.network.update import NONE, Update
 from cdmpp.network.workload import Workload
 from cdmpp.programs.autocast import under_autocast
 from cdmpp.programs.compiled import EAGER, compiled_flag, compiled_modules, compiled_noted
@@ -143,7 +144,7 @@ def _read(given: ExportedStep, place: str, divided: DividedExport | None) -> Eag
     updated = update_calls(
         update,
         tuple(
-            sizes_of(shapes.get(name, named[name].shape), named[name])
+            sizes_of(shapes.get(name, named[name].shape), named[name], network.precision)
             for name in (made.parameters[number] for number in sizes)
         ),
         "gpu" if together else "cpu",
@@ -155,11 +156,16 @@ def _read(given: ExportedStep, place: str, divided: DividedExport | None) -> Eag
     graph = replace(whole.graph, calls=tuple(calls), tasks=grown.tasks)
     names = unwrapped(module)
     parameters = parameters_of(
-        module, names, made.parameters, whole.ready, whole.forward, shapes, divided.apart if divided else {}
-    )
+        module, names, made.parameters, whole.ready, whole.forward, shapes, divided.apart if divided else {},
+        network.precision,
+    )  # fmt: skip
     all_bytes = sum(one.itemsize * math.prod(shapes.get(name, one.shape)) for name, one in module.named_parameters())
+    kept_bytes, gradient_bytes = all_bytes, sum(sizes.values())
+    if network.precision.sharded:
+        kept = kept_bytes_of(module, network.precision, shapes)
+        kept_bytes, gradient_bytes = sum(kept.values()), sum(kept[id(named[made.parameters[one]])] for one in sizes)
     memory = StepMemory(
-        all_bytes, sum(sizes.values()), updated.state_bytes, made.graph.weight_bytes - all_bytes,
+        kept_bytes, gradient_bytes, updated.state_bytes, made.graph.weight_bytes - all_bytes,
         made.graph.input_bytes, saved_bytes(graph, phases), live_bytes(graph, phases, graph.results, whole.recomputed),
         updated.workspace_bytes,
     )  # fmt: skip
@@ -186,15 +192,60 @@ def _read(given: ExportedStep, place: str, divided: DividedExport | None) -> Eag
         ),  # fmt: skip
         operators=grown.operators,
         elements=flat,
-        exchanges=placed(divided.exchanges, made.places, stepped) if divided else (),
+        exchanges=(*placed(divided.exchanges, made.places, stepped), *_of_update(divided, whole, made, update, ends[1]))
+        if divided
+        else (),
         stand_ins=made.stand_ins,
         trains=True,
     )
 
 
-def sizes_of(shape: Sequence[int], parameter: Any) -> tuple[tuple[int, ...], str]:
+def _of_update(
+    divided: DividedExport, whole: ForwardBackward, made: EagerGraph, update: Update, first: int
+) -> Iterator[CallExchange]:
+    """Yield exchanges of gradients between the passes and the update, whose first call is ``first``.
+
+    An operator of the optimizer that reads a gradient of which each rank has a part of the sum makes DTensor sum it up,
+    each time: once where one kernel updates all or momentum is all there is, else for both moments and their product,
+    and once more for a norm by which gradients are clipped.
+    """
+    times = 0 if update.optimizer == NONE else 1 if update.optimizer == "sgd" or update.implementation == "fused" else 3
+    times += bool(times and update.clip_norm is not None)
+    numbers, names = {name: number for number, name in made.parameters.items()}, divided.graph_signature
+    for one in divided.exchanges:
+        number = numbers.get(names.inputs_to_parameters.get(one.node, ""))
+        if one.when.startswith("update") and number in whole.ready:
+            for _ in range(min(times, 1) if one.when == "update once" else times):
+                yield CallExchange(one.kind, one.bytes, whole.ready[number], (first,), one.name, degree=one.degree)
+
+
+def sizes_of(shape: Sequence[int], parameter: Any, precision: Precision) -> tuple[tuple[int, ...], str]:
     """Return what ``update_calls`` takes of a parameter of which a rank has this shape."""
-    return tuple(map(int, shape)), str(parameter.dtype).removeprefix("torch.")
+    return tuple(map(int, shape)), precision.sharded_as(_dtype(parameter))
+
+
+def kept_bytes_of(
+    module: Any, precision: Precision, shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+) -> dict[int, int]:
+    """Return the ``id`` of each parameter of a module, with its bytes in the type in which ranks keep it.
+
+    ``shapes``: name of a parameter -> its shape, where a rank has a part of it.
+    """
+    return {
+        id(one): math.prod(shapes.get(name, one.shape)) * item_bytes(precision.sharded_as(_dtype(one)))
+        for name, one in module.named_parameters()
+    }
+
+
+def item_bytes(dtype: str) -> int:
+    """Return the bytes of an element of a type such as ``bfloat16``."""
+    import torch
+
+    return int(getattr(torch, dtype).itemsize)
+
+
+def _dtype(parameter: Any) -> str:
+    return str(parameter.dtype).removeprefix("torch.")
 
 
 def add_update(updated: UpdateCalls, calls: list[Call], grown: GrownTasks) -> dict[int, float]:
@@ -220,6 +271,7 @@ def parameters_of(
     backward: int,
     shapes: Mapping[str, tuple[int, ...]],
     apart: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    precision: Precision = PRECISIONS["fp32"],
 ) -> tuple[StepParameter, ...]:
     """List the parameters of a module, in its order.
 
@@ -231,6 +283,7 @@ def parameters_of(
         backward: place of the first call of the backward pass.
         shapes: name of a parameter -> its shape, where a rank has a part of it.
         apart: name of a parameter -> as ``StepParameter.apart``.
+        precision: it says of which type gradients are reduced.
     """
     named = dict(module.named_parameters(remove_duplicate=False))
     found = {id(named[numbers[number]]): (number, place) for number, place in ready.items()}
@@ -238,6 +291,7 @@ def parameters_of(
         StepParameter(
             names(name), math.prod(shape) * one.element_size(), place, number, shape[0] if shape else 0,
             number is not None, apart.get(name, ()),
+            math.prod(shape) * item_bytes(precision.reduced_as(_dtype(one))) if precision.reduced else None,
         )
         for name, one in module.named_parameters()
         if one.requires_grad

@@ -8,7 +8,7 @@ from typing import Any
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
 from cdmpp.network.eager.optimizer_calls import update_calls
-from cdmpp.network.eager.step import add_update, module_with_loss, parameters_of, phases_of, sizes_of
+from cdmpp.network.eager.step import add_update, kept_bytes_of, module_with_loss, parameters_of, phases_of, sizes_of
 from cdmpp.network.inductor.calls import CompiledCalls
 from cdmpp.network.inductor.lowered import lower
 from cdmpp.network.inductor.read import InductorNetwork, check_asked, warnings_of
@@ -50,13 +50,13 @@ def _with_update(
     backward = len(made.calls)
     # The compiled backward pass is one node of autograd: it hands over all gradients when its last kernel is launched.
     ready = dict.fromkeys(learned, backward - 1)
-    sizes = tuple(sizes_of(named[name].shape, named[name]) for name in learned.values())
+    sizes = tuple(sizes_of(named[name].shape, named[name], network.precision) for name in learned.values())
     updated = update_calls(workload.update, sizes, "gpu", network.precision.scales_loss)
     elements = add_update(updated, made.calls, made.grown)
     phases, graph = phases_of(made.forward, backward, len(made.calls)), made.graph()
-    all_bytes = sum(one.nbytes for one in named.values())
+    kept = kept_bytes_of(module, network.precision)
     memory = StepMemory(
-        all_bytes, sum(named[name].nbytes for name in learned.values()), updated.state_bytes,
+        sum(kept.values()), sum(kept[id(named[name])] for name in learned.values()), updated.state_bytes,
         sum(one.nbytes for one in module.buffers()), sum(one.nbytes for one in arguments), made.saved_bytes,
         made.live_bytes, updated.workspace_bytes,
     )  # fmt: skip
@@ -66,7 +66,7 @@ def _with_update(
     step = TrainingStep(
         graph,
         tuple(StepCall(call, phase) for call, phase in zip(graph.calls, phases, strict=True)),
-        parameters_of(module, names, learned, ready, made.forward, {}),
+        parameters_of(module, names, learned, ready, made.forward, {}, precision=network.precision),
         batch_of(arguments),
         workload.update.word,
         memory,

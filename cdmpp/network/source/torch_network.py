@@ -108,12 +108,27 @@ def _of_onnx(workload: Workload, path: Path) -> TorchNetwork:
 
 
 def _of_name(workload: Workload, most_bytes: float) -> TorchNetwork:
-    text, batch = str(workload.network), workload.batch
+    text = str(workload.network)
     file, _, function = text.rpartition(":") if ":" in text else (text, "", "")
     if file.endswith(".py"):
-        made = run_function(Path(file).expanduser(), function, batch, workload.sequence)
+        made = run_function(Path(file).expanduser(), function, workload.batch, workload.sequence)
         return _of_function(f"{Path(file).name}:{function}", made, workload)
     refuse_example(text, workload.example_inputs)
+    name, spec, warnings = entry_of(workload)
+    model, own = build_model(spec, most_bytes)
+    _check_positions(text, model, spec)
+    folds = spec.get("fold_batch_norm", True)
+    new = spec.get("decoder_tokens") or spec["input"].get("tokens", 0)
+    cached = None if workload.past is None else workload.past + new
+    return TorchNetwork(name, model, own, of_entry(workload.precision, spec.get("dtype")), folds, warnings, cached)
+
+
+def entry_of(workload: Workload) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+    """Return the short name, the entry and the warnings of a network of the zoo or a library, as the workload runs it.
+
+    ``UsageError``: no such network, or sizes that it does not have.
+    """
+    text, batch = str(workload.network), workload.batch
     name, entry = _entry(text, Path(text).expanduser())
     warnings: tuple[str, ...] = ()
     if workload.mode == "training_step" and text.startswith("hf:"):
@@ -139,13 +154,7 @@ def _of_name(workload: Workload, most_bytes: float) -> TorchNetwork:
     sizes = entry["input"]
     if workload.inputs and batch is not None and sizes["batch"] != batch:
         raise UsageError(f"{text}: batch={batch}, but inputs give {sizes['batch']}: leave one of them out")
-    spec = entry if batch is None else {**entry, "input": {**sizes, "batch": batch}}
-    model, own = build_model(spec, most_bytes)
-    _check_positions(text, model, spec)
-    folds = spec.get("fold_batch_norm", True)
-    new = spec.get("decoder_tokens") or spec["input"].get("tokens", 0)
-    cached = None if workload.past is None else workload.past + new
-    return TorchNetwork(name, model, own, of_entry(workload.precision, spec.get("dtype")), folds, warnings, cached)
+    return name, dict(entry if batch is None else {**entry, "input": {**sizes, "batch": batch}}), warnings
 
 
 def _check_positions(text: str, model: Any, spec: Mapping[str, Any]) -> None:

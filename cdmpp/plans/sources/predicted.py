@@ -22,11 +22,13 @@ from cdmpp.network.eager.rebatched import BATCH
 from cdmpp.network.eager.runtime import EagerRuntime
 from cdmpp.network.eager.single_price import Price, as_stand_in
 from cdmpp.network.eager.step import ExportedStep, export_step
+from cdmpp.network.precision import Precision
 from cdmpp.network.prediction import LEVEL
 from cdmpp.network.source.user_code import may_take
 from cdmpp.network.workload import Workload
 from cdmpp.operators.operator import EagerOperator
-from cdmpp.plans.degrees import TITLES, ParallelDegrees
+from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.device_copies import copies_on
 from cdmpp.plans.sources.source import SPLITS, OpExchange, RankWork, StepSource, split_of
 from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.platform.limits import SIZES
@@ -48,13 +50,20 @@ class PredictedSource(StepSource):
     exported once for all batches. What a work says is what ``predict_step`` says of the same batch.
     """
 
-    def __init__(self, workload: Workload, device: Device, runtime: EagerRuntime | None = None) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        device: Device,
+        runtime: EagerRuntime | None = None,
+        like: PredictedSource | None = None,
+    ) -> None:
         """Read nothing yet.
 
         Args:
             workload: network, loss and optimizer; its batch plays no part.
             device: of each rank.
             runtime: with the model that prices kernels; None: the default one of the device.
+            like: source of the same workload on another device, whose exports are used where they are alike.
 
         Raises:
             CdmppError: no model for the device; a function of a file that takes no batch.
@@ -72,6 +81,10 @@ class PredictedSource(StepSource):
         self._reasons = dict[_Split, str]()
         self._works = dict[tuple[int, _Split], RankWork]()
         self._warnings: tuple[str, ...] | None = None
+        if like is not None and (like.device.kind, like.workload.precision) == (device.kind, self.workload.precision):
+            self._exported = like._exported
+            if like.device.architecture == device.architecture:
+                self._read = like._read
 
     def prepare(
         self, batches: Iterable[int], degrees: Iterable[ParallelDegrees], strategies: Sequence[Strategy] = ()
@@ -102,7 +115,7 @@ class PredictedSource(StepSource):
         numbers = {one.number for one in (*step.parameters, *step.frozen)}
         calls = [one.call for one in step.calls if one.phase == "forward"]
         layers = {node_of(one) for one in calls if numbers & {number for number, _ in one.resident}}
-        return {"pp": max(1, len(layers)), **{name: self.limit_of(name)[0] for name in SPLITS if name in _DIVIDING}}
+        return {"pp": max(1, len(layers)), **{name: self.limit_of(name)[0] for name in SPLITS}}
 
     def limit_of(self, degree: str) -> tuple[int, str]:
         """Return the most ranks that divide operators along ``degree``, and the layer that allows no more."""
@@ -148,7 +161,7 @@ class PredictedSource(StepSource):
         if self.workload.path is None or ".py:" in str(self.workload.network):  # has example inputs of its own
             return 2
         try:
-            step = export_step(at(self.workload, BATCH), self.device.kind)
+            step = self._exported.get(BATCH) or export_step(at(self.workload, BATCH), self.device.kind)
         except CdmppError:  # perhaps of too little memory for so many; else the export at 2 says the same
             return 2
         more = step.at(BATCH + 1)
@@ -190,14 +203,26 @@ class PredictedSource(StepSource):
             )
         exchanges = tuple(
             OpExchange(
-                one.kind, one.bytes, one.degree, one.after, one.before, one.name, one.shift, one.span, one.follows
-            )
+                one.kind,
+                one.bytes,
+                one.degree,
+                one.after,
+                one.before,
+                one.name,
+                one.shift,
+                one.span,
+                one.follows,
+                ops[one.before[0]].phase == "update" if one.before else False,
+                one.is_ring,
+            )  # fmt: skip
             for one in sized.exchanges
         )
         warnings = (*step.warnings, *self._told(), *host_warnings(whole_s, busy_s))
+        precision = self.workload.precision
+        assert isinstance(precision, Precision)
         return RankWork(
             rank, exchanges, sized.memory, min(low, 1.0), max(high, 1.0), tuple(dict.fromkeys(warnings)),
-            dispatch_s=tuple(dispatch_s),
+            copies=copies_on(self.device, precision), is_cast=bool(precision.sharded), dispatch_s=tuple(dispatch_s),
         )  # fmt: skip
 
     def _told(self) -> tuple[str, ...]:
@@ -214,11 +239,9 @@ _DIVIDING = {kind.degrees[0]: kind for kind in STRATEGIES if issubclass(kind, Op
 
 
 def _split(degrees: ParallelDegrees, strategies: Sequence[Strategy]) -> _Split:
-    """Return how operators are divided; ``CdmppError`` along a degree for which there is no strategy."""
+    """Return how operators are divided."""
     given, found = {degree: one for one in strategies for degree in one.degrees}, list[tuple[OperatorStrategy, int]]()
     for degree, ranks in split_of(degrees):
-        if degree not in _DIVIDING:
-            raise CdmppError(f"degrees.{degree} is {ranks}: {TITLES[degree]} of operators is not supported yet")
         one = given.get(degree) or _DIVIDING[degree]()
         assert isinstance(one, OperatorStrategy)
         found.append((one, ranks))

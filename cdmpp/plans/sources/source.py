@@ -18,6 +18,7 @@ from cdmpp.platform.limits import check_all, check_choice
 from cdmpp.steps.exchange import START
 from cdmpp.steps.step_graph import RankGraph
 from cdmpp.steps.strategy import Strategy
+from cdmpp.steps.transforms.copies import Copies
 
 SPLITS = tuple(name for name in ORDER if name not in ("pp", "dp_replicate", "dp_shard"))
 """Degrees along which operators are divided, first along the first."""
@@ -47,6 +48,10 @@ class OpExchange:
     of a grid of 4 x 2 blocks have rows of 2 along its last axis."""
     follows: bool = False
     """True if it waits for the end of the exchange before it, which is along another degree."""
+    is_of_update: bool = False
+    """True if it comes once a step, behind all passes and before the update."""
+    is_ring: bool = False
+    """True if the last rank of a row sends to the first one, too."""
 
     def __post_init__(self) -> None:
         check_choice("kind of an exchange of operators", self.kind, tuple(KINDS))
@@ -59,6 +64,8 @@ class OpExchange:
     def pairs(self, group: Sequence[int]) -> list[tuple[int, int]]:
         """List senders with receivers of a message, for the ranks of a group in order."""
         span = self.span or len(group)
+        if self.is_ring:
+            return [(group[a], group[(a + self.shift) % len(group)]) for a in range(len(group))]
         ends = ((place, place + self.shift) for place in range(len(group)))
         return [(group[a], group[b]) for a, b in ends if 0 <= b < len(group) and a // span == b // span]
 
@@ -80,6 +87,11 @@ class RankWork:
     """The same to the upper end."""
     warnings: tuple[str, ...] = ()
     """Warnings to read before trusting it, a sentence each."""
+    copies: Copies | None = None
+    """Seconds that a device copies for each byte that FSDP gathers and scatters, and what collectives take from it;
+    None: nothing, or the ops have it already."""
+    is_cast: bool = False
+    """True if parameters are kept in another type than that in which the passes read them, as only FSDP does."""
     by_device: Mapping[str, RankWork] = field(default_factory=dict)
     """Name of a device -> the same work on it, where ranks may stand on unlike ones; this is that of the first."""
     dispatch_s: tuple[float, ...] = ()
@@ -108,6 +120,15 @@ class RankWork:
                 raise DataError(f"{one.name or one.kind} is next to no op of {places}")
         if not 0 < self.low <= 1 <= self.high:
             raise DataError(f"an interval from {self.low} to {self.high} times the time: expected 1 between them")
+
+
+def check_cast(work: RankWork, strategy: Strategy, ranks: int) -> None:
+    """Raise ``CdmppError`` where a strategy of several ranks cannot keep parameters in a type of their own."""
+    if work.is_cast and ranks > 1 and not strategy.casts_parameters:
+        raise CdmppError(
+            f"{strategy.name} keeps parameters in the type in which they are computed with, and this precision keeps "
+            "others: take fsdp or hsdp, or bf16, or bf16-autocast"
+        )
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from cdmpp.platform.paths import cache_root
 from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph
 from cdmpp.steps.strategy import Strategy
 
-_VERSION = "1"
+_VERSION = "2"
 """Goes up when the same question gives other ops."""
 _LOW, _HIGH, _CHECKED = 2, 3, 5
 """Two micro-batches say all larger ones where they say this third one too; one example may have other layouts."""
@@ -184,18 +184,16 @@ def _restored(stored: Mapping[str, Any], more: int) -> RankWork:
     """Return the work of ``more`` examples more than the stored ones."""
     own, growth = stored["ops"], stored["more"]
     grown = {name: _grown(own[name], growth[name], more) for name in _GROWING}
-    places = {name: map(tuple, own[name]) for name in ("inputs", "held")}
+    places = {name: map(_frozen, own[name]) for name in ("inputs", "held")}
     columns = {**{name: own[name] for name in _FIXED}, **grown, **places}
     ops = tuple(Op(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True))
-    gradients = tuple(Gradient(**{**one, "readers": tuple(one["readers"])}) for one in stored["gradients"])
+    gradients = tuple(Gradient(**_frozen(one)) for one in stored["gradients"])
     rank = RankGraph(
-        0, ops, gradients, tuple(map(_module, stored["modules"])), stored["start_s"],
+        0, ops, gradients, tuple(ModuleSpan(**_frozen(one)) for one in stored["modules"]), stored["start_s"],
         buffers=tuple(StepBuffer(**one) for one in stored["buffers"]),
     )  # fmt: skip
     sent = zip(stored["exchanges"], stored["exchanged"], strict=True)
-    exchanges = tuple(
-        OpExchange(**{**one, "bytes": one["bytes"] + more * each, "before": tuple(one["before"])}) for one, each in sent
-    )
+    exchanges = tuple(OpExchange(**{**_frozen(one), "bytes": one["bytes"] + more * each}) for one, each in sent)
     first, second = stored["memory"]
     held = None
     if first is not None:
@@ -215,6 +213,8 @@ def _grown(values: list[Any], more: list[Any], times: int) -> list[Any]:
     return grown
 
 
-def _module(one: Mapping[str, Any]) -> ModuleSpan:
-    rows = {name: None if one[name] is None else tuple(map(tuple, one[name])) for name in ("rows", "trained_rows")}
-    return ModuleSpan(**{**one, **rows, "forward": tuple(one["forward"]), "backward": tuple(one["backward"])})
+def _frozen(value: Any) -> Any:
+    """Return plain values with tuples in place of lists, as frozen dataclasses have them."""
+    if isinstance(value, Mapping):
+        return {name: _frozen(one) for name, one in value.items()}
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

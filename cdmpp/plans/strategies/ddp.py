@@ -223,9 +223,10 @@ class DDP(Strategy):
             found["forward_sync_buffers"] = False
         return found
 
-    def torch_lines(self) -> tuple[str, ...]:
+    def torch_lines(self, axes: str = "", optimizer: str = "torch.optim.AdamW") -> tuple[str, ...]:
         """Write the model in ``DistributedDataParallel``."""
-        given = "".join(f", {key}={value!r}" for key, value in self.torch_arguments().items())
+        given = f", device_mesh={axes}" if axes else ""
+        given += "".join(f", {key}={value!r}" for key, value in self.torch_arguments().items())
         return (f"model = DistributedDataParallel(model{given})",)
 
 

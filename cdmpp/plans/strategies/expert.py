@@ -40,6 +40,10 @@ class Expert(OperatorStrategy):
     title = "expert parallel"
     degrees = ("ep",)
 
+    def torch_lines(self, axes: str = "", optimizer: str = "torch.optim.AdamW") -> tuple[str, ...]:
+        """Write torchtitan's ``ExpertParallel`` on each module of experts: PyTorch itself has none."""
+        return (f"for one in experts: parallelize_module(one, {axes or 'mesh'}, ExpertParallel())  # of torchtitan",)
+
     def limit(self, exported: Any) -> tuple[int, str]:
         """Return the fewest experts of a layer, and its name."""
         return smallest((int(node.args[1].meta["val"].shape[0]), title_of(node)) for node in _products(exported))

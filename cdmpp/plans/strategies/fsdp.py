@@ -31,6 +31,8 @@ class FSDP(Strategy):
 
     name = "fsdp"
     title = "fully sharded data parallel"
+    casts_parameters: ClassVar[bool] = True
+    copies_buffers: ClassVar[bool] = True
     degrees: ClassVar[tuple[str, ...]] = ("dp_shard",)
 
     reshard_after_forward: bool = True
@@ -167,7 +169,8 @@ class FSDP(Strategy):
         if self.is_pipelined or not self.reshard_after_forward:
             ahead = math.ceil(padding * held.parameter_bytes) + sum(blocks[:1])
         scattered = [one.scattered_bytes(ranks) for one in modules]
-        sums = sum(one.scattered_bytes(ranks) for one in modules if one.is_kept) + max(scattered, default=0)
+        whole = [min(one.scattered_bytes(ranks), one.padded_bytes(ranks)) for one in modules]  # before they are cast
+        sums = sum(size for one, size in zip(modules, whole, strict=True) if one.is_kept) + max(whole, default=0)
         if batches > 1 and (self.is_pipelined or not self.scatter_each_batch):
             sums = sum(scattered)
         return RankBytes(
@@ -204,9 +207,10 @@ class FSDP(Strategy):
         """Scatter the gradients of the last batch, or of all."""
         return "" if self.scatter_each_batch else "model.set_requires_gradient_sync(is_last)"
 
-    def torch_lines(self) -> tuple[str, ...]:
+    def torch_lines(self, axes: str = "", optimizer: str = "torch.optim.AdamW") -> tuple[str, ...]:
         """ModuleCall ``fully_shard`` on each block and on the model."""
         again = "" if self.reshard_after_forward else ", reshard_after_forward=False"
+        again += f", mesh={axes}" if axes else ""
         return (f"for block in blocks: fully_shard(block{again})", f"fully_shard(model{again})")
 
     def _gathers(self, order: Sequence[int], is_backward: bool) -> ModuleCalls:

@@ -65,8 +65,9 @@ class HSDP(FSDP):
         kept = np.concatenate([np.full(count, self.shards(sizes) > 1), is_summed])
         return both.taken(order[kept[order]])
 
-    def torch_lines(self) -> tuple[str, ...]:
+    def torch_lines(self, axes: str = "", optimizer: str = "torch.optim.AdamW") -> tuple[str, ...]:
         """Call ``fully_shard`` with a mesh of two axes."""
-        axes = 'mesh_dim_names=("replicate", "shard")'
-        lines = (line.replace(")", ", mesh=mesh)") for line in super().torch_lines())
-        return (f'mesh = init_device_mesh("cuda", (dp_replicate, dp_shard), {axes})', *lines)
+        if axes:
+            return super().torch_lines(axes)
+        names = 'mesh_dim_names=("replicate", "shard")'
+        return (f'mesh = init_device_mesh("cuda", (dp_replicate, dp_shard), {names})', *super().torch_lines("mesh"))

@@ -97,7 +97,7 @@ class ParameterServer(Strategy):
             "part_bytes": f"parts of {quantity(self.part_bytes, 'B')}",
         }.get(setting) or super().describe(setting)
 
-    def torch_lines(self) -> tuple[str, ...]:
+    def torch_lines(self, axes: str = "", optimizer: str = "torch.optim.AdamW") -> tuple[str, ...]:
         """Write settings of BytePS: PyTorch has no such servers."""
         servers = () if self.servers is None else (f'os.environ["DMLC_NUM_SERVER"] = "{self.servers}"',)
         return (

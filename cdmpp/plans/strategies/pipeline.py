@@ -203,19 +203,29 @@ class Pipeline(Strategy):
         }
         return texts[setting]()
 
-    def torch_lines(self) -> tuple[str, ...]:
+    @property
+    def torch_class(self) -> str:
+        """Return the class of the schedule in ``torch.distributed.pipelining.schedules``."""
+        return _TORCH[self.schedule]
+
+    @property
+    def torch_stages(self) -> str:
+        """Return Python for the stages of ``rank`` among ``ranks`` of a ``pipe``."""
+        if isinstance(self.order, LoopedSchedule) and self.order.is_in_v:
+            return "(rank, pipe.num_stages - 1 - rank)"
+        return "range(rank, pipe.num_stages, ranks)"
+
+    def torch_lines(self, axes: str = "", optimizer: str = "torch.optim.AdamW") -> tuple[str, ...]:
         """Cut the model, and run its stages in the order of the schedule."""
-        name, count = _TORCH[self.schedule], self.order.stages_per_rank
+        count = self.order.stages_per_rank
         cuts = "" if self.cuts is None else "".join(f'"{one}": SplitPoint.BEGINNING, ' for one in self.cuts)
         asked = "" if self.return_outputs else ", return_outputs=False"
-        stages, numbers = "pipe.build_stage(rank, device)", "range(rank, pipe.num_stages, ranks)"
+        stages = "pipe.build_stage(rank, device)"
         if self.order.is_looped:
-            if isinstance(self.order, LoopedSchedule) and self.order.is_in_v:
-                numbers = "(rank, pipe.num_stages - 1 - rank)"
-            stages = f"[pipe.build_stage(stage, device, group) for stage in {numbers}]"
+            stages = f"[pipe.build_stage(stage, device, group) for stage in {self.torch_stages}]"
         return (
             f"pipe = pipeline(model, mb_args=(micro_batch,), split_spec={{{cuts.removesuffix(', ')}}})"
             + f"  # {count} stages a rank" * (count > 1),
-            f"schedule = {name}({stages}, n_microbatches={self.micro_batches}, loss_fn=loss_fn)",
+            f"schedule = {self.torch_class}({stages}, n_microbatches={self.micro_batches}, loss_fn=loss_fn)",
             f"schedule.step(*inputs{asked})",
         )

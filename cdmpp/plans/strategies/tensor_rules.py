@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cdmpp.operators.aten import is_pointwise, name_of
@@ -73,14 +74,14 @@ def _broadcast(node: Any, inputs: Sequence[Any], at: Mapping[Any, Placement]) ->
     """Elementwise: axes stand from the last one on, and those of one element are repeated."""
     rank = len(shape_of_node(node))
     found = [shard.on(shard.axis + rank - len(shape_of_node(one))) for one in inputs if (shard := at.get(one))]
-    if len({(one.axis, one.blocks) for one in found}) > 1:
+    if len({(one.axis, one.blocks, not one.origins) for one in found}) > 1:
         raise NotDivisibleError(*found)
     return _joined(found)
 
 
 def _joined(found: Sequence[Shard]) -> Shard:
     origins = frozenset(node for one in found for node in one.origins)
-    return Shard(found[0].axis, found[0].blocks, origins)
+    return replace(found[0], origins=origins)
 
 
 def _first(node: Any, at: Mapping[Any, Placement]) -> Shard:

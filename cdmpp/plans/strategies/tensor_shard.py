@@ -36,7 +36,10 @@ class Shard:
     blocks: tuple[int, ...]
     """Size of each block of the whole axis."""
     origins: frozenset[Any] = field(default=frozenset(), compare=False)
-    """Nodes whose weights are divided so that the value is."""
+    """Nodes whose weights are divided so that the value is; empty: it is divided along the sequence."""
+
+    multiple: int = 0
+    """Parts are padded to the same multiple of this; 0: blocks are divided evenly."""
 
     @property
     def size(self) -> int:
@@ -47,15 +50,21 @@ class Shard:
         """Return the same division of another axis, or of other blocks."""
         return replace(self, axis=axis, blocks=self.blocks if blocks is None else tuple(blocks))
 
-    def local(self, shape: Sequence[int], ranks: int) -> tuple[int, ...]:
-        """Return the shape of one rank's part of a value of this shape."""
+    def with_origins(self, other: Shard) -> Shard:
+        """Return the same division, from the layers of another one too."""
+        return replace(self, origins=self.origins | other.origins)
+
+    def local(self, shape: Sequence[int], ranks: int, copies: int = 1) -> tuple[int, ...]:
+        """Return the shape of one rank's part of a value of this shape; so many ranks have the same part."""
         own = list(map(int, shape))
-        own[self.axis] = sum(self.local_blocks(ranks))
+        own[self.axis] = sum(self.local_blocks(ranks, copies))
         return tuple(own)
 
-    def local_blocks(self, ranks: int) -> tuple[int, ...]:
+    def local_blocks(self, ranks: int, copies: int = 1) -> tuple[int, ...]:
         """Return the size of one rank's part of each block."""
-        return tuple(one // ranks for one in self.blocks)
+        if self.multiple:
+            return tuple(-(-one // (self.multiple * ranks)) * self.multiple for one in self.blocks)
+        return tuple(one * copies // ranks for one in self.blocks)
 
     def pieces(self, sizes: Sequence[int]) -> list[Shard]:
         """Return the pieces of these sizes into which the axis falls; ``NotDivisibleError`` where a block is cut."""

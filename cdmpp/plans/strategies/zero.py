@@ -185,12 +185,13 @@ class ZeRO(Strategy):
             "bucket_elements": f"buckets of {self.bucket_elements:,} elements",
         }.get(setting) or super().describe(setting)
 
-    def torch_lines(self) -> tuple[str, ...]:
+    def torch_lines(self, axes: str = "", optimizer: str = "torch.optim.AdamW") -> tuple[str, ...]:
         """Wrap the optimizer, or write DeepSpeed's settings."""
         if not self.is_deepspeed:
             return (
-                "model = DistributedDataParallel(model)",
-                "optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW, lr=1e-3)",
+                *DDP().torch_lines(axes),
+                f"optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class={optimizer}, lr=1e-3"
+                + (f", process_group={axes}.get_group())" if axes else ")"),
             )
         settings = {
             "stage": self.stage, "overlap_comm": self.overlap, "reduce_bucket_size": self.bucket_elements,

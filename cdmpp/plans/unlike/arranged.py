@@ -195,7 +195,7 @@ class Arranged:
             taken = plans.taken(found.kept)
             many = {column: taken.micro_batches for column in self.arrangement.kinds}
             held = self._held(taken, found.each, many)
-            over = np.max([held[name] / self.limits.get(name, np.inf) for name in held], axis=0)
+            over = np.max([np.maximum(held[name], 0.0) / self.limits.get(name, np.inf) for name in held], axis=0)
             leanest = over[over.max(axis=1).argmin()]
             if leanest.max() <= 1:
                 return found
@@ -208,9 +208,9 @@ class Arranged:
         cut = replace(plans, combinations=tuple(_with_cuts(one, cuts) for one in plans.combinations))
         errors, found, one = dict[int, str](), dict[str, PlanStages](), self.arrangement
         for name in one.devices:
-            groups = self.judges[name].stages(cut, self.topology.on(name), errors)
+            groups = [*self.judges[name].stages(cut, self.topology.on(name), errors)]
             if groups:
-                group = PlanStages.joined(list(groups))
+                group = PlanStages.joined(groups)
                 found[name] = group.taken(np.argsort(group.rows))
         kept = np.array([row for row in range(len(plans)) if row not in errors], np.int64)
         if len(found) < len(one.devices) or not len(kept):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -62,6 +62,10 @@ class UnlikeQuestion(Question):
         if key not in self._judged:
             self._judged[key] = self._judge_all(self._candidates(*key))
         return self._judged[key]
+
+    def at_batches(self, global_batches: Sequence[int]) -> tuple[Question, ...]:
+        """Ask the same at several global batches, each judged when it is asked for."""
+        return tuple(replace(self, global_batch=one, _judged={}) for one in global_batches)
 
     def _judge_all(self, plans: Candidates) -> Judged:
         made = [Block.invalid(plans)]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from cdmpp.steps.transforms.edit import Edit, edited, moved_op
 _GATHERED = ("all_gather",)
 _SCATTERED = ("reduce_scatter", "all_reduce")
 """Kinds of exchanges of a traced FSDP job: gloo runs a reduce-scatter as an all-reduce."""
+_NOTHING: Mapping[int, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,14 @@ class Copies:
     """Seconds for a byte of a gathered module."""
     scattered_s: float
     """Seconds for a byte of gradients that are scattered."""
+    share: float = 0.0
+    """Share of the device that a collective takes from what it computes meanwhile."""
 
     def __post_init__(self) -> None:
         check_seconds(self.gathered_s, "copies of a gathered byte")
         check_seconds(self.scattered_s, "copies of a scattered byte")
+        if not 0 <= self.share < 1:
+            raise DataError(f"collectives take {self.share} of a device: expected 0 to below 1")
 
 
 def copies_of(sharded: StepGraph, plain: StepGraph) -> Copies:
@@ -57,17 +63,34 @@ def copies_of(sharded: StepGraph, plain: StepGraph) -> Copies:
     return Copies(gathered_s, max(0.0, more["backward"] - gathered_s * gathered["backward"]) / scattered)
 
 
-def with_copies(graph: StepGraph, copies: Copies) -> StepGraph:
-    """Add an op behind each all-gather, and one before each reduce-scatter."""
+def with_copies(
+    graph: StepGraph,
+    copies: Copies | Mapping[int, Copies],
+    numbers: Iterable[int] | None = None,
+    under_way_s: Mapping[int, float] = _NOTHING,
+) -> StepGraph:
+    """Add an op behind each all-gather, and one before each reduce-scatter.
+
+    Args:
+        graph: of a job under FSDP.
+        copies: seconds of a byte, on all ranks or by rank; ranks that are not there copy nothing.
+        numbers: places of the exchanges that are copied; None: all.
+        under_way_s: place of an exchange -> seconds that it takes; what it takes from computing is added as well.
+    """
+    each = {rank.rank: copies for rank in graph.ranks} if isinstance(copies, Copies) else copies
     behind, ahead = ({rank.rank: dict[int, float]() for rank in graph.ranks} for _ in "ab")
-    for one in graph.exchanges:
+    for number in range(len(graph.exchanges)) if numbers is None else numbers:
+        one, whole_s = graph.exchanges[number], under_way_s.get(number, 0.0)
         if one.kind == "all_gather":
             for rank, places in one.before.items():
-                place = min(places)
-                behind[rank][place] = behind[rank].get(place, 0.0) + copies.gathered_s * one.bytes
+                if (own := each.get(rank)) is not None:
+                    more_s = own.gathered_s * one.bytes + own.share * whole_s
+                    behind[rank][min(places)] = behind[rank].get(min(places), 0.0) + more_s
         elif one.kind == "reduce_scatter":
             for rank, place in one.after.items():
-                ahead[rank][place] = ahead[rank].get(place, 0.0) + copies.scattered_s * one.bytes
+                if (own := each.get(rank)) is not None:
+                    more_s = own.scattered_s * one.bytes + own.share * whole_s
+                    ahead[rank][place] = ahead[rank].get(place, 0.0) + more_s
     return edited(graph, lambda rank: _edit(rank, behind[rank.rank], ahead[rank.rank]))
 
 

@@ -273,3 +273,26 @@ def test_the_gradient_of_a_table_is_held_once():
 def test_a_loss_of_torchs_own_functions_is_taken():
     read = read_step(Workload(nn.Linear(4, 3), torch.randn(2, 4), optimizer=None, loss=torch.sum, mode="training_step"))
     assert [one.phase for one in read.step.calls][:2] == ["forward", "forward"] and len(read.step.parameters) == 2
+
+
+class Chosen(nn.Module):
+    """Two parts of a result are added; a third reader, of no gradient, looks at all of it."""
+
+    def __init__(self, looks: bool) -> None:
+        super().__init__()
+        self.looks, self.layer = looks, nn.Linear(8, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        one, two = y.chunk(2, -1)
+        found = (one * two).sum()
+        return found + y.view(-1, 4, 8).argmax(-1).sum() * 0 if self.looks else found
+
+
+def test_readers_without_a_gradient_change_no_backward_pass():
+    def backward(looks):
+        read = read_step(Workload(Chosen(looks), torch.randn(4, 8), loss=lambda out: out, mode="training_step"), "cpu")
+        gradients = [one.call for one in read.step.calls if one.phase == "backward" and "linear" in one.call.name]
+        return [str(read.operators[one.task_id]) for one in gradients]
+
+    assert backward(looks=True) == backward(looks=False)

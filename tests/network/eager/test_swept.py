@@ -152,6 +152,13 @@ def test_a_loop_over_a_size_is_read_point_by_point_and_says_so(at, monkeypatch):
     assert "runs other operators there" in next(iter(reader.reasons))
 
 
+def test_an_axis_that_decides_nothing_is_named_with_two_of_its_sizes(at):
+    workload = at("contrast")
+    reader = SweptReader("gpu", lambda point: replace(workload({"batch": point["batch"]}), sequence=None))
+    with pytest.raises(UsageError, match=r"axis seq decides nothing: its inputs are the same at 4 and at 6"):
+        list(reader.read([{"batch": 2, "seq": size} for size in (4, 6)]))
+
+
 def test_inputs_that_grow_on_no_line_are_read_point_by_point_and_say_so(at):
     reader, found = read(at("square"), batch=(2,), seq=(2, 3, 5))
     assert not any(one.is_derived for one in found)

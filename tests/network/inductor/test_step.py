@@ -204,6 +204,14 @@ def test_recomputed_blocks_save_less_and_run_products_again():
     assert len(_products(again)) > len(_products(stored))
 
 
+def test_products_that_a_policy_stores_run_once():
+    """The policy ``op`` stores every second product, so fewer run again than where whole blocks do."""
+    stored, policy, again = (_recomputed(how) for how in ("none", "op", "full"))
+    assert len(_products(stored)) < len(_products(policy)) < len(_products(again))
+    sizes = [one.step.saved_activation_bytes for one in (again, policy, stored)]
+    assert sizes == sorted(sizes) and sizes[0] < sizes[1]
+
+
 def test_attention_runs_again_with_its_block():
     workload = Workload("llama_small", batch=2, mode="training_step", precision="bf16", recompute="full")
     names = [call.name.split()[0] for call in _operators(read_inductor_step(workload, H100))]

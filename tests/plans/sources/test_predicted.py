@@ -12,6 +12,7 @@ from plans.sources.toy_source import T4, ByBytes, EagerRuntime, Scores, Skips, W
 from plans.toy_source import ToySource
 from torch import nn
 
+from cdmpp import devices
 from cdmpp.errors import CdmppError, UsageError
 from cdmpp.network.eager.step import export_step
 from cdmpp.network.predict import predict_step
@@ -121,9 +122,9 @@ def test_a_third_batch_of_full_networks_is_what_two_say(name):
     assert set(source._exported) == {1, 37, 38}
 
 
-def test_degrees_that_no_source_divides_by_are_refused():
+def test_degrees_that_do_not_suit_the_network_are_refused():
     source = source_of(training_networks.Perceptron(), torch.randn(4, 8))
-    with pytest.raises(CdmppError, match="context parallelism of operators is not supported"):
+    with pytest.raises(CdmppError, match="context=2: the network has no attention over one sequence"):
         source.work(4, ParallelDegrees(cp=2))
     with pytest.raises(CdmppError, match="spatial=2: the network has no convolution"):
         source.work(4, ParallelDegrees(spatial=2, filter=2))
@@ -131,3 +132,12 @@ def test_degrees_that_no_source_divides_by_are_refused():
         ToySource().work(4, ParallelDegrees(spatial=2, filter=2))
     with pytest.raises(UsageError, match="the batch of a rank is 0: expected"):
         source_of("torchvision:alexnet").work(0, ONE)
+
+
+def test_sources_on_other_devices_share_exports(monkeypatch):
+    workload = Workload("hf:prajjwal1/bert-tiny", mode="training_step")
+    first = PredictedSource(workload, devices.get("a100"))
+    first.work(4, ParallelDegrees())
+    whole = PredictedSource(workload, devices.get("v100")).work(4, ParallelDegrees())
+    monkeypatch.setattr("cdmpp.plans.sources.predicted.export_step", None)  # it would fail
+    assert PredictedSource(workload, devices.get("v100"), like=first).work(4, ParallelDegrees()).rank == whole.rank

@@ -14,7 +14,8 @@ from cdmpp.network.workload import Workload
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.op_bytes import OpBytes
 from cdmpp.plans.sources.predicted import PredictedSource
-from cdmpp.plans.sources.stored import StoredSource
+from cdmpp.plans.sources.stored import _FIXED, _GROWING, StoredSource
+from cdmpp.steps.step_graph import Op
 from tests.plans.toy_source import ToySource
 
 NETWORK = "hf:prajjwal1/bert-tiny"
@@ -52,6 +53,12 @@ def test_works_of_all_micro_batches_are_those_of_the_network():
         places = [(op.inputs, op.held, op.forward, op.phase, op.name) for op in own.rank.ops]
         assert [(op.inputs, op.held, op.forward, op.phase, op.name) for op in asked.rank.ops] == places
         assert asked.memory == dataclasses.replace(own.memory, saved_activation_bytes=0, live_bytes=0)
+
+
+def test_all_fields_of_an_op_are_stored():
+    """But for those of traces, whose steps are not stored."""
+    known = {one.name for one in dataclasses.fields(Op)}
+    assert {*_FIXED, *_GROWING} | {"stream", "waits", "delay_s", "spread_s"} == known
 
 
 def test_another_question_is_read_anew():

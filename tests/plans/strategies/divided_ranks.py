@@ -11,7 +11,8 @@ from torch.fx import map_arg
 
 from cdmpp.network.eager.divided import ROLES, WEIGHT_PARTS, DividedExport
 from cdmpp.network.eager.step import ExportedStep
-from cdmpp.plans.strategies.tensor import BLOCKS
+from cdmpp.operators.aten import name_of
+from cdmpp.plans.strategies.tensor_graph import BLOCKS
 
 
 class Ranks:
@@ -84,7 +85,7 @@ class Ranks:
         if len(roles) > 1:
             assert {role[0] for role in roles.values()} == {"sum"}
         for degree, (role, *more) in roles.items():
-            if role in ("halo", "slice", "gather"):
+            if role in ("halo", "slice", "gather", "scatter", "offset", "max"):
                 found: list = [None] * len(args)
                 for group in self.groups(degree):
                     own = getattr(self, role)(node, degree, group, [args[rank] for rank in group], *more)
@@ -94,8 +95,8 @@ class Ranks:
         if any(role[0] == "sum" for role in roles.values()):  # one rank adds the bias
             args = [
                 (a, k)
-                if all(self.place(rank, one) == 0 for one in roles) or len(a) < 3
-                else ((*a[:2], None, *a[3:]), k)
+                if all(self.place(rank, one) == 0 for one in roles)
+                else ((0 * a[0], *a[1:]) if name_of(node) == "addmm" else self.without_bias(node, a), k)
                 for rank, (a, k) in enumerate(args)
             ]
         found = [node.target(*a, **k) for a, k in args]
@@ -106,12 +107,29 @@ class Ranks:
                     found[rank] = sum(own) / count
         return found
 
+    def without_bias(self, node, args):
+        has_bias = len(args) > 2 and (name_of(node) == "linear" or "conv" in name_of(node))
+        return (*args[:2], None, *args[3:]) if has_bias else args
+
     def slice(self, node, degree, group, args, axis):
         (x, _, _, size), _ = args[0]
         return [own[0][0].narrow(axis, place * size, size) for place, own in enumerate(args)]
 
-    def gather(self, node, degree, group, args, axis):
+    def scatter(self, node, degree, group, args, axis, blocks):
+        whole = [one[0][0].split(blocks, axis) for one in args]
+        return [torch.cat([one.chunk(len(group), axis)[i] for one in own], axis) for i, own in enumerate(whole)]
+
+    def offset(self, node, degree, group, args, many):
+        return [own[0][0] - place * many for place, own in enumerate(args)]
+
+    def max(self, node, degree, group, args):
+        return [torch.stack([node.target(*a, **k) for a, k in args]).amax(0)] * len(args)
+
+    def gather(self, node, degree, group, args, axis, blocks=()):
         own = [one[0][0][0] for one in args]
+        if blocks:
+            cut = [one.split([size // len(group) for size in blocks], axis) for one in own]
+            return [torch.cat([one[i] for i in range(len(blocks)) for one in cut], axis)] * len(own)
         if degree != "spatial":
             return [torch.cat(own, axis) for _ in own]
         along = axis + len(self.factors)

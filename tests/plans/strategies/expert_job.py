@@ -88,4 +88,4 @@ def _rank(rank: int, ranks: int, experts: int, path: str) -> None:
 if __name__ == "__main__":
     ranks, experts = map(int, sys.argv[1:])
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_rank, (ranks, experts, str(Path(folder) / "store")), nprocs=ranks)
+        mp.start_processes(_rank, (ranks, experts, str(Path(folder) / "store")), nprocs=ranks, start_method="fork")

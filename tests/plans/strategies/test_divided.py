@@ -274,7 +274,7 @@ def test_bytes_of_exchanges_grow_with_the_batch():
 
 def test_more_ranks_than_a_network_has_parts_are_refused_with_the_layer():
     source = source_of(Images(), IMAGES)
-    assert source.limits() == {"pp": 6, "ep": 1, "tp": 1, "spatial": 16, "filter": 8, "channel": 8}
+    assert source.limits() == {"pp": 6, "ep": 1, "cp": 1, "tp": 1, "spatial": 16, "filter": 8, "channel": 8}
     for degree, message in (
         ("spatial", "spatial=17: .* has 16 elements in a channel: expected at most 16"),
         ("filter", "filter=17: stem has 8 output channels or groups: expected at most 8"),

@@ -47,7 +47,7 @@ class Quantized(Strategy):
         if self.bits > 8:
             yield "fewer bits", replace(self, bits=8)
 
-    def torch_lines(self):
+    def torch_lines(self, axes="", optimizer=""):
         return (f"model.register_comm_hook(None, quantize_to_{self.bits}_bits)",)
 
 

@@ -20,6 +20,11 @@ class Normed(nn.Module):
         return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
 
 
+def by_heads(x, size: int):
+    """Return ``x`` of (examples, tokens, features) as (examples, heads, tokens, features of a head)."""
+    return x.view(*x.shape[:2], -1, size).transpose(1, 2)
+
+
 class FusedBlock(nn.Module):
     """Attention with one layer for queries, keys and values, and a layer of GELU, as of GPT-2."""
 
@@ -31,25 +36,19 @@ class FusedBlock(nn.Module):
         self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x):
-        q, k, v = (
-            one.view(*one.shape[:2], -1, WIDTH // self.heads).transpose(1, 2)
-            for one in self.qkv(self.ln_1(x)).split(self.qkv.out_features // 3, 2)
-        )
+        q, k, v = (by_heads(one, WIDTH // self.heads) for one in self.qkv(self.ln_1(x)).chunk(3, 2))
         x = x + self.proj(functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
         return x + self.down(functional.gelu(self.up(self.ln_2(x))))
 
 
-class GatedBlock(nn.Module):
-    """Grouped queries with rotary positions, and a gated layer, as of Llama."""
+class Attention(nn.Module):
+    """Grouped queries with rotary positions, written out."""
 
-    def __init__(self, heads: int = 8, groups: int = 4) -> None:
+    def __init__(self, heads: int, groups: int) -> None:
         super().__init__()
         self.size = WIDTH // heads
-        self.norm_1, self.norm_2 = Normed(WIDTH), Normed(WIDTH)
         self.wq, self.wo = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
         self.wk, self.wv = (nn.Linear(WIDTH, groups * self.size, bias=False) for _ in range(2))
-        self.gate, self.up = (nn.Linear(WIDTH, 3 * WIDTH, bias=False) for _ in range(2))
-        self.down = nn.Linear(3 * WIDTH, WIDTH, bias=False)
 
     def rotated(self, x):
         angle = torch.arange(x.shape[2])[:, None] / torch.arange(1, self.size + 1)
@@ -57,14 +56,36 @@ class GatedBlock(nn.Module):
         return x * angle.cos() + torch.cat([-second, first], -1) * angle.sin()
 
     def forward(self, x):
-        y = self.norm_1(x)
-        q, k, v = (one(y).view(*y.shape[:2], -1, self.size).transpose(1, 2) for one in (self.wq, self.wk, self.wv))
+        q, k, v = (by_heads(one(x), self.size) for one in (self.wq, self.wk, self.wv))
         q, k = self.rotated(q), self.rotated(k)
         k, v = (one[:, :, None].expand(-1, -1, q.shape[1] // k.shape[1], -1, -1).flatten(1, 2) for one in (k, v))
         scores = (q @ k.transpose(2, 3) / self.size**0.5).softmax(-1)
-        x = x + self.wo((scores @ v).transpose(1, 2).flatten(2))
-        y = self.norm_2(x)
-        return x + self.down(functional.silu(self.gate(y)) * self.up(y))
+        return self.wo((scores @ v).transpose(1, 2).flatten(2))
+
+
+class Gated(nn.Module):
+    """A layer of SwiGLU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up = (nn.Linear(WIDTH, 3 * WIDTH, bias=False) for _ in range(2))
+        self.down = nn.Linear(3 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, x):
+        return self.down(functional.silu(self.gate(x)) * self.up(x))
+
+
+class GatedBlock(nn.Module):
+    """Attention of grouped queries, and a gated layer, as of Llama."""
+
+    def __init__(self, heads: int = 8, groups: int = 4) -> None:
+        super().__init__()
+        self.norm_1, self.norm_2 = Normed(WIDTH), Normed(WIDTH)
+        self.attention, self.layer = Attention(heads, groups), Gated()
+
+    def forward(self, x):
+        x = x + self.attention(self.norm_1(x))
+        return x + self.layer(self.norm_2(x))
 
 
 class CrossBlock(nn.Module):
@@ -79,12 +100,9 @@ class CrossBlock(nn.Module):
         self.wi, self.wo = nn.Linear(WIDTH, 2 * WIDTH, bias=False), nn.Linear(2 * WIDTH, WIDTH, bias=False)
 
     def forward(self, x, other):
-        y, places = self.norm_1(x), torch.arange(x.shape[1])
-        q, k, v = (
-            one(of).view(*of.shape[:2], -1, self.size).transpose(1, 2)
-            for one, of in ((self.q, y), (self.k, other), (self.v, other))
-        )
-        scores = q @ k.transpose(2, 3)
+        y = self.norm_1(x)
+        q, k, v = (by_heads(one(of), self.size) for one, of in ((self.q, y), (self.k, other), (self.v, other)))
+        scores, places = q @ k.transpose(2, 3), torch.arange(q.shape[2])
         scores = scores + self.bias(places[:, None] - places[None] + TOKENS).permute(2, 0, 1)[None]
         x = x + self.o((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
         return x + self.wo(functional.relu(self.wi(self.norm_2(x))))

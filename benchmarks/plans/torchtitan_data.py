@@ -1,0 +1,90 @@
+"""torchtitan's published throughput and memory of Llama, as jobs.
+
+Repository pytorch/torchtitan, ``docs/performance.md`` and ``benchmarks``; the file lies in the folder ``torchtitan`` of
+``--data``. GPUs and links are those that the texts name: 64 A100, in nodes of eight (taken for DGX A100); H100 with 96
+GB of HBM2e at 2.4 TB/s and a cap of 500 W, in nodes of eight with 400 Gbit/s a GPU; H200.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.plans.fsdp_job import FSDPJob
+from benchmarks.plans.language_models import LanguageModel
+
+_8B = LanguageModel("llama", 32, 4096, 32, 128256, 14336, 8)
+_70B = LanguageModel("llama", 80, 8192, 64, 128256, 28672, 8)
+_405B = LanguageModel("llama", 126, 16384, 128, 128256, 53248, 8)
+_MODELS = {
+    "llama3-8b": _8B, "llama3.1-8b": _8B, "llama3-70b": _70B, "llama3.1-70b": _70B, "llama3.1-405b": _405B,
+    "llama2-13b": LanguageModel("llama", 40, 5120, 40, 32000, 13824),
+    "llama2-70b": LanguageModel("llama", 80, 8192, 64, 32000, 28672, 8),
+}  # fmt: skip
+_HBM2E = (("bandwidth_gbps", 2400.0), ("memory_gb", 96.0), ("board_power_w", 500.0))
+_GPUS = {
+    "A100-80": ("a100-80gb", "dgx-a100", ()),
+    "H100-96": ("h100", "dgx-h100", _HBM2E),
+    "H100-94": ("h100", "dgx-h100", _HBM2E),
+    "H200": ("h200", "dgx-h100", ()),
+}
+_RECOMPUTE = {"selective op": "op", "per op": "op", "default of the toml": "op", "full": "full"}
+_PARAMETERS = {"llama2-13b": 13.0e9, "llama3-8b": 8.03e9, "llama3.1-8b": 8.03e9}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One published job."""
+
+    model: str
+    gpu: str
+    gpus: int
+    recomputed: str
+    precision: str
+    is_compiled: bool
+    divides: str
+    """The parallel degrees above 1 besides FSDP, in words; empty: none."""
+    job: FSDPJob
+    step_s: float
+    held_gib: float
+    """NaN: not published."""
+    flops: float
+    """Of one step and GPU, as torchtitan counts them: six a parameter and token, attention not causal."""
+
+    @property
+    def why_not(self) -> str:
+        """Reason for which no prediction is made; empty: one is."""
+        if self.divides:
+            return f"{self.divides}: not composed with FSDP's job here yet"
+        if self.precision != "bf16":
+            return "torchao's casts to float8 under torch.compile are not read"
+        return "blocks compiled one by one are not read" if self.is_compiled else ""
+
+
+def rows(folder: Path) -> list[Row]:
+    """Read all rows."""
+    return [_row(one) for one in csv.DictReader((folder / "throughput.csv").read_text().splitlines())]
+
+
+def _row(one: dict[str, str]) -> Row:
+    model, (device, cluster, spec) = _MODELS[one["model"]], _GPUS[one["gpu"]]
+    sequence, batch = int(one["seq_len"]), int(one["local_batch"])
+    job = FSDPJob(
+        model, sequence, device, cluster, int(one["gpus"]), batch, precision="bf16-fsdp",
+        recompute=_RECOMPUTE.get(one["act_ckpt"], "none"), every=2 * (one["act_ckpt"] == "selective layer"), spec=spec,
+    )  # fmt: skip
+    degrees = [f"{name} {one[name]}" for name in ("tp", "pp", "cp") if int(one[name]) > 1]
+    parameters = _parameters(model)
+    tokens = sequence * batch * int(one["fsdp"]) / int(one["gpus"])
+    return Row(
+        one["model"], one["gpu"], int(one["gpus"]), one["act_ckpt"], one["precision"], one["compile"] == "yes",
+        ", ".join(degrees), job, float(one["step_s"]), float(one["mem_gib"] or "nan"),
+        tokens * (6 * parameters + 12 * model.layers * model.width * sequence),
+    )  # fmt: skip
+
+
+def _parameters(model: LanguageModel) -> float:
+    head = model.width // model.heads
+    attention = 2 * model.width**2 + 2 * model.width * head * (model.kv_heads or model.heads)
+    return model.layers * (attention + 3 * model.width * model.inner) + 2 * model.vocabulary * model.width

@@ -1,0 +1,152 @@
+"""Scripts really run here over gloo, and exchange what the plan says; configurations have torchtitan's own names."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gloo_jobs.predicted import rank_rows
+from cdmpp import Workload, devices
+from cdmpp.collectives.collective import Collective
+from cdmpp.collectives.interconnect import AlphaBeta
+from cdmpp.collectives.topology import fitted
+from cdmpp.errors import CdmppError
+from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.lower import lower_work
+from cdmpp.plans.placement import micro_batch_of
+from cdmpp.plans.plan import Plan
+from cdmpp.plans.script.torch_script import TorchScript
+from cdmpp.plans.script.torchtitan_config import TorchtitanConfig
+from cdmpp.plans.sources.predicted import PredictedSource
+from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.plans.strategies.fsdp import FSDP
+from cdmpp.plans.strategies.hsdp import HSDP
+from cdmpp.plans.strategies.pipeline import Pipeline
+from cdmpp.plans.strategies.tensor import Tensor
+from cdmpp.plans.strategies.zero import ZeRO
+from cdmpp.synchrony.policies.asynchronous import Asynchronous
+
+FOLDER = Path(__file__).parent
+NETWORK = f"{FOLDER / 'small_lm.py'}:make"
+STEPS = 3
+"""DDP has its buckets for good in the third step."""
+
+
+def piped(schedule: str, **settings) -> tuple[Pipeline, ...]:
+    return (Pipeline(schedule, 4, **settings),)
+
+
+PLANS = {
+    "ddp, 2 batches": (Plan(DDP(), ParallelDegrees(dp_replicate=2), 2), 8),
+    "fsdp, recomputed": (Plan(FSDP(), ParallelDegrees(dp_shard=2), recompute=("blocks.0", "blocks.2")), 4),
+    "hsdp": (Plan(HSDP(), ParallelDegrees(dp_replicate=2, dp_shard=2), update="fused"), 8),
+    "zero": (Plan(ZeRO(), ParallelDegrees(dp_replicate=2)), 4),
+    "1f1b and ddp": (Plan(DDP(), ParallelDegrees(pp=2, dp_replicate=2), model_parallel=piped("1f1b")), 16),
+    "interleaved": (
+        Plan(DDP(), ParallelDegrees(pp=2), model_parallel=piped("interleaved1f1b", stages_per_rank=2)), 8,
+    ),
+    "tensor and ddp": (Plan(DDP(), ParallelDegrees(dp_replicate=2, tp=2), 2, model_parallel=(Tensor(),)), 8),
+    "tensor along the sequence": (
+        Plan(DDP(), ParallelDegrees(tp=2), model_parallel=(Tensor(sequence_parallel=True, loss_parallel=False),)), 2,
+    ),
+}  # fmt: skip
+"""Plan, and its global batch."""
+
+
+@pytest.fixture(scope="module")
+def source():
+    workload = Workload(NETWORK, mode="training_step", optimizer="adamw")
+    return PredictedSource(workload, devices.get("h100"))
+
+
+def on_gloo(kind, size, ranks):
+    return (kind if kind in ("send", "recv") else Collective(kind, size, ranks, "gloo").runs_as.kind), size
+
+
+def script_of(source, plan, batch):
+    work = source.work(micro_batch_of(plan, batch), plan.degrees, plan.model_parallel)
+    return work, TorchScript(source.workload, plan, batch, work.rank).text
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_script_exchanges_what_its_plan_says(name, source, tmp_path):
+    plan, batch = PLANS[name]
+    work, text = script_of(source, plan, batch)
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    group = max(plan.degrees.dp_shard, plan.degrees.tp)
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(plan.ranks)]
+    words += ["--master-port", str(port), str(FOLDER / "recorded_steps.py"), str(script), str(group), str(tmp_path)]
+    paths = os.pathsep.join([str(FOLDER.parents[2]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "STEPS": str(STEPS), "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lowered = lower_work(work, plan, fitted(AlphaBeta(1e-4, 1e-9), plan.ranks), fold=False)
+    for rank in range(plan.ranks):
+        steps = json.loads((tmp_path / f"{rank}.json").read_text())
+        recorded = [tuple(row) for row in steps[-1]]
+        predicted = [on_gloo(*row, plan.ranks) for row in rank_rows(lowered.graph.exchanges, rank)]
+        assert Counter(recorded) == Counter(predicted)
+        sent = [[size for kind, size in rows if kind == "send"] for rows in (recorded, predicted)]
+        assert sent[0] == sent[1]
+
+
+def test_what_no_script_can_have_is_refused(source):
+    tensor = Plan(DDP(), ParallelDegrees(dp_replicate=2), synchrony=Asynchronous())
+    work = source.work(2, ParallelDegrees())
+    with pytest.raises(CdmppError, match="PyTorch has no such loop"):
+        TorchScript(source.workload, tensor, 4, work.rank)
+    v = Plan(DDP(), ParallelDegrees(pp=2), model_parallel=piped("zbvzerobubble", stages_per_rank=2))
+    with pytest.raises(CdmppError, match="zbvzerobubble"):
+        script_of(source, v, 8)
+    cut = Plan(DDP(), ParallelDegrees(pp=2), model_parallel=piped("1f1b", cuts=("scaled_dot_product_attention_2#29",)))
+    with pytest.raises(CdmppError, match=r"no module begins|pipeline.cuts"):
+        script_of(source, cut, 8)
+
+
+def test_a_network_in_memory_has_no_script():
+    import torch
+
+    workload = Workload(torch.nn.Linear(4, 4), (torch.randn(2, 4),), mode="training_step", loss="mse")
+    source = PredictedSource(workload, devices.get("h100"))
+    plan = Plan(DDP(), ParallelDegrees(dp_replicate=2))
+    with pytest.raises(CdmppError, match="name the network"):
+        _ = TorchScript(workload, plan, 4, source.work(2, plan.degrees).rank).text
+
+
+LLAMA = Workload("hf:meta-llama/Llama-3.1-8B", mode="training_step", precision="bf16", sequence=8192)
+
+
+def test_a_configuration_of_torchtitan_says_the_plan(source):
+    rank = source.work(2, ParallelDegrees()).rank
+    plan = Plan(FSDP(reshard_after_forward=False), ParallelDegrees(dp_shard=8, pp=2), model_parallel=piped("1f1b"))
+    told = tomllib.loads(TorchtitanConfig(LLAMA, plan, 64, rank).text)
+    assert told["model"] == {"name": "llama3", "flavor": "8B"}
+    assert told["training"]["local_batch_size"] * 8 == told["training"]["global_batch_size"] == 64
+    assert told["training"]["dtype"] == "bfloat16" and told["training"]["seq_len"] == 8192
+    own = told["parallelism"]
+    assert (own["data_parallel_shard_degree"], own["pipeline_parallel_degree"]) == (8, 2)
+    assert (own["pipeline_parallel_schedule"], own["pipeline_parallel_microbatch_size"]) == ("1F1B", 2)
+    assert own["fsdp_reshard_after_forward"] == "never"
+    assert told["activation_checkpoint"] == {"mode": "none"}
+
+
+def test_what_torchtitan_does_not_have_is_refused(source):
+    rank = source.work(2, ParallelDegrees()).rank
+    with pytest.raises(CdmppError, match=r"hf:Llama-3\.1-8B"):
+        TorchtitanConfig(source.workload, Plan(), 2, rank)
+    with pytest.raises(CdmppError, match="give ddp, fsdp or hsdp"):
+        TorchtitanConfig(LLAMA, Plan(ZeRO(), ParallelDegrees(dp_replicate=2)), 4, rank)
+    with pytest.raises(CdmppError, match="some blocks are recomputed"):
+        TorchtitanConfig(LLAMA, Plan(recompute=("blocks.0",)), 4, rank)

@@ -1,0 +1,59 @@
+"""What the benchmark of memory reads from rows of public tables, and its scores."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.memory import megatron, nanotron
+from benchmarks.memory.scored import cells
+from cdmpp.plans.sizes import MIB
+
+ROW = {
+    "test": "gpt/gpt3_mcore_te_tp2_pp1", "gpu": "A100", "layers": "12.0", "hidden": "512.0", "heads": "8.0",
+    "seq": "1024.0", "tp": "2", "pp": "1", "cp": "1", "mbs": "4.0", "gbs": "32.0", "ffn": "", "vp_layers": "", "sp": "",
+    "dist_opt": "true", "deterministic": "true", "recompute": "", "impl": "transformer_engine", "attention_backend": "",
+}  # fmt: skip
+
+
+def job(attention="flash", **change):
+    return megatron.job_of(ROW | change, attention)
+
+
+def test_a_row_of_megatron():
+    one = job()
+    assert (one.tp, one.pp, one.shards, one.micro_batches, one.shape.inner) == (2, 1, 4, 2, 2048)
+    assert one.framework.blas_workspace_bytes == 64 * MIB and one.framework.kernel_workspace_bytes == 4 * MIB
+    assert job(deterministic="").framework.blas_workspace_bytes == 2 * 8_519_680
+    assert job(gpu="H100", deterministic="").framework.kernel_workspace_bytes == 32 * MIB
+    assert job(dist_opt="").shards == 1
+    assert job(test="gpt/gpt3_1node", gpu="GB200").shards == 2  # four GPUs
+    assert job(test="gpt/gpt3_swiglu").shape.inner == 1344
+    assert job(test="gpt/gpt3_multi_dist_optimizer_instances").shards == 2
+    assert job(pp="4", tp="1", vp_layers="1.0").chunks == 3
+    uneven = job(test="gpt/gpt3_uneven_pipeline", pp="4", tp="1")
+    assert [stage.blocks for stage in uneven.stages] == [2, 4, 4, 2]
+
+
+def test_the_kernel_that_settings_name():
+    assert megatron.said(ROW) == "flash"
+    assert megatron.said(ROW | {"attention_backend": "unfused"}) == "unfused"
+    assert megatron.said(ROW | {"impl": "local"}) == "unfused"
+    assert megatron.predicted(ROW, "unfused") > megatron.predicted(ROW, "flash")
+
+
+def test_a_row_of_nanotron():
+    row = {
+        "layers": 16, "hidden": 2048, "heads": 32, "ffn": 8192, "vocab": 131072, "seq_len": 4096,
+        "tied_embeddings": True, "zero_stage": 1, "mbs": 1, "grad_accum": 32, "tp": 1, "pp": 1, "dp": 8,
+    }  # fmt: skip
+    assert nanotron.job_of(row, True).shards == 8 and nanotron.job_of(row | {"zero_stage": 0}, True).shards == 1
+    assert nanotron.peaks(row, True) == nanotron.peaks(row, False)  # nothing is gathered
+    divided = row | {"tp": 8, "dp": 1}
+    assert nanotron.peaks(divided, True)[0] > nanotron.peaks(divided, False)[0]
+    assert len(nanotron.peaks(row | {"pp": 4, "dp": 2}, True)) == 4
+
+
+def test_scores_say_how_far_low_estimates_are():
+    assert cells([100, 103, 96, 91], [100] * 4) == ["4", "4.0", "3.5", "7.5", "75", "-9.0", "2"]
+    with pytest.raises(ValueError, match="shape"):
+        cells([1, 2, 3], [1, 2])
