@@ -207,7 +207,8 @@ def _source(options: argparse.Namespace, device: Device) -> StepSource:
     from cdmpp.plans.sources.sustained import SustainedSource
 
     workload = step.step_workload(options)
-    return SustainedSource(PredictedSource(workload, device, EagerRuntime(options.model)), device)
+    source = PredictedSource(workload, device, EagerRuntime(options.model))
+    return SustainedSource(source, device, workload.precision)
 
 
 def _global_batch(options: argparse.Namespace) -> int:

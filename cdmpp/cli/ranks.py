@@ -140,7 +140,7 @@ def divided_source(workload: Workload, options: argparse.Namespace) -> StepSourc
 
     runtime, plan = EagerRuntime(options.model), options.plan
     each = {
-        name: SustainedSource(PredictedSource(workload, get(name), runtime), get(name))
+        name: SustainedSource(PredictedSource(workload, get(name), runtime), get(name), workload.precision)
         for name in dict.fromkeys(plan.devices or (options.device,))
     }
     return UnlikeSource(each) if plan.devices else each[options.device]

@@ -87,7 +87,8 @@ def replay_step(
     if divided := [name for name in SPLITS if getattr(plan.degrees, name) > 1]:
         raise CdmppError(f"degrees.{divided[0]} above 1 divides operators, and this step has whole ones: replay_plan")
     device, batch = devices.get(step.prediction.device), step.step.batch
-    rank, slower = sustained(graph_of(step).ranks[0], device)
+    precision = PRECISIONS.get(step.prediction.precision, PRECISIONS["fp32"])
+    rank, slower = sustained(graph_of(step).ranks[0], device, precision)
     examples = global_batch_of(plan, batch * micro_batches_of(plan))
     if global_batch not in (None, examples):
         needed = micro_batch_of(plan, global_batch)
@@ -95,7 +96,6 @@ def replay_step(
             f"global_batch is {global_batch}, and this step of {batch} examples makes one of {examples} under the "
             f"plan: predict the step at {needed} examples"
         )
-    precision = PRECISIONS.get(step.prediction.precision, PRECISIONS["fp32"])
     work = RankWork(
         rank, memory=step.step.memory, warnings=slower, copies=copies_on(device, precision),
         is_cast=bool(precision.sharded),
@@ -234,7 +234,8 @@ def optimize_step(
     plan = plan_for(ranks, strategy, plan)
     topology = plan_topology(plan, step.prediction.device, cluster, link, backend)
     device = devices.get(step.prediction.device)
-    rank, slower = sustained(graph_of(step).ranks[0], device)
+    precision = PRECISIONS.get(step.prediction.precision, PRECISIONS["fp32"])
+    rank, slower = sustained(graph_of(step).ranks[0], device, precision)
     memory = Memory(step.step.memory, rank, device.kind != "cpu")
     evaluator = Evaluator(scale_ranks(StepGraph((rank,)), plan.ranks), topology, plan, memory, method)
     result = search(evaluator, memory_limit_bytes, most_accumulation_steps, step.step.optimizer)

@@ -1,7 +1,8 @@
 """SustainedSource: kernels as a job runs them for hours, in which the power of the board holds its clock down.
 
-Kernels were timed one at a time, so short that the board ran at its full clock. In a job the mean power of a step may
-not exceed the board's limit: the clock falls until it does not, and products take longer.
+Kernels were timed one at a time, so short that the board ran at its full clock. In a job the power may not exceed the
+board's limit: while products run that take more, the clock falls until they do not. The limit is taken to act within a
+kernel, as a published speed of one product that is repeated says; kernels that take less leave nothing over for others.
 """
 
 from __future__ import annotations
@@ -10,19 +11,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cdmpp.devices import Device
+from cdmpp.network.precision import Precision, precision_of
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.sources.source import RankWork, StepSource
 from cdmpp.steps.derived import derived
-from cdmpp.steps.step_graph import Op, RankGraph
+from cdmpp.steps.step_graph import RankGraph
 from cdmpp.steps.strategy import Strategy
 
-PRODUCTS, ATTENTION, IDLE = "products", "attention", "idle"
-_CLASSES = {"dense": PRODUCTS, "conv2d": PRODUCTS, "matmul": ATTENTION}
+PRODUCTS, ATTENTION = "products", "attention"
+CLOCKED = {"dense": PRODUCTS, "conv2d": PRODUCTS, "matmul": ATTENTION}
+"""Kind of an op that follows the clock -> what it is."""
 _SHARE_OF_VOLTAGE = 0.6
 """Share of the voltage at the full clock that falls with the clock: voltage is a line over the clock, 0.4 of it at
 none. No vendor publishes the line."""
-_LOWEST = 0.2
-"""Share of its full clock below which no board goes."""
+_LOWEST, _HALVINGS = 0.1, 40
+"""Share of its full clock below which no board goes; steps to find the clock."""
 
 
 @dataclass(frozen=True)
@@ -31,16 +34,10 @@ class Watts:
 
     idle: float
     """While nothing runs."""
-    memory: float
-    """While a kernel moves bytes at the speed of the memory."""
     products: float
     """While matrix units multiply halves as fast as libraries do."""
     attention: float
     """While fused attention runs."""
-
-    def of(self, kind: str) -> float:
-        """Return the power while an op of a kind runs."""
-        return {PRODUCTS: self.products, ATTENTION: self.attention, IDLE: self.idle}.get(kind, self.memory)
 
 
 def _at_full_clock(idle: float, limit: float, full: float, sustained: float) -> float:
@@ -54,24 +51,24 @@ def _voltage(clock: float) -> float:
 
 
 WATTS = {
-    "sm_80": Watts(88.0, 275.0, _at_full_clock(88.0, 400.0, 295.0, 257.0), 370.0),
-    "sm_90": Watts(100.0, 380.0, _at_full_clock(100.0, 700.0, 840.0, 720.0), 600.0),
+    "sm_80": Watts(88.0, _at_full_clock(88.0, 400.0, 295.0, 257.0), 370.0),
+    "sm_90": Watts(100.0, _at_full_clock(100.0, 700.0, 840.0, 720.0), 600.0),
 }
 """Architecture -> power of its largest board.
 
 A100: idle, and products of 8192 x 8192 x 8192 that reach 295 TFLOP/s on zeros and 257 on random numbers at 400 W
 (H. He, "Strangely, matrix multiplications on GPUs run faster when given predictable data", 2024). H100: 720 TFLOP/s at
 700 W on the shapes of a language model (SemiAnalysis, "MI300X vs H100 vs H200, training", 2024), and 840 at the full
-clock, measured here call by call. Power of attention, and of kernels that move bytes: assumptions, nobody publishes it.
+clock, measured here call by call. The power of attention is an assumption: nobody publishes it.
 """
 
 
 class SustainedSource(StepSource):
     """Another source, whose products take as long as under the power limit of the board."""
 
-    def __init__(self, nominal: StepSource, device: Device) -> None:
-        """Take a source that times kernels one by one, and the device of each rank with its ``board_power_w``."""
-        self.nominal, self.device = nominal, device
+    def __init__(self, nominal: StepSource, device: Device, precision: Precision | str) -> None:
+        """Take a source that times kernels one by one, the device of each rank, and the types that it computes in."""
+        self.nominal, self.device, self.precision = nominal, device, precision_of(precision)
         self._works = dict[tuple[int, ParallelDegrees, tuple[Strategy, ...]], RankWork]()
 
     @property
@@ -94,50 +91,46 @@ class SustainedSource(StepSource):
         key = batch, degrees, tuple(strategies)
         if key not in self._works:
             work = self.nominal.work(*key)
-            rank, told = sustained(work.rank, self.device)
+            rank, told = sustained(work.rank, self.device, self.precision)
             self._works[key] = replace(work, rank=rank, warnings=(*work.warnings, *told))
         return self._works[key]
 
 
-def sustained(rank: RankGraph, device: Device) -> tuple[RankGraph, tuple[str, ...]]:
-    """Return a rank at the clock that its board sustains, and a sentence about it where that is not the full one."""
-    clock = sustained_clock(rank.ops, device)
-    if clock == 1.0:
+def sustained(rank: RankGraph, device: Device, precision: Precision) -> tuple[RankGraph, tuple[str, ...]]:
+    """Return a rank at the clock that its board sustains, and a sentence about it where that is not the full one.
+
+    Products that do not run on matrix units keep their time: their power was published nowhere.
+    """
+    if precision.products == "float32":
         return rank, ()
-    ops = tuple(_slowed(op, clock) for op in rank.ops)
+    clocks = {kind: sustained_clock(what, device) for kind, what in CLOCKED.items()}
+    slowest = min((clocks[op.kind] for op in rank.ops if op.kind in clocks), default=1.0)
+    if slowest == 1.0:
+        return rank, ()
+    ops = tuple(
+        derived(op, duration_s=op.duration_s / clocks[op.kind]) if clocks.get(op.kind, 1.0) < 1 else op
+        for op in rank.ops
+    )
     limit = device.spec["board_power_w"]
-    told = f"products run at {clock:.0%} of the full clock: a job would take more than the board's {limit:.0f} W"
+    told = f"products run at {slowest:.0%} of the full clock: a job would take more than the board's {limit:.0f} W"
     return derived(rank, ops=ops), (told,)
 
 
-def sustained_clock(ops: Iterable[Op], device: Device) -> float:
-    """Return the share of its full clock at which a board runs these ops again and again; 1 where nothing is known."""
+def sustained_clock(what: str, device: Device) -> float:
+    """Return the share of its full clock at which a board runs kernels again and again; 1 where nothing is known.
+
+    Args:
+        what: ``PRODUCTS`` or ``ATTENTION``.
+        device: with its ``board_power_w``.
+    """
     watts, limit = WATTS.get(device.architecture), device.spec["board_power_w"]
     if watts is None or limit is None:
         return 1.0
-    seconds = dict.fromkeys((PRODUCTS, ATTENTION, IDLE, ""), 0.0)
-    for op in ops:
-        seconds[_CLASSES.get(op.kind, "")] += op.duration_s
-        seconds[IDLE] += op.gap_s + op.delay_s
-
-    def over(clock: float) -> float:
-        """Joules beyond the limit."""
-        joules = 0.0
-        for kind, own_s in seconds.items():
-            is_clocked = kind in (PRODUCTS, ATTENTION)
-            taken_s = own_s / clock if is_clocked else own_s
-            more = (watts.of(kind) - watts.idle) * own_s * (_voltage(clock) ** 2 if is_clocked else 1.0)
-            joules += (watts.idle - limit) * taken_s + more
-        return joules
-
-    if over(1.0) <= 0:
+    own, left = (watts.products if what == PRODUCTS else watts.attention) - watts.idle, limit - watts.idle
+    if own <= left:
         return 1.0
-    if over(_LOWEST) >= 0:
-        return _LOWEST
-    from scipy.optimize import brentq  # a quarter of a second to import
-
-    return float(brentq(over, _LOWEST, 1.0))
-
-
-def _slowed(op: Op, clock: float) -> Op:
-    return derived(op, duration_s=op.duration_s / clock) if op.kind in _CLASSES else op
+    low, high = _LOWEST, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if own * middle * _voltage(middle) ** 2 <= left else (low, middle)
+    return low

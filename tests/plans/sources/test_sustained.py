@@ -8,44 +8,34 @@ import pytest
 
 from cdmpp import devices
 from cdmpp.plans.degrees import ParallelDegrees
-from cdmpp.plans.sources.sustained import WATTS, SustainedSource, sustained_clock
-from cdmpp.steps.step_graph import Op
+from cdmpp.plans.sources.sustained import ATTENTION, PRODUCTS, WATTS, SustainedSource, sustained_clock
 from tests.plans.toy_source import ToySource
 
-
-def ops(**seconds: float) -> list[Op]:
-    return [Op(kind, "forward", one, kind=kind) for kind, one in seconds.items()]
+BF16 = "bf16"
 
 
-@pytest.mark.parametrize("device, tflops_s", [("a100", 257 / 295), ("h100", 720 / 840)])
-def test_products_alone_run_as_published(device: str, tflops_s: float) -> None:
-    assert sustained_clock(ops(dense=1.0), devices.get(device)) == pytest.approx(tflops_s, abs=1e-6)
+@pytest.mark.parametrize(("device", "share"), [("a100", 257 / 295), ("h100", 720 / 840)])
+def test_products_run_as_published(device: str, share: float) -> None:
+    assert sustained_clock(PRODUCTS, devices.get(device)) == pytest.approx(share, abs=1e-6)
+    assert sustained_clock(ATTENTION, devices.get(device)) == 1
 
 
 def test_less_power_is_slower() -> None:
     capped = devices.get("h100").with_spec(board_power_w=500.0)
-    clock = sustained_clock(ops(dense=1.0), capped)
+    clock = sustained_clock(PRODUCTS, capped)
     # what is left for products, 400 of 600 W, is the cube of the clock where voltage follows it, and its first power
     # where it does not
     assert 720 / 840 * (400 / 600) < clock < 720 / 840 * (400 / 600) ** (1 / 3)
     assert clock == pytest.approx(0.7044, abs=1e-3)
-
-
-def test_pauses_and_memory_leave_power_for_products() -> None:
-    device, watts = devices.get("a100"), WATTS["sm_80"]
-    mixed = ops(dense=0.6, elementwise=0.4)
-    clock = sustained_clock(mixed, device)
-    assert sustained_clock(ops(dense=1.0), device) < clock < 1
-    voltage = 0.4 + 0.6 * clock
-    joules = watts.idle * (0.4 + 0.6 / clock) + 0.4 * (watts.memory - watts.idle)
-    joules += 0.6 * (watts.products - watts.idle) * voltage**2
-    assert joules / (0.4 + 0.6 / clock) == pytest.approx(400, rel=1e-6)
-    assert sustained_clock(ops(dense=0.1, elementwise=0.9), device) == 1
+    watts = WATTS["sm_90"]
+    assert watts.idle + (watts.products - watts.idle) * clock * (0.4 + 0.6 * clock) ** 2 == pytest.approx(500)
+    assert clock < sustained_clock(ATTENTION, capped) < 1
+    assert sustained_clock(PRODUCTS, devices.get("h100").with_spec(board_power_w=2000.0)) == 1
 
 
 def test_unknown_boards_keep_their_clock() -> None:
-    assert sustained_clock(ops(dense=1.0), devices.get("v100")) == 1
-    assert sustained_clock(ops(dense=1.0), devices.get("xeon-icelake")) == 1
+    assert sustained_clock(PRODUCTS, devices.get("v100")) == 1
+    assert sustained_clock(PRODUCTS, devices.get("xeon-icelake")) == 1
 
 
 def test_source_slows_products_only() -> None:
@@ -57,10 +47,12 @@ def test_source_slows_products_only() -> None:
             return replace(work, rank=replace(work.rank, ops=made))
 
     source, device = Products(), devices.get("h100").with_spec(board_power_w=300.0)
-    nominal, found = source.work(1, ParallelDegrees()), SustainedSource(source, device).work(1, ParallelDegrees())
-    clock = sustained_clock(nominal.rank.ops, device)
+    nominal, found = source.work(1, ParallelDegrees()), SustainedSource(source, device, BF16).work(1, ParallelDegrees())
+    clock = sustained_clock(PRODUCTS, device)
     assert clock < 1
     for one, two in zip(nominal.rank.ops, found.rank.ops, strict=True):
         assert two.duration_s == pytest.approx(one.duration_s / (clock if one.kind == "dense" else 1))
     assert "300 W" in found.warnings[-1]
-    assert not SustainedSource(source, devices.get("t4")).work(1, ParallelDegrees()).warnings
+    assert not SustainedSource(source, devices.get("t4"), BF16).work(1, ParallelDegrees()).warnings
+    single = SustainedSource(source, device, "fp32").work(1, ParallelDegrees())
+    assert single.rank.ops == nominal.rank.ops
