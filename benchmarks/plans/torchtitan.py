@@ -69,12 +69,17 @@ class Judged:
 
     def scores(self) -> dict[str, Any]:
         """Judge all rows that are answered, by GPU."""
-        groups = {"64 A100": "A100-80", "8 and 128 H100 of 500 W": "H100-96"}
+        groups = {
+            "64 A100": [row.gpu == "A100-80" for row in self.rows],
+            "H100 of 500 W, bfloat16": [row.gpu == "H100-96" and row.precision == "bf16" for row in self.rows],
+            "H100 of 500 W and H200, float8": [row.precision != "bf16" for row in self.rows],
+            "all": [True for _ in self.rows],
+        }
         low, high = self.ends
         inside = (low <= self.measured_s) & (self.measured_s <= high)
         table = list[list[str]]()
-        for title, gpu in groups.items():
-            own = np.array([row.gpu == gpu for row in self.rows])
+        for title, members in groups.items():
+            own = np.array(members)
             for way, seconds in (
                 ("constant MFU, one left out (trivial)", self.constant_s()),
                 (_OURS, self.predicted_s),
@@ -114,6 +119,7 @@ class Judged:
             table.append(
                 [
                     f"{row.model}, {row.gpus} {row.gpu}", f"{row.job.batch} x {row.job.sequence}", row.recomputed,
+                    f"{row.precision}{', compiled' if row.is_compiled else ''}",
                     f"{measured:.3f}", f"{predicted:.3f}", f"{100 * (predicted / measured - 1):+.1f}",
                     *(f"{self.part_s[name][place]:.3f}" for name in _PARTS), held, f"{self.held_gib[place]:.1f}",
                 ]
@@ -121,7 +127,7 @@ class Judged:
         return {
             "title": "torchtitan under FSDP", "note": "Row by row: seconds of a step, and of its parts.",
             "commands": [_COMMAND],
-            "columns": ["job", "examples x tokens", "recomputed", "measured", "predicted", "off, %", *_PARTS,
+            "columns": ["job", "examples x tokens", "recomputed", "type", "measured", "predicted", "off, %", *_PARTS,
                         "published GiB", "predicted GiB"],
             "rows": table,
         }  # fmt: skip

@@ -57,9 +57,7 @@ class Row:
         """Reason for which no prediction is made; empty: one is."""
         if self.divides:
             return f"{self.divides}: not composed with FSDP's job here yet"
-        if self.precision != "bf16":
-            return "torchao's casts to float8 under torch.compile are not read"
-        return "blocks compiled one by one are not read" if self.is_compiled else ""
+        return ""
 
 
 def rows(folder: Path) -> list[Row]:
@@ -72,7 +70,8 @@ def _row(one: dict[str, str]) -> Row:
     sequence, batch = int(one["seq_len"]), int(one["local_batch"])
     job = FSDPJob(
         model, sequence, device, cluster, int(one["gpus"]), batch, precision="bf16-fsdp",
-        recompute=_RECOMPUTE.get(one["act_ckpt"], "none"), every=2 * (one["act_ckpt"] == "selective layer"), spec=spec,
+        recompute=_RECOMPUTE.get(one["act_ckpt"], "none"), every=2 * (one["act_ckpt"] == "selective layer"),
+        is_compiled=one["compile"] == "yes", is_float8=one["precision"].startswith("float8"), spec=spec,
     )  # fmt: skip
     degrees = [f"{name} {one[name]}" for name in ("tp", "pp", "cp") if int(one[name]) > 1]
     parameters = _parameters(model)
