@@ -16,7 +16,7 @@ class Grouped(NamedTuple):
     """A node runs these operators; the fields are those of ``aten.Calls``."""
 
     operators: tuple[EagerOperator, ...]
-    gradients: tuple[tuple[Gradient, ...], ...]
+    gradients: tuple[tuple[Gradient, ...] | None, ...]
     note: str
 
 
@@ -26,6 +26,8 @@ def grouped_of(node: Any) -> Grouped:
     Each has the gradient of its rows and of its matrices, which are one product each.
     """
     x, weights = (arg.meta["val"] for arg in node.args[:2])
+    if len(shape_of(weights)) == 2:
+        return _of_matrices(node, x, weights)
     (rows, inner), (experts, _, cols) = shape_of(x), shape_of(weights)
     imbalance = node.meta.get(IMBALANCE, 1.0)
     busiest, *others = expert_rows(rows, experts, imbalance)
@@ -39,6 +41,14 @@ def grouped_of(node: Any) -> Grouped:
     operators = tuple(_product(many, each, inner, cols, dtype) for many, each in parts)
     gradients = tuple(_gradients(many, each, inner, cols, dtype) for many, each in parts)
     return Grouped(operators, gradients, note)
+
+
+def _of_matrices(node: Any, x: Any, weights: Any) -> Grouped:
+    """Return the product that makes the gradients of the matrices: each of its own rows, which are shared evenly."""
+    ends = node.args[2] if len(node.args) > 2 else node.kwargs["offs"]
+    (rows, inner), (_, cols), (many, *_) = shape_of(x), shape_of(weights), shape_of(ends.meta["val"])
+    product = _product(many, rows, -(-inner // many), cols, dtype_of(x))
+    return Grouped((product,), (None,), "as many rows for each matrix")
 
 
 def _product(many: int, rows: int, inner: int, cols: int, dtype: str) -> EagerOperator:

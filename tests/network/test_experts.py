@@ -222,3 +222,14 @@ def test_the_command_line_takes_it(tmp_path, capsys):
     command = ["network", f"hf:{tmp_path}", "--runtime", "torch", "--device", "h100", "--seq", "24"]
     assert cli.main([*command, "--moe-imbalance", "2"]) == 0
     assert "bmm 1x24x16x64" in capsys.readouterr().out
+
+
+def test_experts_of_half_types_train_on_a_gpu(mixtral):
+    """``aten._grouped_mm`` is differentiated by itself: a product for each expert's matrix."""
+    model, example = mixtral("grouped_mm")
+    given = {**example, "labels": example["input_ids"]}
+    read = read_step(Workload(model, given, mode="training_step", loss="model", precision="bf16"), "sm_90")
+    made = [read.operators[call.task_id] for call in read.graph.calls]
+    rows = TOKENS * CHOSEN
+    work = sum(one.flops for one in made if one.name == "bmm" and one["batch"] == EXPERTS)
+    assert work == 3 * expert_work(rows)
