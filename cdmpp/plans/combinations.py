@@ -100,13 +100,15 @@ def asked(given: str) -> tuple[str, ...]:
 
 
 def _hybrids(name: str) -> Iterator[str]:
-    """Yield all choices of words joined by ``*``, in their order, with one strategy of the replicas at most."""
+    """Yield all choices of words joined by ``*``, in their order, but those that exclude each other."""
     parts = name.split("*")
     made = {part: [_strategy(word, name) for word in part.split("+")] for part in parts}
     for count in range(1, len(parts) + 1):
         for chosen in itertools.combinations(parts, count):
-            replicas = [one for part in chosen for one in made[part] if not one.divides_model]
-            if len(replicas) < 2 or len(parts) == 1:
+            own = [one for part in chosen for one in made[part]]
+            degrees = [degree for one in own for degree in one.degrees]
+            goes = sum(not one.divides_model for one in own) < 2 and len({*degrees}) == len(degrees)
+            if goes or len(parts) == 1:
                 yield "+".join(chosen)
 
 

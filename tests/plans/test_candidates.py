@@ -9,7 +9,7 @@ import pytest
 
 from cdmpp.errors import UsageError
 from cdmpp.plans.candidates import VALID, candidates, divisors, factors
-from cdmpp.plans.combinations import Combination, combination, combination_of, combinations, usual
+from cdmpp.plans.combinations import Combination, asked, combination, combination_of, combinations, usual
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.schedules import SCHEDULES
@@ -113,6 +113,21 @@ def test_strategies_of_two_names_are_kept_once():
 
 def test_the_usual_strategies_suit_the_network():
     assert "data" in usual({}) and not any("spatial" in name or "pipeline" in name for name in usual({}))
+
+
+def test_words_of_degrees_are_those_of_all_hybrids():
+    """Of ep, tp, pp and fsdp each choice; of tp and sp, or fsdp and data, one at most."""
+    every = asked("ep,tp,pp,fsdp")
+    assert len(every) == 15 and {*every} >= {"ep", "fsdp", "ep+tp", "tp+pp+fsdp", "ep+tp+pp+fsdp"}
+    assert every == asked("ep * tp * pp * fsdp") and [one.name for one in combinations(every)] == [*every]
+    assert asked("data,spatial,data+filter") == ("data", "spatial", "data+filter") and asked("tp") == ("tp",)
+    assert asked("fsdp*data*tp") == ("fsdp", "data", "tp", "fsdp+tp", "data+tp")
+    assert asked("tp*sp") == ("tp", "sp") and asked("data,fsdp*tp") == ("data", "fsdp", "tp", "fsdp+tp")
+    assert asked("") == () and asked("fsdp+tp*pp") == ("fsdp+tp", "pp", "fsdp+tp+pp")
+    with pytest.raises(UsageError, match="unknown strategy 'xp' in ep.xp"):
+        asked("ep,xp")
+    found = usual({"pp": 8, "ep": 8, "cp": 64, "tp": 8})
+    assert {*found} >= {"data+expert", "fsdp+context", "fsdp+expert+pipeline"} and "data+expert" not in usual({"ep": 1})
 
 
 @pytest.mark.parametrize("name", ["ps", "ps+pipeline"])
