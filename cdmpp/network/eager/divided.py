@@ -45,7 +45,8 @@ class NodeExchange:
     """``before`` the node runs, ``after`` it ran; ``before gradient``: before the gradient of its first input is made,
     ``after gradient``: after that; ``after gradients``: after those of its weights too; ``inside`` it, or ``inside
     gradients``, where it runs several calls; ``update``: between the passes and the update, as often as the optimizer
-    reads the gradient of the parameter that the node is; ``update once``: there once."""
+    reads the gradient of the parameter that the node is; ``update once``: there once;
+    ``beside`` the node or ``beside gradient`` of its first input: at the same time, for whose readers to wait."""
     name: str
     """Title for a reader."""
     shift: int = 0
@@ -350,16 +351,12 @@ def placed(
             inside = range(first, last + 1)
             twice = (gradients,) if one.when == "inside gradients" else (None, again)
             made = _inside(one.at, inside, twice, readers, calls)
+        elif one.when == "beside":
+            made = [(first - 1, _of_phase(readers.get(last, ()), calls, calls[first].phase))]
         elif first not in gradients:
             continue
-        elif one.when == "before gradient":
-            place = gradients[first][0]
-            given = _of_phase(calls[place].call.inputs, calls, "backward")
-            made = [(place - 1 if one.in_order else max(given, default=place - 1), (place,))]
         else:
-            own = gradients[first][:1] if one.when == "after gradient" else gradients[first]
-            read = sorted({place for of in own for place in readers.get(of, ()) if place > own[-1]})
-            made = [(own[-1], _of_phase(read, calls, "backward"))]
+            made = [_beside_gradient(one, gradients[first], readers, calls)]
         if one.blocks:
             made = [(after, _with_next(after, before, calls)) for after, before in made]
         order = one.when.startswith("before")
@@ -379,6 +376,20 @@ def placed(
         replace(one, follows=True) if place and _is_next(every[place - 1], one) else one
         for place, one in enumerate(every)
     )
+
+
+def _beside_gradient(
+    one: NodeExchange, own: Sequence[int], readers: Mapping[int, Sequence[int]], calls: Sequence[StepCall]
+) -> tuple[int, tuple[int, ...]]:
+    """Return the call behind which an exchange leaves, and those that wait for it; ``own`` make a node's gradients."""
+    if one.when == "before gradient":
+        given = _of_phase(calls[own[0]].call.inputs, calls, "backward")
+        return own[0] - 1 if one.in_order else max(given, default=own[0] - 1), (own[0],)
+    if one.when == "beside gradient":
+        return own[0] - 1, _of_phase([place for place in readers.get(own[0], ()) if place > own[0]], calls, "backward")
+    own = own[:1] if one.when == "after gradient" else own
+    read = sorted({place for of in own for place in readers.get(of, ()) if place > own[-1]})
+    return own[-1], _of_phase(read, calls, "backward")
 
 
 def _with_next(after: int, before: tuple[int, ...], calls: Sequence[StepCall]) -> tuple[int, ...]:

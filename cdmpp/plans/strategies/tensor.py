@@ -43,8 +43,13 @@ class Tensor(OperatorStrategy):
     shared_inputs: bool = False
     """True if layers of columns with the same input gather it once, and sum up its gradient once."""
 
+    async_tp: bool = False
+    """True if sequences are gathered, and sums scattered, piece by piece while the product next to that runs."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.async_tp and not self.sequence_parallel:
+            raise CdmppError("tensor.async_tp is true without sequence_parallel: there is nothing to gather or scatter")
         check_choice("tensor.framework", self.framework, tuple(FRAMEWORKS))
 
     def limit(self, exported: Any) -> tuple[int, str]:
@@ -63,7 +68,7 @@ class Tensor(OperatorStrategy):
             raise CdmppError(f"{self.name}={ranks}: the network has no pair of linear layers that can be divided")
         rules = FRAMEWORKS[self.framework]
         layout.check(ranks, self.name, rules)
-        return DividedTensors(layout, ranks, rules, self.shared_inputs, self.overlap).run()
+        return DividedTensors(layout, ranks, rules, self.shared_inputs, self.overlap, self.async_tp).run()
 
     def torch_lines(self, axes: str = "", optimizer: str = "") -> tuple[str, ...]:  # noqa: ARG002
         """Say what divides the model; its layers are those of the network, which ``--torch`` reads."""

@@ -43,13 +43,14 @@ class DividedTensors:
     """
 
     def __init__(
-        self, layout: Layout, ranks: int, rules: Rules, shared_inputs: bool = False, overlap: bool = True
-    ) -> None:
+        self, layout: Layout, ranks: int, rules: Rules, shared_inputs: bool = False, overlap: bool = True,
+        is_async: bool = False,
+    ) -> None:  # fmt: skip
         self.layout, self.ranks, self.local = layout, ranks, LocalGraph(layout.exported)
         self.is_torch = rules.framework == "torch"
         self.copies = layout.copies(ranks, rules)
         shared_inputs = shared_inputs or not self.is_torch
-        self.shared_inputs, self.overlap = shared_inputs, overlap
+        self.shared_inputs, self.overlap, self.is_async = shared_inputs, overlap, is_async and overlap
         self.known = dict[Any, Any]()
         """Node whose sequences were gathered -> the new node that has all, where layers share it."""
         self.last = self._last() if shared_inputs else {}
@@ -65,6 +66,10 @@ class DividedTensors:
     def shared_by(self, shard: Shard) -> int:
         """Return how many ranks have the same part of a value."""
         return min((self.copies.get(one, 1) for one in shard.origins), default=1)
+
+    def readers(self, x: Any) -> list[Any]:
+        """List what gathers the sequences of a value."""
+        return [node for node, one in self.layout.changes if one is x and self.layout.changes[node, one] == GATHER]
 
     def _last(self) -> dict[Any, Any]:
         """What several layers of columns read -> the first of them, whose gradient is made last."""
@@ -149,6 +154,12 @@ class DividedTensors:
             size = bytes_of_value(x.meta["val"])
             when, blocks = ("after gradients", True) if self.is_torch else ("after gradient", False)
             self.exchange("all_reduce", new, when, size, f"{title} gradient of input", x, blocks)
+        if is_sequence and self.is_async:
+            whole, title = x.meta["val"], f"{title} input"
+            if not self.shared_inputs or next(iter(self.readers(one.x))) is node:
+                self.exchange("all_gather", new, "beside", bytes_of_value(whole), title, x)
+            if x in self.local.learns and self.last.get(one.x, node) is node:
+                self.exchange("reduce_scatter", new, "beside gradient", bytes_of_value(whole), f"{title}, gradient", x)
         if node in self.layout.gathered:
             shard = Shard(len(shape_of_node(node)) - 1, (shape_of_node(node)[-1],))
             whole = self.joined(node, new, shard, f"{title} output", is_summed=False)
@@ -196,6 +207,8 @@ class DividedTensors:
         cat = self.local.call(torch.ops.aten.cat.default, ([new] * self.ranks, shard.axis), {}, one)
         cat.meta |= {ROLE: ("gather", shard.axis, shard.blocks), RETURNS: cat if is_summed else new}
         size = bytes_of_value(cat.meta["val"])
+        if is_summed and self.is_async and all(one in self.layout.linears for one in self.readers(one)):
+            return cat  # exchanges are beside the products
         self.exchange("all_gather", cat, "before", size, title, cat)
         if is_summed and new in self.local.learns:
             self.exchange("reduce_scatter", cat, "after gradient", size, f"{title}, gradient", cat)
@@ -215,6 +228,12 @@ class DividedTensors:
         view.meta[ROLE] = ("scatter", shard.axis, shard.blocks)
         own = self.local.call(torch.ops.aten.clone.default, (view,), {}, node)
         own.meta |= {RETURNS: new, COPIED: new}
+        if self.is_async and node in self.layout.linears:
+            self.exchange("reduce_scatter", new, "beside", size, title, new)
+            if own in self.local.learns:
+                self.exchange("all_gather", new, "beside gradient", size, f"{title}, gradient", new)
+            self.local.nodes[node] = own
+            return
         self.exchange("reduce_scatter", own, "after", size, title, new)
         if own in self.local.learns:
             self.exchange("all_gather", own, "before gradient", size, f"{title}, gradient", new)

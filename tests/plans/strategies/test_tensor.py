@@ -229,6 +229,28 @@ def test_a_pipeline_sums_up_gradients_of_norms_on_the_stage_that_has_them():
     assert replay_plan(source, plan, global_batch=4, device="t4", link="pcie4").iteration_s > 0
 
 
+@pytest.mark.parametrize("shared_inputs", [False, True])
+def test_async_exchanges_take_place_beside_their_products(shared_inputs):
+    source = WithoutPauses(source_of(Language("gated"), tokens()))
+    settings = {"sequence_parallel": True, "shared_inputs": shared_inputs}
+    plain, beside = (STRATEGIES["tensor"](async_tp=one, **settings) for one in (False, True))
+    works = [source.work(2, ParallelDegrees(tp=2), (one,)) for one in (plain, beside)]
+    assert sorted(exchanged(works[0])) == sorted(exchanged(works[1])), "as many bytes"
+    ops = works[1].rank.ops
+    hidden = [one for one in works[1].exchanges if one.before[0] > one.after + 1 and one.kind != "all_reduce"]
+    assert len(hidden) == (10 if shared_inputs else 16), "all but those of the embedding"
+    assert all(any("linear" in ops[at].name for at in range(one.after + 1, one.before[0])) for one in hidden)
+    times = [
+        replay_plan(
+            source, Plan(degrees=ParallelDegrees(tp=2), model_parallel=(one,)), 2, device="t4", link="pcie4"
+        ).iteration_s
+        for one in (plain, beside)
+    ]
+    assert times[1] < times[0]
+    with pytest.raises(CdmppError, match="tensor.async_tp is true without sequence_parallel"):
+        STRATEGIES["tensor"](async_tp=True)
+
+
 class Grouped(nn.Module):
     """Attention of 8 heads of queries and 2 of keys and values, by one kernel, and a head of its own."""
 
