@@ -76,13 +76,16 @@ class Judge:
         """
         divisions, groups = _divisions(plans, np.flatnonzero(plans.reason == VALID)), GroupCosts(topology)
         self._prepare(plans, divisions)
-        by_stages: dict[tuple[object, ...], list[PlanStages]] = {}
+        by_stages, cells = dict[tuple[object, ...], list[PlanStages]](), dict[tuple[object, ...], int]()
         for division in divisions:
             for one in self._division(plans, groups, division, errors):
                 key = one.count, layout_of(one.order), one.memory is None
                 by_stages.setdefault(key, []).append(one)
-                if sum(len(own.rows) for own in by_stages[key]) * one.count > MOST_CELLS:
-                    yield PlanStages.joined(by_stages.pop(key))
+                cells[key] = cells.get(key, 0) + len(one.rows) * one.count
+                if sum(cells.values()) > MOST_CELLS:
+                    largest = max(cells, key=lambda each: cells[each])
+                    del cells[largest]
+                    yield PlanStages.joined(by_stages.pop(largest))
         yield from map(PlanStages.joined, by_stages.values())
 
     def _prepare(self, plans: Candidates, divisions: Sequence[IntArray]) -> None:
