@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,8 @@ _ALONG = (
     *("layer_norm", "native_layer_norm", "rms_norm", "cat", "stack", "logsumexp"),
 )
 """Operators with an axis along which they read all elements for each of theirs."""
+_SHAPED = ("view", "reshape", "_unsafe_view", "unflatten")
+"""Operators that give all elements another shape, in the same order."""
 _SLIDING = ("conv", "convolution", "max_pool", "avg_pool", "unfold", "fft", "group_norm", "instance_norm")
 """Beginnings of names of those that read across axes behind the first two."""
 
@@ -140,6 +143,8 @@ class DividedSequence:
 
     def is_as_expected(self, node: Any, found: Any) -> bool:
         """Return True if a value has the axes of the node's, each as long or as long as a sequence."""
+        if name_of(node) in _SHAPED and _behind(found) != _behind(self.long[node.args[0]]):
+            return False  # numbers of another axis were taken for those of the sequence
         pairs = [*zip(tensors_in(found), tensors_in(node.meta.get("val")), strict=False)]
         return all(
             one.dim() == other.dim() and all(a == b or _is_long(a) for a, b in zip(one.shape, other.shape, strict=True))
@@ -197,6 +202,12 @@ class DividedSequence:
     def refused(self, node: Any, why: str) -> CdmppError:
         """Return the error of an operator that cannot be divided."""
         return CdmppError(f"context={self.ring.ranks}: {name_of(node)} ({node.name}, {title_of(node)}) {why}")
+
+
+def _behind(value: Any) -> int:
+    """Count the elements of each token, which lie behind it: no view changes that. 0 without a sequence."""
+    axes = [axis for axis, size in enumerate(value.shape) if _is_long(size)]
+    return math.prod(map(int, value.shape[axes[-1] + 1 :])) if axes else 0
 
 
 def _arguments(node: Any) -> dict[str, Any]:

@@ -125,6 +125,19 @@ def whole_flops() -> float:
     return sum(one.flops for one in operators(causal(), 1, Context(), "attention"))
 
 
+def test_a_sequence_may_be_as_long_as_another_axis():
+    """32 tokens of 32 numbers each, which are seen as rows in between."""
+
+    class Rows(Attention):
+        def forward(self, x):
+            return super().forward(functional.relu(self.out(x.reshape(-1, 32)).view(-1, 32, 32)))
+
+    found = source(Rows(is_causal=True), tokens=HEADS * SIZE)
+    for family in ("attention", "linear"):
+        own, whole = (sum(o.flops for o in operators(found, n, Context(), family)) for n in (4, 1))
+        assert 4 * own == whole, family
+
+
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_bytes_are_those_of_the_keys_and_values_of_a_rank(ranks):
     both = 2 * 4 * BATCH * TOKENS // ranks * HEADS * SIZE
