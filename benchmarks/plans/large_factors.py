@@ -45,6 +45,8 @@ _DOUBT = Factors(0.2, 0.5, 1.0, 0.5, 0.5, 1.0, 1.0, 2.0, 1.0, 3.0)
 """Standard deviation of the logarithm of each factor before anything was measured."""
 _FAR, _WEIGHT = 0.05, 0.06
 """Relative error beyond which a row counts less than its square; weight of the factors' own values against all rows."""
+_MOST_STEPS = 12
+"""Steps of a fit: further ones change no factor by a per cent."""
 
 
 def fitted(
@@ -74,7 +76,7 @@ def fitted(
         kept = _WEIGHT * _FAR * np.sqrt(len(measured_s)) * (logs - values) / doubts
         return np.concatenate([near, kept])
 
-    return factors(least_squares(off, values, diff_step=1e-3).x)
+    return factors(least_squares(off, values, diff_step=1e-3, max_nfev=_MOST_STEPS).x)
 
 
 def text_of(factors: Factors, names: Sequence[str]) -> str:

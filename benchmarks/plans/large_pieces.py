@@ -57,10 +57,6 @@ class Piece:
 
     forward: Pass
     backward: Pass
-    saved_bytes: int = 0
-    """Bytes of results that its backward pass reads."""
-    largest_bytes: int = 0
-    """Bytes of its largest result, and so of that one's gradient."""
 
     def recomputed(self) -> Piece:
         """Return the piece of which the forward pass runs again in the backward pass."""
@@ -104,11 +100,8 @@ def pieces_of(
         raise DataError(f"expected {READ_BLOCKS} equal blocks and the times of the host, and got {len(blocks)} blocks")
     place_of = _places(work, blocks)
     seconds, host_s = np.array([op.duration_s for op in work.rank.ops]), np.array(work.dispatch_s)
-    saved, written = _bytes(work)
     if token_ranks > 1:
         own = _outside(work, place_of)
-        saved[own] //= token_ranks
-        written[own] //= token_ranks
         seconds[own] = np.maximum(seconds[own] / token_ranks, KERNEL_S)
     each = dict[str, Piece]()
     for name, number in ((EMBEDDING, 0), (BLOCK, 2), (HEAD, READ_BLOCKS + 1)):
@@ -116,8 +109,7 @@ def pieces_of(
         for phase in ("forward", "backward"):
             own = place_of == number if phase == "forward" else place_of == -1 - number
             passes[phase] = Pass(seconds[own], host_s[own], tuple(exchanges(name, phase)))
-        forward = place_of == number
-        each[name] = Piece(**passes, saved_bytes=int(saved[forward].sum()), largest_bytes=int(written[forward].max()))
+        each[name] = Piece(**passes)
     is_update = np.array([op.phase == "update" for op in work.rank.ops])
     parameters = sum(one.bytes for one in work.rank.gradients) / element_bytes
     return Pieces(each, float(seconds[is_update].sum()) / parameters)
@@ -157,12 +149,3 @@ def _outside(work: RankWork, place_of: NDArray[np.int64]) -> NDArray[np.bool_]:
         elif op.phase == "backward" and op.forward is not None:
             found[place] = found[op.forward]
     return found
-
-
-def _bytes(work: RankWork) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Bytes of each op of the forward pass that the backward pass reads, and all that it writes."""
-    read = {one for op in work.rank.ops if op.phase == "backward" for one in op.inputs}
-    written = np.array([op.output_bytes if op.phase == "forward" else 0 for op in work.rank.ops], np.int64)
-    saved = [written[place] if op.saved_bytes is None else op.saved_bytes for place, op in enumerate(work.rank.ops)]
-    keeps = [op.phase == "forward" and place in read for place, op in enumerate(work.rank.ops)]
-    return np.where(keeps, np.array(saved, np.int64), 0), written

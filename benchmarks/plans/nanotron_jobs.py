@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from benchmarks.plans.large_factors import Factors
 from benchmarks.plans.large_job import Job, Links, Stages
-from benchmarks.plans.large_pieces import BLOCK, EMBEDDING, HEAD, READ_BLOCKS, Exchange, Pieces, pieces_of
+from benchmarks.plans.large_pieces import BLOCK, EMBEDDING, READ_BLOCKS, Exchange, Pieces, pieces_of
 from benchmarks.plans.megatron_network import Shape, loss
 from benchmarks.plans.nanotron_network import Llama
 from cdmpp import Workload, devices
 from cdmpp.collectives.topology import topology_of
 from cdmpp.plans.degrees import ParallelDegrees
-from cdmpp.plans.schedules import SCHEDULES
 from cdmpp.plans.sources.predicted import PredictedSource
 from cdmpp.plans.sources.sustained import SustainedSource
 
@@ -49,7 +48,6 @@ class Row:
     clean: bool
     """True if it ran, with as many examples as it says, and no other run of the same plan says otherwise."""
     step_s: float
-    peak_bytes: float
 
     @property
     def gpus(self) -> int:
@@ -68,7 +66,7 @@ def read(path: Path) -> list[Row]:
                 one["model"], shape, one["tied_embeddings"], one["nodes"], one["dp"], one["pp"], one["tp"],
                 one["zero_stage"], one["mbs"], one["grad_accum"], ran,
                 bool(ran and one["consistent"] and not one["suspect_slow"] and not one["also_failed"]),
-                one["step_s"] or float("nan"), 1e9 * (one["gpu_mem_gb"] or float("nan")),
+                one["step_s"] or float("nan"),
             )
         )  # fmt: skip
     return found
@@ -177,26 +175,3 @@ class Jobs:
         stages = dict.fromkeys(one.stages for one in self.jobs)
         known = {one: one.passes_s(factors) for one in stages}
         return np.array([one.seconds(factors, known[one.stages]) for one in self.jobs])
-
-    def peak_bytes(self) -> Floats:
-        """Return the most bytes that a GPU of each job holds, with those of the framework."""
-        return np.array([_peak_bytes(row, one.stages) for row, one in zip(self.rows, self.jobs, strict=True)])
-
-
-_STATES = 12
-"""Bytes of a parameter: a copy in float32 and both states of Adam, which replicas share in ZeRO 1."""
-_CONTEXT = 2e9
-"""Bytes of CUDA's context and of NCCL, about; of no row."""
-
-
-def _peak_bytes(row: Row, stages: Stages) -> float:
-    """Most of all stages: state, results of the micro-batches in flight, and the logits and their gradient."""
-    each, shares, found = stages.pieces.each, row.data if row.zero else 1, 0.0
-    for stage, (blocks, parameters) in enumerate(zip(stages.blocks, stages.parameters, strict=True)):
-        alive = SCHEDULES["1f1b"]().live_micro_batches(stage, stages.pipeline, row.micro_batches)
-        kept = blocks * each[BLOCK].saved_bytes + (stage == 0) * each[EMBEDDING].saved_bytes
-        last = stage == stages.pipeline - 1
-        head = last * (each[HEAD].saved_bytes + each[HEAD].largest_bytes)
-        state = parameters * (_ELEMENT_BYTES + _GRADIENT_BYTES + _STATES / shares)
-        found = max(found, state + alive * kept + head)
-    return found + _CONTEXT

