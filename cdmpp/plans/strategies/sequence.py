@@ -143,7 +143,7 @@ class DividedSequence:
 
     def is_as_expected(self, node: Any, found: Any) -> bool:
         """Return True if a value has the axes of the node's, each as long or as long as a sequence."""
-        if name_of(node) in _SHAPED and _behind(found) != _behind(self.long[node.args[0]]):
+        if name_of(node) in _SHAPED and not _is_in_order(self.long[node.args[0]], found):
             return False  # numbers of another axis were taken for those of the sequence
         pairs = [*zip(tensors_in(found), tensors_in(node.meta.get("val")), strict=False)]
         return all(
@@ -204,10 +204,21 @@ class DividedSequence:
         return CdmppError(f"context={self.ring.ranks}: {name_of(node)} ({node.name}, {title_of(node)}) {why}")
 
 
-def _behind(value: Any) -> int:
-    """Count the elements of each token, which lie behind it: no view changes that. 0 without a sequence."""
+def _is_in_order(before: Any, after: Any) -> bool:
+    """Return True if a view keeps the elements of each token behind it, or merges them into the axis of the tokens."""
+    (many, own), (later, own_later) = map(_behind, (before, after))
+    if own == own_later:
+        return True
+    merged, split = (many * own, later * own_later) if own_later < own else (later * own_later, many * own)
+    return split >= merged
+
+
+def _behind(value: Any) -> tuple[int, int]:
+    """Return how many sequences long the last axis of tokens is, and the elements behind it; zeros without one."""
     axes = [axis for axis, size in enumerate(value.shape) if _is_long(size)]
-    return math.prod(map(int, value.shape[axes[-1] + 1 :])) if axes else 0
+    if not axes:
+        return 0, 0
+    return int(value.shape[axes[-1]]) // _LONG, math.prod(map(int, value.shape[axes[-1] + 1 :]))
 
 
 def _arguments(node: Any) -> dict[str, Any]:
