@@ -20,7 +20,6 @@ from cdmpp import Workload, devices
 from cdmpp.collectives.topology import topology_of
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.sources.predicted import PredictedSource
-from cdmpp.plans.sources.sustained import SustainedSource
 
 Floats = NDArray[np.float64]
 _DEVICE, _CLUSTER, _NODE = "h100", "dgx-h100", 8
@@ -88,14 +87,14 @@ def blocks_of(shape: Shape, stages: int) -> tuple[int, ...]:
 
 
 @cache
-def _source(shape: Shape, tied: bool, tensor: int) -> SustainedSource:
+def _source(shape: Shape, tied: bool, tensor: int) -> PredictedSource:
     import torch
 
     with torch.device("meta"):
         network = Llama(replace(shape, layers=READ_BLOCKS), tensor, tied).bfloat16().train()
     inputs = (torch.zeros(2, shape.sequence, dtype=torch.long),)
     workload = Workload(network, inputs, loss=loss, optimizer="adamw-fused", mode="training_step")
-    return SustainedSource(PredictedSource(workload, devices.get(_DEVICE)), devices.get(_DEVICE))
+    return PredictedSource(workload, devices.get(_DEVICE))
 
 
 @cache

@@ -19,7 +19,6 @@ from cdmpp import Workload, devices
 from cdmpp.collectives.topology import topology_of
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.sources.predicted import PredictedSource
-from cdmpp.plans.sources.sustained import SustainedSource
 
 Floats = NDArray[np.float64]
 _NODE = 8
@@ -63,14 +62,14 @@ def read(path: Path) -> list[Row]:
 
 
 @cache
-def _source(shape: Shape, tensor: int, device: str) -> SustainedSource:
+def _source(shape: Shape, tensor: int, device: str) -> PredictedSource:
     import torch
 
     with torch.device("meta"):
         network = GPT(replace(shape, layers=READ_BLOCKS), tensor).half().train()
     inputs = (torch.zeros(2, shape.sequence, dtype=torch.long),)
     workload = Workload(network, inputs, loss=loss, optimizer="adamw-fused", mode="training_step")
-    return SustainedSource(PredictedSource(workload, devices.get(device)), devices.get(device))
+    return PredictedSource(workload, devices.get(device))
 
 
 @cache
