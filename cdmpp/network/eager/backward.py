@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cdmpp.network.eager.formula import GIVEN, Formula
 from cdmpp.network.eager.graph import EagerGraph, GrownTasks
-from cdmpp.network.eager.learning import Factor, Part
+from cdmpp.network.eager.learning import Factor, Part, trained_places
 from cdmpp.network.eager.recomputation import Recomputation
 from cdmpp.network.graph import Call, NetworkGraph
 from cdmpp.network.liveness import CallBytes, Lifetimes
@@ -59,15 +59,10 @@ class _Backward:
         self.calls = list(self.graph.calls)
         self.saved = dict[int, dict[int, int]]()
         """Call of the forward pass, or that runs one again -> buffers of it that gradients are made from: bytes."""
-        tracked = [bool(one.sources or one.weights) for one in self.learning]
         self.again = Recomputation(self.learning)
         self.copies = list[int]()
         """Places of calls of the forward pass that run again."""
-        self.trained = [tracked[place] and place in self.graph.results for place in range(len(tracked))]
-        """True for each call whose result depends on a parameter, and on whose result one of the network depends."""
-        for place in reversed(range(len(tracked))):
-            for source in self.learning[place].sources if self.trained[place] else ():
-                self.trained[source] = True
+        self.trained = trained_places(self.learning, self.graph.results)
         self.held, self.ends = dict[int, tuple[int, ...]](), dict[int, int]()
         """Reentrant region -> calls whose results it holds; the first call of one that is trained -> the region."""
         self.gradients = dict[int, list[int]]()
@@ -134,11 +129,14 @@ class _Backward:
     def _call(self, place: int) -> None:
         operator, part = self.operators[self.graph.calls[place].task_id], self.learning[place].part
         given = self.gradients.get(place, [])
-        if (tree := self.views.get(place)) and tree.arrivals == len(given) and not part:
-            given = [self._steps(place, tree.formula, given)[tree.formula.makers[0]]] if tree.formula.steps else given
-        for _ in given[1:]:
+        tree = None if part else self.views.get(place)
+        formula, arrivals = (tree.formula, tree.arrivals) if tree else (None, 1)
+        left = arrivals if formula and formula.steps else 1  # it adds them up itself
+        for _ in range(max(len(given), arrivals) - left):
             summed = accumulation_of(int((part.whole if part else operator).written_elements), operator.result_dtype)
             given = [self._add(place, summed, given, self._result_bytes(place))]
+        if formula and formula.steps:
+            given = [self._steps(place, formula, given)[formula.makers[0]]]
         for other in self.again.before(place):
             self._again(other)
         self._hold(place, given)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from cdmpp.errors import UnsupportedProgramError, UsageError
 from cdmpp.network.eager.divided import COPIED, RETURNS
 from cdmpp.network.eager.formula import COPIES, Formula, has_formula
-from cdmpp.network.eager.learning import Buffer, Factor, Learning, Part, together
+from cdmpp.network.eager.learning import Buffer, Factor, Learning, Part, together, trained_places
 from cdmpp.network.eager.module_arguments import with_arguments
 from cdmpp.network.eager.products import in_products
 from cdmpp.network.eager.saved import AFTER, BEFORE, Autograd, Saved, overwritten_by
@@ -67,7 +67,7 @@ class EagerGraph(NamedTuple):
     convolutions: Mapping[int, ConvolutionMemory] = MappingProxyType({})
     """Place of a convolution -> what a CPU holds while it and its gradients run."""
     views: Mapping[int, ViewTree] = MappingProxyType({})
-    """Place of a call whose result is read through views -> how its gradient is made."""
+    """Place of a call -> how the gradient of its result is made of those of its readers."""
     weight_views: Mapping[tuple[int, int], Formula] = MappingProxyType({})
     """Place of a call, and number of a parameter that it reads through a view -> how its gradient is made."""
     untold: tuple[str, ...] = ()
@@ -329,10 +329,12 @@ class _Made:
         results, weights = dict[int, ViewTree](), dict[tuple[int, int], Formula]()
         if self.trees is None or self.autograd is None:
             return results, weights
+        trained_calls = trained_places(self.learning, self.results)
         for base in self.trees.readers:
             if any(number in self.writers for number, _ in self.autograd.storages_of(base)):
                 continue
-            if base.name in self.places and (tree := self.trees.tree(base)):
+            tree = self.trees.tree(base, lambda reader: trained_calls[self.places[reader.name][1]])
+            if base.name in self.places and tree:
                 results[self.places[base.name][1]] = tree
             for reader, formula in self.trees.each(base) if base.name in trained else ():
                 first, last = self.places[reader.name]

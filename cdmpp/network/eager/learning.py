@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from cdmpp.network.eager.formula import Formula
@@ -78,3 +78,13 @@ def together(given: Sequence[Learning]) -> Learning:
     return Learning(
         frozenset().union(*(one.sources for one in given)), frozenset().union(*(one.weights for one in given))
     )
+
+
+def trained_places(learning: Sequence[Learning], results: Collection[int]) -> list[bool]:
+    """Say of each call whether its result depends on a parameter, and one of ``results`` on its result."""
+    tracked = [bool(one.sources or one.weights) for one in learning]
+    found = [is_tracked and place in results for place, is_tracked in enumerate(tracked)]
+    for place in reversed(range(len(found))):
+        for source in learning[place].sources if found[place] else ():
+            found[source] = True
+    return found

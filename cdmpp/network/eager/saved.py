@@ -123,7 +123,9 @@ class Autograd:
             last, backward = known.last, known.backward
         self.values[node] = found
         written = {self._number(one): one.untyped_storage().nbytes() for one in tensors_in(found)}
-        made_now = {number: size for number, size in written.items() if mutates or number in self.new}
+        parts = {self._number(one) for one in tensors_in(found) if one._base is None and not _is_whole(one)}
+        overwritten = written.keys() - parts if mutates else set()  # a part of ``unsafe_chunk`` is no view to autograd
+        made_now = {number: size for number, size in written.items() if number in overwritten | self.new}
         made, kept = ({key: size for key, size in one.items() if key not in self.given} for one in (made_now, packed))
         return Saved(made, kept, last, *backward, asked is not None and asked.keeps)
 
@@ -173,7 +175,7 @@ class Autograd:
     def storages_of(self, node: Any) -> list[tuple[int, bool]]:
         """Storages that tensors of a node lie in, by number, and whether a tensor is all of its storage."""
         seen = tensors_in(self.values[node])
-        return [(self._number(one), one.numel() * one.itemsize == one.untyped_storage().nbytes()) for one in seen]
+        return [(self._number(one), _is_whole(one)) for one in seen]
 
     def learns(self, node: Any) -> bool:
         """Return True if a gradient goes through what a node gives."""
@@ -190,6 +192,10 @@ class Autograd:
             self.storages[number] = storage
             self.new.add(number)
         return number
+
+
+def _is_whole(tensor: Any) -> bool:
+    return bool(tensor.numel() * tensor.itemsize == tensor.untyped_storage().nbytes())
 
 
 def overwritten_by(node: Any) -> list[Any]:

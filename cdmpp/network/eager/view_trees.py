@@ -15,12 +15,12 @@ from cdmpp.programs.regions import has_gradient
 
 
 class ViewTree(NamedTuple):
-    """A value has readers, at least one of which reads a view of it."""
+    """A value has readers that are trained."""
 
     arrivals: int
-    """Gradients that arrive from the readers: one an argument, one in all from attention."""
-    formula: Formula
-    """The kernels that make the gradient of the value of them."""
+    """Arguments that read it: autograd adds the gradients of all, also where one reader has several."""
+    formula: Formula | None
+    """The kernels that make the gradient of the value of these; None: it is their sum, or nobody knows how."""
 
 
 class ViewTrees:
@@ -53,13 +53,19 @@ class ViewTrees:
             if base not in self.parents:
                 self.readers.setdefault(base, []).append((node, one))
 
-    def tree(self, base: Any) -> ViewTree | None:
-        """Return how the gradient of a value is made; None: it is their sum, or unknown."""
-        edges = self.readers.get(base, [])
-        if (formula := self._formula(base, [one for _, one in edges])) is None:
+    def tree(self, base: Any, is_trained: Callable[[Any], bool]) -> ViewTree | None:
+        """Return how the gradient of a value is made; None: no gradient arrives, or it is of several tensors.
+
+        Args:
+            base: what a kernel wrote.
+            is_trained: says of a reader whether a gradient of its result arrives.
+        """
+        import torch
+
+        read = [one for reader, one in self.readers.get(base, []) if is_trained(reader)]
+        if not read or not isinstance(self.values[base], torch.Tensor):
             return None
-        fused = [reader for reader, _ in edges if name_of(reader) == ATTENTION_CALL]
-        return ViewTree(len(edges) - len(fused) + len({*fused}), formula)
+        return ViewTree(len(read), self._formula(base, read))
 
     def each(self, base: Any) -> list[tuple[Any, Formula]]:
         """List the readers of a value that make a gradient of it by a formula of their own."""
