@@ -17,6 +17,9 @@ from cdmpp.operators.backward import Gradient, accumulation_of, backward_of, tab
 from cdmpp.operators.float8 import casts_before
 from cdmpp.operators.operator import EagerOperator
 
+ADDING = ("linear", "bmm")
+"""Products that may add a third tensor, a bias or one as large as they are."""
+
 
 class ForwardBackward(NamedTuple):
     """The calls of this network are those of its forward pass, then those of its backward pass."""
@@ -68,6 +71,8 @@ class _Backward:
         self.gradients = dict[int, list[int]]()
         """Call of the forward pass -> calls that make the gradient of its result, in parts."""
         self.ready = dict[int, int]()
+        self.waiting = dict[tuple[int, int], list[int]]()
+        """Call of the forward pass, number of a parameter -> calls that make the gradients of views that it reads."""
         self.heads = list[int]()
         """Call of the forward pass -> the first of those that a library launches with it."""
         for place, call in enumerate(self.graph.calls):
@@ -218,13 +223,15 @@ class _Backward:
             self.saved.setdefault(owner, {})[buffer.number] = buffer.bytes
         if (formula := self.learning[place].formula) is not None:
             return self._by_formula(place, formula, given, tuple(owner for owner, _ in buffers), passed)
-        parts = self.returns.get(place) or backward_of(operator)
-        held = _held(parts, weights, operator.result_element_bytes, self.learning[place].factors)
+        parts, factors = self.returns.get(place) or backward_of(operator), self.learning[place].factors
+        added = factors[2] if len(factors) > 2 and operator.name in ADDING else None
+        parts = parts[:2] if added else parts
+        held = _held(parts, weights, operator.result_element_bytes, factors)
         for index, one in enumerate(parts):
-            own = [number for number in weights if held[number] == index]
+            own = [number for number in weights if index in held[number]]
             sources = self._sources(place, index, one, bool(weights))
             needed = own or sources or one.is_always or not one.of
-            if not needed and (operator.name != "bmm" or self.learning[place].factors):
+            if not needed and (operator.name != "bmm" or factors):
                 continue
             written = sum(self._result_bytes(key) if key in passed else part_bytes for key in sources)
             written += 0 if operator.name == "embedding" else sum(weights[key] for key in own)
@@ -238,6 +245,7 @@ class _Backward:
             self._pass(passed.intersection(sources), last)
             if operator.name != "embedding":
                 self._give(place, {number: weights[number] for number in own}, last)
+        last = self._added(place, added, given, passed) or last
         if given and operator.name != "embedding" and all(one.of == "weight" for one in parts):  # of a bias
             self._pass(passed.intersection(self.graph.calls[place].inputs[:1]), given[-1])
         if operator.name == "embedding" and weights:
@@ -245,6 +253,29 @@ class _Backward:
             self._give(place, weights, self._add(place, whole, (last,), sum(weights.values())))
         self._accumulate(place, weights)
         return last
+
+    def _added(self, place: int, added: Factor | None, given: Sequence[int], passed: frozenset[int]) -> int | None:
+        """Pass the gradient of a product on to what is added to it: a sum, where that is smaller; return the last call.
+
+        What is as large as the product has the gradient of the result.
+        """
+        if added is None:
+            return None
+        operator, weights = self.operators[self.graph.calls[place].task_id], self._weights(place)
+        own = {number: size for number, size in weights.items() if number in added.weights}
+        sources, whole = passed & added.sources, int(operator.written_elements)
+        if not (own or sources):
+            return None
+        made = next(iter(given[-1:]), None)
+        if added.elements < whole:
+            sizes = {"rows": added.elements, "cols": whole // added.elements}
+            summed = EagerOperator("mean", sizes, operator.result_dtype)
+            made = self._add(place, summed, given, added.elements * operator.result_element_bytes)
+            self._join(place, made)
+        if made is not None:
+            self._pass(sorted(sources), made)
+            self._give(place, own, made)
+        return made
 
     def _by_formula(
         self, place: int, formula: Formula, given: Sequence[int], saved: tuple[int, ...], passed: frozenset[int]
@@ -289,6 +320,9 @@ class _Backward:
 
     def _accumulate(self, place: int, weights: Mapping[int, int]) -> None:
         operator = self.operators[self.graph.calls[place].task_id]
+        for (number, size), tree in ((one, self.weight_views.get((place, one[0]))) for one in weights.items()):
+            if tree and tree.formula and (made := self.waiting.pop((place, number), [])):
+                self._ready(place, number, size, self._steps(place, tree.formula, made)[tree.formula.makers[0]])
         for number, size in weights.items() if self.accumulates else ():
             summed = accumulation_of(size // operator.result_element_bytes, operator.result_dtype)
             self.ready[number] = self._add(place, summed, (self.ready[number],), size)
@@ -319,16 +353,22 @@ class _Backward:
         self.again.done(place, self.copies[-1])
 
     def _give(self, place: int, weights: Mapping[int, int], made: int) -> None:
-        """Call ``made`` has their gradients, to which those of other calls that read them are added (tied weights)."""
-        operator = self.operators[self.graph.calls[place].task_id]
+        """Call ``made`` has their gradients, or those of views of them, of which autograd makes theirs at the end."""
         for number, size in weights.items():
-            if (formula := self.weight_views.get((place, number))) and (step := formula.makers[0]) != GIVEN:
-                made = self._steps(place, formula, (made,))[step]
-            if number in self.ready and not self.accumulates:
-                summed = accumulation_of(size // operator.result_element_bytes, operator.result_dtype)
-                self.ready[number] = self._add(place, summed, (self.ready[number], made), size)
-            else:  # what is added to the step before is added for each reader
-                self.ready[number] = made
+            tree = self.weight_views.get((place, number))
+            if tree and tree.formula and tree.formula.makers[0] != GIVEN:
+                self.waiting.setdefault((place, number), []).append(made)
+            else:
+                self._ready(place, number, size, made)
+
+    def _ready(self, place: int, number: int, size: int, made: int) -> None:
+        """Call ``made`` has the gradient of a parameter, to which those that others made of it are added."""
+        if number in self.ready and not self.accumulates:
+            operator = self.operators[self.graph.calls[place].task_id]
+            summed = accumulation_of(size // operator.result_element_bytes, operator.result_dtype)
+            self.ready[number] = self._add(place, summed, (self.ready[number], made), size)
+        else:  # what is added to the step before is added for each reader
+            self.ready[number] = made
 
     def _sources(self, place: int, index: int, one: Gradient, has_weights: bool) -> tuple[int, ...]:
         """Calls of the forward pass of whose results ``one``, the part ``index``, is the gradient."""
@@ -360,18 +400,18 @@ class _Backward:
 
 def _held(
     parts: Sequence[Gradient], weights: Mapping[int, int], element_bytes: int, factors: Sequence[Factor]
-) -> dict[int, int]:
-    """Number of a weight -> which part makes its gradient.
+) -> dict[int, set[int]]:
+    """Number of a weight -> which parts make its gradient.
 
-    That of its factor, else one whose result is as large and that no other has yet, else the first for weights.
+    Those of its factors, else one whose result is as large and that no other has yet, else the first for weights.
     """
-    known = {number: i for i, one in enumerate(factors[: len(parts)]) for number in one.weights}
+    known = {number: {i for i, one in enumerate(factors) if number in one.weights} for number in weights}
     own = [index for index, one in enumerate(parts) if one.of == "weight"] or [len(parts) - 1]
     sizes = {index: int(parts[index].operator.written_elements) * element_bytes for index in own}
-    held, free = dict[int, int](), list(own)
+    held, free = dict[int, set[int]](), list(own)
     for key, size in weights.items():
         as_large = [i for i in own if sizes[i] == size]
-        held[key] = known.get(key, next((i for i in as_large if i in free), as_large[0] if as_large else own[0]))
-        if held[key] in free:
-            free.remove(held[key])
+        guess = next((i for i in as_large if i in free), as_large[0] if as_large else own[0])
+        held[key] = known[key] or {guess}
+        free = [i for i in free if i not in held[key]]
     return held

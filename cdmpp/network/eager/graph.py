@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from cdmpp.errors import UnsupportedProgramError, UsageError
 from cdmpp.network.eager.divided import COPIED, RETURNS
-from cdmpp.network.eager.formula import COPIES, Formula, has_formula
+from cdmpp.network.eager.formula import COPIES, has_formula
 from cdmpp.network.eager.learning import Buffer, Factor, Learning, Part, together, trained_places
 from cdmpp.network.eager.module_arguments import with_arguments
 from cdmpp.network.eager.products import in_products
@@ -68,7 +68,7 @@ class EagerGraph(NamedTuple):
     """Place of a convolution -> what a CPU holds while it and its gradients run."""
     views: Mapping[int, ViewTree] = MappingProxyType({})
     """Place of a call -> how the gradient of its result is made of those of its readers."""
-    weight_views: Mapping[tuple[int, int], Formula] = MappingProxyType({})
+    weight_views: Mapping[tuple[int, int], ViewTree] = MappingProxyType({})
     """Place of a call, and number of a parameter that it reads through a view -> how its gradient is made."""
     untold: tuple[str, ...] = ()
     """Operators that are trained, and whose gradients need temporaries that nobody knows."""
@@ -250,7 +250,8 @@ class _Made:
             learning = Learning()
         if saved.backward_bytes is None:
             self.untold[str(node.target)] = None
-        self._read(node, bool(found.operators))
+        by_formula = part is None and RETURNS not in node.meta and has_formula(node, found)
+        self._read(node, bool(found.operators), by_formula and saved.formula is not None)
         if not found.operators:
             self.views += 1
             self.sources[node], self.learned[node] = before, learning
@@ -297,7 +298,7 @@ class _Made:
                 self.learning[-1] = self.learning[-1]._replace(part=part)
             before, reads = (place,), ()
             learning = Learning(frozenset(before)) if learning.sources or learning.weights else Learning()
-        if part is None and RETURNS not in node.meta and has_formula(node, found):
+        if by_formula:
             self._with_formula(node, whole, saved)
         self.sources[node], self.learned[node] = before, learning
         self._overwrite(node)
@@ -315,18 +316,21 @@ class _Made:
         is_held = name_of(node) in CONVOLUTIONS and self.place == CPU and self.autograd is not None
         return {place: convolution_memory(node, name_of(node))} if is_held else {}
 
-    def _read(self, node: Any, runs: bool) -> None:
-        """Note a node that runs something, or only sees what it reads; none that no gradient comes from."""
+    def _read(self, node: Any, runs: bool, sums: bool) -> None:
+        """Note a node that runs something, or only sees what it reads; none that no gradient comes from.
+
+        ``sums``: its own formula adds the gradients of a tensor that it is given several times.
+        """
         if self.trees is None or self.autograd is None:
             return
         if not runs:
             self.trees.view(node)
         elif self.autograd.learns(node):
-            self.trees.read(node)
+            self.trees.read(node, sums)
 
-    def views_read(self, trained: Collection[str]) -> tuple[dict[int, ViewTree], dict[tuple[int, int], Formula]]:
+    def views_read(self, trained: Collection[str]) -> tuple[dict[int, ViewTree], dict[tuple[int, int], ViewTree]]:
         """Return how the gradients of results and parameters are made that calls read through views."""
-        results, weights = dict[int, ViewTree](), dict[tuple[int, int], Formula]()
+        results, weights = dict[int, ViewTree](), dict[tuple[int, int], ViewTree]()
         if self.trees is None or self.autograd is None:
             return results, weights
         trained_calls = trained_places(self.learning, self.results)
@@ -336,9 +340,9 @@ class _Made:
             tree = self.trees.tree(base, lambda reader: trained_calls[self.places[reader.name][1]])
             if base.name in self.places and tree:
                 results[self.places[base.name][1]] = tree
-            for reader, formula in self.trees.each(base) if base.name in trained else ():
+            for reader, tree in self.trees.each(base) if base.name in trained else ():
                 first, last = self.places[reader.name]
-                weights |= {(place, self.resident[base][0]): formula for place in range(first, last + 1)}
+                weights |= {(place, self.resident[base][0]): tree for place in range(first, last + 1)}
         return results, weights
 
     def _note(self, node: Any, found: Calls, index: int) -> None:
@@ -423,7 +427,7 @@ class _Made:
         if node in copied:
             return Factor(frozenset((copied[node],)), frozenset())
         learned = self._learned(node)
-        return Factor(learned.sources, learned.weights)
+        return Factor(learned.sources, learned.weights, sum(one.numel() for one in tensors_in(node.meta.get("val"))))
 
     def _buffers(self, saved: Saved, place: int) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...], int]:
         """Results of a node that ends at ``place``, what autograd keeps, and its bytes that are results of no node."""

@@ -16,6 +16,8 @@ class Factor(NamedTuple):
     sources: frozenset[int]
     """Places as in ``Learning``; ``weights`` are numbers as there."""
     weights: frozenset[int]
+    elements: int = 0
+    """Elements of the operand."""
 
 
 class Buffer(NamedTuple):

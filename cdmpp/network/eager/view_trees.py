@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from cdmpp.network.eager.formula import Formula
 from cdmpp.network.eager.temporaries import gradients_of
 from cdmpp.network.eager.without_values import Known, key_of, on_cpu, told
-from cdmpp.operators.aten import ATTENTION_CALL, name_of
+from cdmpp.operators.aten import name_of
 from cdmpp.programs.regions import has_gradient
 
 
@@ -39,12 +39,13 @@ class ViewTrees:
         if node.all_input_nodes:
             self.parents[node] = node.all_input_nodes[0]
 
-    def read(self, node: Any) -> None:
-        """Note a node that runs a kernel."""
+    def read(self, node: Any, sums: bool) -> None:
+        """Note a node that runs a kernel; ``sums``: it has one gradient of a tensor that it is given several times."""
         import torch
 
-        for one in torch.utils._pytree.tree_leaves((node.args, dict(node.kwargs))):
-            value = self.values.get(one) if hasattr(one, "meta") else None
+        given = [one for one in torch.utils._pytree.tree_leaves((node.args, dict(node.kwargs))) if hasattr(one, "meta")]
+        for one in dict.fromkeys(given) if sums else given:
+            value = self.values.get(one)
             if not isinstance(value, torch.Tensor) or not value.requires_grad:
                 continue
             base = one
@@ -67,13 +68,15 @@ class ViewTrees:
             return None
         return ViewTree(len(read), self._formula(base, read))
 
-    def each(self, base: Any) -> list[tuple[Any, Formula]]:
-        """List the readers of a value that make a gradient of it by a formula of their own."""
-        edges, found = self.readers.get(base, []), list[tuple[Any, Formula]]()
-        for reader, one in edges:
-            formula = self._formula(base, [one]) if [r for r, _ in edges].count(reader) == 1 else None
+    def each(self, base: Any) -> list[tuple[Any, ViewTree]]:
+        """List the readers of a value that read it through views, and how each makes a gradient of it."""
+        found = list[tuple[Any, ViewTree]]()
+        edges = self.readers.get(base, [])
+        for reader in dict.fromkeys(reader for reader, _ in edges):
+            read = [one for other, one in edges if other is reader]
+            formula = self._formula(base, read)
             if formula is not None and formula.steps:
-                found.append((reader, formula))
+                found.append((reader, ViewTree(len(read), formula)))
         return found
 
     def _formula(self, base: Any, read: list[Any]) -> Formula | None:
