@@ -55,6 +55,8 @@ class Update:
             raise UsageError("muon-foreach: torch updates the matrices of Muon one after the other")
         if self.implementation and self.optimizer in (NONE, "adamw-8bit"):
             raise UsageError(f"{self.optimizer} has one implementation: leave -{self.implementation} out")
+        if self.optimizer == NONE and (self.clip_norm is not None or self.ema):
+            raise UsageError("optimizer none has no update: leave clip_norm and ema out, or name an optimizer")
         if self.clip_norm is not None:
             numbers(0, 1e12, above=True).fitting("clip_norm", self.clip_norm)
 

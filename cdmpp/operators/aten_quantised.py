@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 from cdmpp.errors import UnsupportedProgramError
+from cdmpp.operators.aten_convolution import CONVOLUTIONS
 from cdmpp.operators.aten_layout import dtype_of, shape_of
 from cdmpp.operators.aten_traffic import results_of
 from cdmpp.operators.operator import EagerOperator
@@ -41,7 +42,10 @@ def quantised_of(node: Any, name: str) -> tuple[EagerOperator, str]:
 
 
 def check_floats(node: Any, name: str, place: str) -> None:
-    """Raise ``UnsupportedProgramError`` for a product of whole numbers or truth values, with its ``place``."""
+    """Raise ``UnsupportedProgramError`` for a product of whole numbers or truth values, with its ``place``.
+
+    So it does for one of floats of several types, which PyTorch refuses to run, though it exports some.
+    """
     given = [one.meta["val"] for one in node.all_input_nodes if hasattr(one.meta.get("val"), "dtype")]
     kinds = {
         str(one.dtype).removeprefix("torch.") for one in given if not (one.is_floating_point() or one.is_complex())
@@ -50,6 +54,12 @@ def check_floats(node: Any, name: str, place: str) -> None:
         raise UnsupportedProgramError(
             f"{name} ({node.name}{place}) multiplies {', '.join(sorted(kinds))}: such products are answered "
             f"for {', '.join(QUANTISED)} alone; multiply floats, or leave the part out"
+        )
+    types = sorted({str(one.dtype).removeprefix("torch.") for one in given})
+    if name in (*PRODUCTS_OF_FLOATS, *CONVOLUTIONS) and not kinds and len(types) > 1:
+        raise UnsupportedProgramError(
+            f"{name} ({node.name}{place}) multiplies {' by '.join(types)}, which PyTorch refuses: give weights and "
+            "inputs one type, or a precision with autocast, which casts them"
         )
 
 

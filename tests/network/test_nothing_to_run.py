@@ -179,3 +179,44 @@ def test_a_group_is_a_row(nets, capsys):
     assert cli.main(["network", f"{nets}:grouped_norm", "--json", *RUNTIMES["torch"]]) == 0
     names = [kernel["kernel"] for kernel in json.loads(capsys.readouterr().out)["kernels"]]
     assert "layer_norm 8x8192" in names
+
+
+@pytest.mark.parametrize(
+    "model", [nn.Linear(8, 8).requires_grad_(False), nn.Sequential(nn.ReLU(), nn.Flatten())], ids=["frozen", "none"]
+)
+def test_a_step_without_a_parameter_to_train_is_refused_as_its_backward_pass_is(model):
+    x = torch.randn(4, 8)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        model(x).sum().backward()
+    with pytest.raises(CdmppError, match="no parameter of .* requires a gradient"):
+        read_step(Workload(model, (x,), mode="training_step"))
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (nn.Linear(8, 8), (4, 8)),
+        (nn.Conv2d(3, 8, 3), (1, 3, 8, 8)),
+        (nn.Conv1d(3, 8, 3, bias=False), (1, 3, 8)),
+    ],
+    ids=["linear", "convolution", "of one axis"],
+)
+def test_factors_of_two_types_are_refused_as_torch_refuses_them(model, shape):
+    x = torch.randn(shape)
+    with pytest.raises(RuntimeError):
+        model.bfloat16()(x)
+    with pytest.raises(CdmppError, match="bfloat16 by float32, which PyTorch refuses|cannot be exported"):
+        read_run(Workload(model, (x,)))
+    assert read_run(Workload(model, (x,), precision="bf16-autocast")).graph.calls
+
+
+def test_examples_are_counted_in_a_list_of_inputs_too():
+    class Each(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(8, 8)
+
+        def forward(self, xs: list[torch.Tensor]) -> list[torch.Tensor]:
+            return [self.inner(x) for x in xs]
+
+    assert read_run(Workload(Each(), ([torch.randn(4, 8), torch.randn(4, 8)],))).batch == 4

@@ -131,8 +131,13 @@ def module_with_loss(workload: Workload, kind: str) -> tuple[TorchNetwork, Any, 
 def _read(given: ExportedStep, place: str, divided: DividedExport | None) -> EagerNetwork:
     network, module, update, together = given.network, given.module, given.update, place != "cpu"
     made = eager_graph_of(divided or given.exported, network.name, place, True, given.attention, network.precision)
+    if not made.parameters:
+        raise CdmppError(
+            f"no parameter of {network.name} requires a gradient, so there is nothing to train: set requires_grad of "
+            "some, or predict the network without training (cdmpp network)"
+        )
     whole = with_backward(made, accumulates=False)
-    if made.parameters and not whole.ready:
+    if not whole.ready:
         raise CdmppError(
             f"the loss of {network.name} depends on no parameter that is trained: gradients are off there "
             "(torch.no_grad, detach), or torch.utils.checkpoint(use_reentrant=True) has inputs that need none"

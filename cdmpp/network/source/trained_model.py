@@ -95,8 +95,10 @@ def modes_kept(network: Any) -> Iterator[None]:
 
 
 def batch_of(arguments: Sequence[Any]) -> int:
-    """Return the examples in one step: the first size of the first tensor; 1 where there is none."""
-    first = next((value for value in arguments if getattr(value, "shape", ())), None)
+    """Return the examples in one step: the first size of the first tensor, in a list too; 1 where there is none."""
+    from torch.utils._pytree import tree_leaves
+
+    first = next((value for value in tree_leaves(arguments) if getattr(value, "shape", ())), None)
     return int(first.shape[0]) if first is not None else 1
 
 

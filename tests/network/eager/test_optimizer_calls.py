@@ -134,6 +134,8 @@ def test_default_of_gpus_is_all_parameters_at_a_time_and_of_cpus_one_after_the_o
         ({"optimizer": "muon", "implementation": "fused"}, "torch has fused kernels of sgd, adam, adamw"),
         ({"optimizer": "adamw-8bit", "implementation": "foreach"}, "has one implementation"),
         ({"clip_norm": 0.0}, "clip_norm is 0.0"),
+        ({"optimizer": "none", "clip_norm": 1.0}, "optimizer none has no update"),
+        ({"optimizer": "none", "ema": True}, "leave clip_norm and ema out"),
     ],
 )
 def test_updates_that_torch_does_not_have_are_refused(settings, told):
