@@ -169,7 +169,16 @@ class TorchScript:
             "fused" if self.plan.update == "fused" else update.implementation or ""
         )
         momentum = ", momentum=0.9" if update.optimizer == "sgd" else ""
-        return [f"optimizer = {self._class()}({parameters}, lr=1e-3{momentum}{f', {given}' if given else ''})"]
+        lines = []
+        if self._tensor and given in ("fused=True", "foreach=True"):  # one call takes only tensors of one mesh
+            lines = [
+                "groups = {}",
+                f"for one in {parameters}:",
+                "    groups.setdefault(getattr(one, 'device_mesh', None), []).append(one)",
+            ]
+            parameters = "[{'params': one} for one in groups.values()]"
+        made = f"{self._class()}({parameters}, lr=1e-3{momentum}{f', {given}' if given else ''})"
+        return [*lines, f"optimizer = {made}"]
 
     def _stages(self, pipeline: Pipeline) -> list[str]:
         """Lines that cut the model into stages, those of this rank in ``stages``."""

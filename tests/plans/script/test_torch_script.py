@@ -54,6 +54,15 @@ PLANS = {
         Plan(DDP(), ParallelDegrees(pp=2), model_parallel=piped("interleaved1f1b", stages_per_rank=2)), 8,
     ),
     "tensor and ddp": (Plan(DDP(), ParallelDegrees(dp_replicate=2, tp=2), 2, model_parallel=(Tensor(),)), 8),
+    "tensor and ddp, fused": (
+        Plan(DDP(), ParallelDegrees(dp_replicate=2, tp=2), update="fused", model_parallel=(Tensor(),)), 8,
+    ),
+    "tensor and fsdp, fused": (
+        Plan(FSDP(), ParallelDegrees(dp_shard=2, tp=2), update="fused", model_parallel=(Tensor(),)), 8,
+    ),
+    "tensor along the sequence, fused": (
+        Plan(DDP(), ParallelDegrees(tp=2), update="fused", model_parallel=(Tensor(sequence_parallel=True),)), 2,
+    ),
     "tensor along the sequence": (
         Plan(DDP(), ParallelDegrees(tp=2), model_parallel=(Tensor(sequence_parallel=True, loss_parallel=False),)), 2,
     ),
