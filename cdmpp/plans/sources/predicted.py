@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, UsageError
@@ -29,7 +32,7 @@ from cdmpp.network.workload import Workload
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.device_copies import copies_on
-from cdmpp.plans.sources.source import SPLITS, OpExchange, RankWork, StepSource, split_of
+from cdmpp.plans.sources.source import SPLITS, OpExchange, RankWork, StepSource, StepTimes, split_of
 from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.platform.limits import SIZES
 from cdmpp.steps.from_prediction import gradients_of, modules_of, op_of
@@ -40,6 +43,22 @@ _Split = tuple[tuple[OperatorStrategy, int], ...]
 """Strategies that divide operators with their ranks, in the order of ``SPLITS``."""
 _WHOLE: _Split = ()
 """Nothing is divided."""
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """Times of the calls of a step."""
+
+    latencies_s: NDArray[np.float64]
+    gaps_s: NDArray[np.float64]
+    """Pause after each."""
+    start_s: float
+    """The first one begins."""
+    whole_s: float
+    busy_s: float
+    low: float
+    high: float
+    dispatch_s: tuple[float, ...]
 
 
 class PredictedSource(StepSource):
@@ -107,6 +126,27 @@ class PredictedSource(StepSource):
             self.prepare((batch,), (degrees,), strategies)
             self._works[batch, split] = self._work(self._steps[batch, split], split)
         return self._works[batch, split]
+
+    def times(self, batch: int, degrees: ParallelDegrees, strategies: Sequence[Strategy] = ()) -> StepTimes | None:
+        """Return the times of ``work`` without its ops; ``CdmppError`` as of it."""
+        split = _split(degrees, strategies)
+        if why := self._refused(split):
+            raise CdmppError(why)
+        if (batch, split) not in self._steps:
+            self.prepare((batch,), (degrees,), strategies)
+        sized = self._steps[batch, split]
+        timed = self._timed(sized, split)
+        exchanges = tuple((one.kind, one.degree, one.after) for one in sized.exchanges)
+        return StepTimes(
+            (tuple((one.phase, one.call.inputs) for one in sized.calls), exchanges),
+            timed.latencies_s + timed.gaps_s,
+            timed.gaps_s,
+            timed.start_s,
+            np.array([one.bytes for one in sized.exchanges], np.int64),
+            timed.low,
+            timed.high,
+            tuple(one.kind.op_class for one in sized.operators),
+        )
 
     def limits(self) -> Mapping[str, int]:
         """Return the most stages (forward operators that read parameters), and the most ranks that divide operators."""
@@ -177,30 +217,15 @@ class PredictedSource(StepSource):
         return self._exported[batch]
 
     def _work(self, sized: SizedStep, split: _Split) -> RankWork:
-        prices = [self._prices[operator] for operator in sized.operators]
-        stand_in_for = self._at(self._low, split).stand_in_for
-        prices = [as_stand_in(one) if stand_in_for(place) else one for place, one in enumerate(prices)]
-        host = None if self.device.kind == "cpu" else self.host
-        dispatch_s = dispatches_s([one.call for one in sized.calls], prices, host, True, sized.step)
-        starts = started_s([one.latency_s for one in prices], dispatch_s)
-        ends = [start + price.latency_s for start, price in zip(starts, prices, strict=True)]
+        timed = self._timed(sized, split)
         ops = tuple(
-            op_of(
-                call,
-                prices[place].latency_s,
-                starts[place + 1] - ends[place] if place + 1 < len(ends) else 0.0,
-                sized.operators[place].kind.op_class,
+            op_of(call, float(seconds), float(gap_s), operator.kind.op_class)
+            for call, seconds, gap_s, operator in zip(
+                sized.calls, timed.latencies_s, timed.gaps_s, sized.operators, strict=True
             )
-            for place, call in enumerate(sized.calls)
         )
         step = sized.step
-        rank = RankGraph(0, ops, gradients_of(step), modules_of(step), starts[0], buffers=step.buffers)
-        whole_s, busy_s = ends[-1], sum(one.latency_s for one in prices)
-        low, high = 1.0, 1.0
-        if all(LEVEL in one.intervals for one in prices):
-            low, high = (
-                (whole_s - busy_s + sum(p.intervals[LEVEL][side] for p in prices)) / whole_s for side in (0, 1)
-            )
+        rank = RankGraph(0, ops, gradients_of(step), modules_of(step), timed.start_s, buffers=step.buffers)
         exchanges = tuple(
             OpExchange(
                 one.kind,
@@ -217,13 +242,33 @@ class PredictedSource(StepSource):
             )  # fmt: skip
             for one in sized.exchanges
         )
-        warnings = (*step.warnings, *self._told(), *host_warnings(whole_s, busy_s))
+        warnings = (*step.warnings, *self._told(), *host_warnings(timed.whole_s, timed.busy_s))
         precision = self.workload.precision
         assert isinstance(precision, Precision)
         return RankWork(
-            rank, exchanges, sized.memory, min(low, 1.0), max(high, 1.0), tuple(dict.fromkeys(warnings)),
-            copies=copies_on(self.device, precision), is_cast=bool(precision.sharded), dispatch_s=tuple(dispatch_s),
+            rank, exchanges, sized.memory, timed.low, timed.high, tuple(dict.fromkeys(warnings)),
+            copies=copies_on(self.device, precision), is_cast=bool(precision.sharded), dispatch_s=timed.dispatch_s,
         )  # fmt: skip
+
+    def _timed(self, sized: SizedStep, split: _Split) -> _Timed:
+        prices = [self._prices[operator] for operator in sized.operators]
+        stand_in_for = self._at(self._low, split).stand_in_for
+        prices = [as_stand_in(one) if stand_in_for(place) else one for place, one in enumerate(prices)]
+        host = None if self.device.kind == "cpu" else self.host
+        dispatch_s = dispatches_s([one.call for one in sized.calls], prices, host, True, sized.step)
+        latencies_s = [one.latency_s for one in prices]
+        starts = started_s(latencies_s, dispatch_s)
+        ends = [start + latency_s for start, latency_s in zip(starts, latencies_s, strict=True)]
+        gaps_s = np.array([*(after - end for after, end in zip(starts[1:], ends, strict=False)), 0.0])
+        whole_s, busy_s = ends[-1], sum(latencies_s)
+        low, high = 1.0, 1.0
+        if all(LEVEL in one.intervals for one in prices):
+            low, high = (
+                (whole_s - busy_s + sum(p.intervals[LEVEL][side] for p in prices)) / whole_s for side in (0, 1)
+            )
+        return _Timed(
+            np.array(latencies_s), gaps_s, starts[0], whole_s, busy_s, min(low, 1.0), max(high, 1.0), tuple(dispatch_s)
+        )
 
     def _told(self) -> tuple[str, ...]:
         """Warnings about the kernels of the whole network, at the smaller batch."""

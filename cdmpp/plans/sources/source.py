@@ -148,6 +148,8 @@ class StepTimes:
     low: float
     high: float
     """The same as of ``RankWork``."""
+    kinds: tuple[str, ...] = ()
+    """Kind of each op."""
 
     @classmethod
     def of(cls, work: RankWork) -> StepTimes:
@@ -162,6 +164,7 @@ class StepTimes:
             np.array([one.bytes for one in work.exchanges], np.int64),
             work.low,
             work.high,
+            tuple(op.kind for op in ops),
         )
 
     @property

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from cdmpp.devices import Device
 from cdmpp.network.precision import Precision, precision_of
 from cdmpp.plans.degrees import ParallelDegrees
-from cdmpp.plans.sources.source import RankWork, StepSource
+from cdmpp.plans.sources.source import RankWork, StepSource, StepTimes
 from cdmpp.steps.derived import derived
 from cdmpp.steps.step_graph import RankGraph
 from cdmpp.steps.strategy import Strategy
@@ -95,22 +97,34 @@ class SustainedSource(StepSource):
             self._works[key] = replace(work, rank=rank, warnings=(*work.warnings, *told))
         return self._works[key]
 
+    def times(self, batch: int, degrees: ParallelDegrees, strategies: Sequence[Strategy] = ()) -> StepTimes | None:
+        """Return the times of ``work`` from those of the source, whose ops begin as soon as they can."""
+        found = self.nominal.times(batch, degrees, strategies)
+        clocks = _clocks(self.device, self.precision)
+        if found is None or not clocks.keys() & set(found.kinds):
+            return found
+        shares = np.array([clocks.get(kind, 1.0) for kind in found.kinds])
+        return replace(found, seconds=(found.seconds - found.gaps_s) / shares + found.gaps_s)
+
+
+def _clocks(device: Device, precision: Precision) -> Mapping[str, float]:
+    """Kind of an op that runs below the full clock -> its share of that."""
+    if precision.products == "float32":
+        return {}
+    found = {kind: sustained_clock(what, device) for kind, what in CLOCKED.items()}
+    return {kind: clock for kind, clock in found.items() if clock < 1}
+
 
 def sustained(rank: RankGraph, device: Device, precision: Precision) -> tuple[RankGraph, tuple[str, ...]]:
     """Return a rank at the clock that its board sustains, and a sentence about it where that is not the full one.
 
     Products that do not run on matrix units keep their time: their power was published nowhere.
     """
-    if precision.products == "float32":
-        return rank, ()
-    clocks = {kind: sustained_clock(what, device) for kind, what in CLOCKED.items()}
+    clocks = _clocks(device, precision)
     slowest = min((clocks[op.kind] for op in rank.ops if op.kind in clocks), default=1.0)
     if slowest == 1.0:
         return rank, ()
-    ops = tuple(
-        derived(op, duration_s=op.duration_s / clocks[op.kind]) if clocks.get(op.kind, 1.0) < 1 else op
-        for op in rank.ops
-    )
+    ops = tuple(derived(op, duration_s=op.duration_s / clocks[op.kind]) if op.kind in clocks else op for op in rank.ops)
     limit = device.spec["board_power_w"]
     told = f"products run at {slowest:.0%} of the full clock: a job would take more than the board's {limit:.0f} W"
     return derived(rank, ops=ops), (told,)
