@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -257,7 +258,8 @@ class _Lowering(Placement):
     def of_updates(self, shards: float, follow: bool) -> Iterator[Exchange]:
         """Exchanges between passes and update, once a step, of the gradients that a rank updates: one of ``shards``.
 
-        ``follow``: whether they wait for those of the replicas.
+        ``follow``: whether they wait for those of the replicas. A gradient that Adam's moments and their product read,
+        so that ranks sum it up three times, is read once by a plan's fused kernel; clipping reads it once more.
         """
         for kind, step in enumerate(self.steps):
             own, parts = (
@@ -266,8 +268,11 @@ class _Lowering(Placement):
             )
             ends = dict.fromkeys(own, step.update - 1), dict.fromkeys(own, (step.update,))
             for stage in dict.fromkeys(one.stage for one in step.passes):
-                for found in parts[stage].last.operators:
-                    if found.is_of_update:
+                operators = [found for found in parts[stage].last.operators if found.is_of_update]
+                reads = Counter(found.name for found in operators)
+                for name, count in reads.items():
+                    kept = count - 2 if self.plan.update == "fused" and count >= 3 else count
+                    for found in [one for one in operators if one.name == name][:kept]:
                         one = replace(found, bytes=math.ceil(found.bytes / shards), follows=follow)
                         yield from self._placed(one, *ends)
 
