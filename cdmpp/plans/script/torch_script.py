@@ -64,6 +64,11 @@ class TorchScript:
         update = self.workload.update
         if update.ema or update.optimizer not in ("sgd", "adam", "adamw", "adafactor"):
             raise CdmppError(f"{_REFUSED} of the update {update}: give sgd, adam, adamw or adafactor, without averages")
+        if update.clip_norm is not None and plan.degrees.tp > 1:
+            raise CdmppError(
+                f"{_REFUSED} of degrees.tp with gradients that are clipped: torch.nn.utils.clip_grad_norm_ refuses "
+                "tensors next to DTensors; leave --clip-norm out, or give a file that ends in .toml, for torchtitan"
+            )
 
     @property
     def text(self) -> str:

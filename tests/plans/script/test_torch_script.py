@@ -19,6 +19,7 @@ from cdmpp.collectives.collective import Collective
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.collectives.topology import fitted
 from cdmpp.errors import CdmppError
+from cdmpp.network.update import Update
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.lower import lower_work
 from cdmpp.plans.placement import micro_batch_of
@@ -116,6 +117,12 @@ def test_what_no_script_can_have_is_refused(source):
     work = source.work(2, ParallelDegrees())
     with pytest.raises(CdmppError, match="PyTorch has no such loop"):
         TorchScript(source.workload, tensor, 4, work.rank)
+    clipped, divided = (
+        Workload(NETWORK, mode="training_step", optimizer=Update("adamw", clip_norm=1.0)),
+        Plan(DDP(), ParallelDegrees(tp=2), model_parallel=(Tensor(),)),
+    )
+    with pytest.raises(CdmppError, match="leave --clip-norm out"):
+        TorchScript(clipped, divided, 4, work.rank)
     v = Plan(DDP(), ParallelDegrees(pp=2), model_parallel=piped("zbvzerobubble", stages_per_rank=2))
     with pytest.raises(CdmppError, match="zbvzerobubble"):
         script_of(source, v, 8)
