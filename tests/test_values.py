@@ -152,10 +152,10 @@ RANK = RankGraph(0, (OP, LATER), (GRADIENT,), (SPAN,))
 TEXTS = ("no such thing",)
 ANY_TEXT = ("no such thing", "", "a\nb")
 SECONDS = (0, 1.5, 10**18)
-TRUE = {"bool": (True,)}
+TRUE = {"bool": (True,), "bool | None": (True,)}
 MADE: list[tuple[Any, Mapping[str, tuple[Any, ...]]]] = [
     (LAYER, {"network": TEXTS, "example_inputs": ODD, "inputs": ({},), "moe_imbalance": (1.5,), "boxes": (0,)}),
-    (cdmpp.Plan(), {"recompute": ([],)}),
+    (cdmpp.Plan(), {"recompute": ([],), "devices": ([],), "shares": ([],)}),
     (ParallelDegrees(), {}),
     (DDP(), {}),
     (FSDP(), {}),
@@ -181,7 +181,7 @@ MADE: list[tuple[Any, Mapping[str, tuple[Any, ...]]]] = [
         **dict.fromkeys(("after", "before", "lag_s", "blocks"), ({},)),
         **dict.fromkeys(("sum_s", "wire_s", "spread_s"), SECONDS)}),
     (RANK, {"rank": (0,), "gradients": ([],), "modules": ([],), "buffers": ([],), "start_s": SECONDS, "tail_s": SECONDS,
-            "update_shards": (10**18,)}),
+            "update_shards": (10**18, 1.5)}),
     (StepGraph((RANK,)), {
         **dict.fromkeys(("exchanges", "processors"), ([],)), **dict.fromkeys(("workers", "processor_share"), (0,)),
         "backend": ANY_TEXT}),
@@ -210,7 +210,7 @@ PARTS: list[tuple[Any, Callable[[Any], Any], Mapping[str, tuple[Any, ...]]]] = [
     (GRADIENT, lambda one: RankGraph(0, (OP, LATER), (one,)), {
         "name": ANY_TEXT, "dtype": ANY_TEXT, "bytes": (0, 10**18), "ready_after": (0, -1)}),
     (SPAN, lambda one: RankGraph(0, (OP, LATER), (), (one,)), {
-        "name": ANY_TEXT, "bytes": (10**18,), "rows": ([],), "trained_rows": ([],)}),
+        "name": ANY_TEXT, "bytes": (10**18,), "rows": ([],), "trained_rows": ([],), "apart_rows": ([],)}),
 ]  # fmt: skip
 
 

@@ -227,6 +227,11 @@ class RankGraph:
                     f"gradient {gradient.name!r} of rank {self.rank} has the readers {shown(readers)}: expected places "
                     f"of {len(self.ops)} ops"
                 )
+            if type(gradient.apart) is not tuple or not all([type(name) is str for name in gradient.apart]):
+                raise DataError(
+                    f"gradient {gradient.name!r} of rank {self.rank} is apart along {shown(gradient.apart)}: expected "
+                    "names of degrees"
+                )
         for module in self.modules:
             for phase, places in (("forward", module.forward), ("backward", module.backward)):
                 if not self._is_span(module.bytes, places, phase):
