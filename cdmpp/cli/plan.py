@@ -164,7 +164,8 @@ def _question(options: argparse.Namespace) -> Question:
         None if limit is None else 1e9 * limit,
         device.kind != "cpu",
         (*told, *calibrated),
-        options.input_samples_per_s,
+        input_samples_per_s=options.input_samples_per_s,
+        progress=sys.stderr.isatty(),
     )
 
 

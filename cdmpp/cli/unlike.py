@@ -92,9 +92,8 @@ def unlike_question(
     cpus = {name for name, device in known.items() if device.kind == "cpu"}
     return UnlikeQuestion(
         unlike_source(options, counts, source_of), links, len(ordered), global_batch, strategies, None,
-        len(cpus) < len(counts), tuple(told), options.input_samples_per_s, counts=dict(counts), memory_limits=limits,
-        even_shares=options.even_shares,
-        gpus=frozenset(counts) - cpus,
+        len(cpus) < len(counts), tuple(told), input_samples_per_s=options.input_samples_per_s, counts=dict(counts),
+        memory_limits=limits, even_shares=options.even_shares, gpus=frozenset(counts) - cpus,
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from cdmpp.plans.stage_structure import StageStructure
 from cdmpp.plans.step_terms import FIELDS, step_terms
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.plans.work_columns import WorkColumns
+from cdmpp.platform.progress import shown
 from cdmpp.steps.schedule import Schedule
 from cdmpp.steps.strategy import OperatorStrategy
 
@@ -45,6 +46,8 @@ class Judge:
     source: StepSource
     is_gpu: bool = False
     """True if the allocator of a GPU counts."""
+    progress: bool = False
+    """True if bars are shown on standard error while the network is read and plans are judged."""
     _works: dict[tuple[int, ParallelDegrees, Operators], WorkColumns] = field(default_factory=dict, repr=False)
     _structures: dict[tuple[object, ...], StageStructure] = field(default_factory=dict, repr=False)
     _held: dict[tuple[object, ...], HeldStages] = field(default_factory=dict, repr=False)
@@ -77,7 +80,7 @@ class Judge:
         divisions, groups = _divisions(plans, np.flatnonzero(plans.reason == VALID)), GroupCosts(topology)
         self._prepare(plans, divisions)
         by_stages, cells = dict[tuple[object, ...], list[PlanStages]](), dict[tuple[object, ...], int]()
-        for division in divisions:
+        for division in shown((one for one in divisions), "ways to divide the model", len(divisions), self.progress):
             for one in self._division(plans, groups, division, errors):
                 key = one.count, layout_of(one.order), one.memory is None
                 by_stages.setdefault(key, []).append(one)
@@ -91,11 +94,9 @@ class Judge:
     def _prepare(self, plans: Candidates, divisions: Sequence[IntArray]) -> None:
         """Let the source make ready for all sizes of micro-batches."""
         sizes = np.unique(np.concatenate([plans.micro_batch[rows] for rows in divisions])) if divisions else ()
-        alike = dict[Operators, list[ParallelDegrees]]()
-        for rows in divisions:
-            alike.setdefault(_operators(plans, rows), []).append(plans.division_of(int(rows[0])))
-        for operators, degrees in alike.items():
-            self.source.prepare([int(one) for one in sizes], degrees, operators)
+        each = dict.fromkeys((plans.division_of(int(rows[0])), _operators(plans, rows)) for rows in divisions)
+        for degrees, operators in shown((one for one in each), "readings of the network", len(each), self.progress):
+            self.source.prepare([int(one) for one in sizes], [degrees], operators)
 
     def _division(
         self, plans: Candidates, groups: GroupCosts, rows: IntArray, errors: dict[int, str]

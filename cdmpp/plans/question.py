@@ -72,6 +72,8 @@ class Question:
     """Orders of a pipeline's passes that are tried; empty: those of ``candidates.searched``."""
     input_samples_per_s: float | None = None
     """The input pipeline yields so many examples a second for all devices; None: as many as they need."""
+    progress: bool = field(default=False, compare=False, kw_only=True)
+    """True if bars are shown on standard error while the network is read and plans are judged."""
     _judged: dict[tuple[int, tuple[str, ...]], Judged] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
@@ -81,7 +83,7 @@ class Question:
 
     @cached_property
     def _judge(self) -> Judge:
-        return Judge(self.source, self.is_gpu)
+        return Judge(self.source, self.is_gpu, self.progress)
 
     @cached_property
     def _can_recompute(self) -> bool:
