@@ -13,7 +13,7 @@ network = nn.Sequential(*[nn.Sequential(nn.Linear(1024, 1024), nn.ReLU()) for _ 
 workload = cdmpp.Workload(network, torch.zeros(512, 1024), loss="mse", optimizer="sgd")
 step = cdmpp.predict_step(workload, device="h100", runtime="torch")
 
-found = cdmpp.optimize_step(step, ranks=4, link="pcie4", memory_limit_bytes=742_000_000)  # 524 MB are the context
+found = cdmpp.optimize_step(step, ranks=4, link="pcie4", memory_limit_bytes=896_000_000)  # 678 MB: context, NCCL
 print(to_text(found))
 
 save_plan(found.plan, Path("plan.yaml"))  # also `cdmpp step ... --plan plan.yaml`

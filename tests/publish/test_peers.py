@@ -42,4 +42,4 @@ def test_what_is_no_checkout_is_refused(tmp_path, capsys):
         Calculon(tmp_path)
     with pytest.raises(SystemExit):
         main(["--publish"])
-    assert "--publish needs --calculon" in capsys.readouterr().err
+    assert "--publish and --own need --calculon" in capsys.readouterr().err

@@ -124,7 +124,7 @@ class PredictedSource(StepSource):
             raise CdmppError(why)
         if (batch, split) not in self._works:
             self.prepare((batch,), (degrees,), strategies)
-            self._works[batch, split] = self._work(self._steps[batch, split], split)
+            self._works[batch, split] = self._work(batch, split)
         return self._works[batch, split]
 
     def times(self, batch: int, degrees: ParallelDegrees, strategies: Sequence[Strategy] = ()) -> StepTimes | None:
@@ -135,7 +135,7 @@ class PredictedSource(StepSource):
         if (batch, split) not in self._steps:
             self.prepare((batch,), (degrees,), strategies)
         sized = self._steps[batch, split]
-        timed = self._timed(sized, split)
+        timed = self._timed(batch, split)
         exchanges = tuple((one.kind, one.degree, one.after) for one in sized.exchanges)
         return StepTimes(
             (tuple((one.phase, one.call.inputs) for one in sized.calls), exchanges),
@@ -216,8 +216,8 @@ class PredictedSource(StepSource):
             self._exported[batch] = found or export_step(at(self.workload, batch), self.device.kind)
         return self._exported[batch]
 
-    def _work(self, sized: SizedStep, split: _Split) -> RankWork:
-        timed = self._timed(sized, split)
+    def _work(self, batch: int, split: _Split) -> RankWork:
+        sized, timed = self._steps[batch, split], self._timed(batch, split)
         ops = tuple(
             op_of(call, float(seconds), float(gap_s), operator.kind.op_class)
             for call, seconds, gap_s, operator in zip(
@@ -250,9 +250,11 @@ class PredictedSource(StepSource):
             copies=copies_on(self.device, precision), is_cast=bool(precision.sharded), dispatch_s=timed.dispatch_s,
         )  # fmt: skip
 
-    def _timed(self, sized: SizedStep, split: _Split) -> _Timed:
+    def _timed(self, batch: int, split: _Split) -> _Timed:
+        sized = self._steps[batch, split]
         prices = [self._prices[operator] for operator in sized.operators]
-        stand_in_for = self._at(self._low, split).stand_in_for
+        read = self._read.get((batch, split)) or self._at(self._low, split)  # one example may run other operators
+        stand_in_for = read.stand_in_for
         prices = [as_stand_in(one) if stand_in_for(place) else one for place, one in enumerate(prices)]
         host = None if self.device.kind == "cpu" else self.host
         dispatch_s = dispatches_s([one.call for one in sized.calls], prices, host, True, sized.step)
