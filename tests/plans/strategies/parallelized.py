@@ -127,6 +127,7 @@ def _rank(rank: int, kind: str, ranks: int, options: set[str], path: str) -> Non
     found = run(kind, ranks, options)
     if rank == 0:
         print(json.dumps(found))
+    dist.barrier()  # a rank that leaves early closes what another one still reads
     dist.destroy_process_group()
 
 
