@@ -50,7 +50,7 @@ class Pair:
     ours: Mapping[str, float]
     theirs: Mapping[str, float]
     group: tuple[bool, bool, bool]
-    """Whether it recomputes, shards the optimizer, and interleaves stages."""
+    """It says in three flags if the plan recomputes, shards the optimizer, and interleaves stages."""
 
 
 PARTS = ("compute", "update", "bubble", "tensor parallel", "stages", "replicas", "step", "memory")

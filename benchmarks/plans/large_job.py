@@ -6,10 +6,10 @@ schedule of the product, exchanges cost what its topologies say.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -225,3 +225,39 @@ class Job:
         found = heaviest / shares * own.pieces.update_s * factors.compute
         gathered = Exchange("all_gather", int(own.gathered_bytes * heaviest))
         return found + own.links.seconds(gathered, self._replicas, factors)
+
+
+class MeasuredRow(Protocol):
+    """A row of a public table, whose step took ``step_s`` seconds."""
+
+    @property
+    def step_s(self) -> float:
+        """Return the measured seconds."""
+        ...
+
+
+R = TypeVar("R", bound=MeasuredRow)
+
+
+@dataclass(frozen=True)
+class MeasuredJobs(Generic[R]):
+    """Measured plans as jobs."""
+
+    rows: tuple[R, ...]
+    jobs: tuple[Job, ...]
+
+    def where(self, seen: Sequence[bool] | NDArray[np.bool_]) -> Self:
+        """Keep some."""
+        places = np.flatnonzero(seen)
+        return replace(self, rows=tuple(self.rows[one] for one in places), jobs=tuple(self.jobs[one] for one in places))
+
+    @property
+    def measured_s(self) -> Floats:
+        """Return the measured seconds."""
+        return np.array([row.step_s for row in self.rows])
+
+    def seconds(self, factors: Factors) -> Floats:
+        """Return the predicted seconds; plans that differ in their micro-batches alone share their passes."""
+        stages = dict.fromkeys(one.stages for one in self.jobs)
+        known = {one: one.passes_s(factors) for one in stages}
+        return np.array([one.seconds(factors, known[one.stages]) for one in self.jobs])

@@ -1,4 +1,4 @@
-"""What other projects print of their errors on large jobs and need for it, beside what is predicted here."""
+"""Other projects' printed errors on large jobs, with what they need for them, beside those of predictions here."""
 
 from __future__ import annotations
 

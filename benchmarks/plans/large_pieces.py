@@ -1,4 +1,4 @@
-"""What one rank of a large language model runs: its embedding, one of its equal blocks, its head, and its update.
+"""Pieces of a large language model on one rank: its embedding, one of its equal blocks, its head, and its update.
 
 Two blocks and their neighbours are read; a stage of a pipeline is made of as many copies as it has.
 """

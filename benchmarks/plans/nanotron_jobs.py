@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from benchmarks.plans.large_factors import Factors
-from benchmarks.plans.large_job import Job, Links, Stages
+from benchmarks.plans.large_job import Job, Links, MeasuredJobs, Stages
 from benchmarks.plans.large_pieces import BLOCK, EMBEDDING, READ_BLOCKS, Exchange, Pieces, pieces_of
 from benchmarks.plans.megatron_network import Shape, loss
 from benchmarks.plans.nanotron_network import Llama
@@ -148,29 +147,10 @@ def job(row: Row) -> Job:
 
 
 @dataclass(frozen=True)
-class Jobs:
+class Jobs(MeasuredJobs[Row]):
     """Plans as jobs."""
-
-    rows: tuple[Row, ...]
-    jobs: tuple[Job, ...]
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Jobs:
         """Make jobs of rows."""
         return cls(tuple(rows), tuple(map(job, rows)))
-
-    def where(self, seen: Sequence[bool] | NDArray[np.bool_]) -> Jobs:
-        """Keep some."""
-        places = np.flatnonzero(seen)
-        return Jobs(tuple(self.rows[one] for one in places), tuple(self.jobs[one] for one in places))
-
-    @property
-    def measured_s(self) -> Floats:
-        """Return the measured seconds."""
-        return np.array([row.step_s for row in self.rows])
-
-    def seconds(self, factors: Factors) -> Floats:
-        """Return the predicted seconds."""
-        stages = dict.fromkeys(one.stages for one in self.jobs)
-        known = {one: one.passes_s(factors) for one in stages}
-        return np.array([one.seconds(factors, known[one.stages]) for one in self.jobs])

@@ -85,7 +85,7 @@ def _judged(jobs: Sequence[UnlikeJob], equal: Judged) -> list[dict[str, Any]]:
 
 
 def _parts(jobs: Sequence[UnlikeJob], own: np.ndarray, measured: np.ndarray, spread: float) -> dict[str, Any]:
-    """What the seconds of each plan are made of, and so what may carry its error."""
+    """Tell the parts of the seconds of each plan, any of which may carry its error."""
     off = np.abs(errors(own, measured))
     worst, others = jobs[int(off.argmax())], float(np.delete(off, off.argmax()).mean())
     pass_s, messages_s, ring_s = worst.slots_s()

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.plans.large_factors import Factors
-from benchmarks.plans.large_job import Job, Links, Stages
+from benchmarks.plans.large_job import Job, Links, MeasuredJobs, Stages
 from benchmarks.plans.large_pieces import BLOCK, EMBEDDING, READ_BLOCKS, Exchange, Pieces, pieces_of
 from benchmarks.plans.megatron_network import GPT, Shape, loss
 from cdmpp import Workload, devices
@@ -117,29 +116,10 @@ def job(row: Row, recomputes: bool, device: str) -> Job:
 
 
 @dataclass(frozen=True)
-class Jobs:
+class Jobs(MeasuredJobs[Row]):
     """Measured plans as jobs."""
-
-    rows: tuple[Row, ...]
-    jobs: tuple[Job, ...]
 
     @classmethod
     def of(cls, rows: Sequence[Row], recomputes: bool = False, device: str = "a100") -> Jobs:
         """Make jobs of rows; ``recomputes``: blocks run forward again in the backward pass."""
         return cls(tuple(rows), tuple(job(row, recomputes, device) for row in rows))
-
-    def where(self, seen: Sequence[bool] | NDArray[np.bool_]) -> Jobs:
-        """Keep some."""
-        places = np.flatnonzero(seen)
-        return Jobs(tuple(self.rows[one] for one in places), tuple(self.jobs[one] for one in places))
-
-    @property
-    def measured_s(self) -> Floats:
-        """Return the measured seconds."""
-        return np.array([row.step_s for row in self.rows])
-
-    def seconds(self, factors: Factors) -> Floats:
-        """Return the predicted seconds; plans that differ in their micro-batches alone share their passes."""
-        stages = dict.fromkeys(one.stages for one in self.jobs)
-        known = {one: one.passes_s(factors) for one in stages}
-        return np.array([one.seconds(factors, known[one.stages]) for one in self.jobs])

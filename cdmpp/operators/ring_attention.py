@@ -196,7 +196,7 @@ class RingCalls:
 
 
 class _Turns:
-    """What was sent, and the operator before which it is taken."""
+    """It notes each message that was sent, and the operator before which it is taken."""
 
     def __init__(self) -> None:
         self.sent = list[Sent]()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -19,7 +19,7 @@ from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.lower import lower
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.plan_file import read_plan
-from cdmpp.plans.sources.source import RankWork, StepSource
+from cdmpp.plans.sources.source import BehindSource, RankWork, StepSource
 from cdmpp.platform.limits import Limits, check_fields, numbers
 from cdmpp.steps.replay import replay
 from cdmpp.steps.step_graph import StepGraph
@@ -73,7 +73,7 @@ class Calibration:
 
 
 @dataclass(frozen=True)
-class _Scaled(StepSource):
+class _Scaled(BehindSource):
     """Ops take ``factor`` times as long; pauses of the host stay."""
 
     nominal: StepSource
@@ -83,19 +83,6 @@ class _Scaled(StepSource):
         work = self.nominal.work(batch, degrees, strategies)
         (rank,) = scale_rank(StepGraph((work.rank,)), work.rank.rank, self.factor).ranks
         return replace(work, rank=rank)
-
-    @property
-    def of(self) -> str:
-        """Return what the times of the source are those of."""
-        return self.nominal.of
-
-    def limits(self) -> Mapping[str, int]:
-        return self.nominal.limits()
-
-    def prepare(
-        self, batches: Iterable[int], degrees: Iterable[ParallelDegrees], strategies: Sequence[Strategy] = ()
-    ) -> None:
-        self.nominal.prepare(batches, degrees, strategies)
 
 
 Predicted = Callable[[Run, Calibration], float]

@@ -1,4 +1,4 @@
-"""What ranks of a framework hold at their peak, from the sizes of a decoder: by the same timeline as any other plan."""
+"""Framework memory: peaks of the ranks of a framework, from the sizes of a decoder, by the timeline of any plan."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FrameworkJob:
     batch: int
     """Examples of a micro-batch."""
     micro_batches: int = 1
-    """Of a step of one replica."""
+    """Micro-batches of one replica in a step."""
     tp: int = 1
     pp: int = 1
     cp: int = 1

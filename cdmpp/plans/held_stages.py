@@ -183,7 +183,7 @@ class HeldStages:
 
     @cached_property
     def _live(self) -> dict[tuple[bool, bool], dict[float, LiveBytes]]:
-        """What is alive, with the place of each micro-batch."""
+        """Results that are alive, by the place of each micro-batch; each is worked out once."""
         return {}
 
     def _live_of(self, recomputes: bool, shares: Floats, divides: bool) -> LiveBytes:

@@ -186,7 +186,7 @@ def _divisions(plans: Candidates, rows: IntArray) -> list[IntArray]:
 
 
 def _operators(plans: Candidates, rows: IntArray) -> Operators:
-    """How plans that divide the model alike divide its operators."""
+    """Return the strategies by which plans that divide the model alike divide its operators."""
     return plans.combinations[int(plans.combination[rows[0]])].operators
 
 

@@ -1,4 +1,4 @@
-"""What ranks with several stages hold: the sum over their stages, followed through the order of the schedule."""
+"""Memory of ranks with several stages: the sum over their stages, followed through the order of the schedule."""
 
 from __future__ import annotations
 

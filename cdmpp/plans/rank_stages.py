@@ -28,7 +28,7 @@ class RankStages:
     count: int
     """Stages of the pipeline; 1 without one."""
     send_s: SendCost
-    """What messages between the first two stages take."""
+    """It gives the seconds of messages between the first two stages."""
     divides_backward: bool
     merge: bool
 

@@ -82,7 +82,7 @@ def _sharing(kinds: Sequence[tuple[str, ...]], sizes: Sizes) -> Iterator[tuple[t
 
 
 def _held(held: StepMemory, rank: RankGraph, part: RankGraph, is_apart: bool) -> StepMemory:
-    """What a rank holds of one kind of parameters; parameters that are not trained are of the first kind."""
+    """Return the part of a rank that has one kind of parameters; those that are not trained are of the first kind."""
     if part is rank:
         return held
     size, total = (sum(one.bytes for one in each.gradients) for each in (part, rank))

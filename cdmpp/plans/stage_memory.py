@@ -129,7 +129,7 @@ def _own(
 
 
 def _outside(costs: StageCosts, sizes: Mapping[str, int]) -> int:
-    """What a rank holds outside PyTorch."""
+    """Return the bytes that a rank holds outside PyTorch."""
     if not costs.structure.held.is_gpu:
         return 0
     shared = {name for name, ranks in sizes.items() if ranks > 1}

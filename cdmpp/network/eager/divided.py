@@ -59,8 +59,8 @@ class NodeExchange:
     degree: str = ""
     """The ranks along this parallel degree take part; empty until the division is done."""
     at: tuple[int, int] = (0, 0)
-    """Of one inside: the call that launches it, and the one that waits, both counted from behind the last; 0: what
-    reads the result waits."""
+    """An exchange inside has two calls, the one that launches it and the one that waits, both counted from behind the
+    last. 0: the readers of its result wait."""
     is_ring: bool = False
     """True if the last rank of a row sends to the first one, too."""
     in_order: bool = False

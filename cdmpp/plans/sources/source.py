@@ -217,6 +217,27 @@ class StepSource(ABC):
         """Make ready for ``work`` at all combinations, where that is faster together; nothing else changes."""
 
 
+class BehindSource(StepSource):
+    """It changes the work of another source, and knows as much."""
+
+    nominal: StepSource
+
+    @property
+    def of(self) -> str:
+        """Return what the times of the source are those of, for a reader."""
+        return self.nominal.of
+
+    def limits(self) -> Mapping[str, int]:
+        """Return those of the source."""
+        return self.nominal.limits()
+
+    def prepare(
+        self, batches: Iterable[int], degrees: Iterable[ParallelDegrees], strategies: Sequence[Strategy] = ()
+    ) -> None:
+        """Prepare the source."""
+        self.nominal.prepare(batches, degrees, strategies)
+
+
 def split_of(degrees: ParallelDegrees) -> tuple[tuple[str, int], ...]:
     """Return the degrees of ``SPLITS`` above 1 with their ranks."""
     return tuple((name, ranks) for name in SPLITS if (ranks := getattr(degrees, name)) > 1)

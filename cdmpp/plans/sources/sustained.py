@@ -7,7 +7,7 @@ kernel, as a published speed of one product that is repeated says; kernels that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from cdmpp.devices import Device
 from cdmpp.network.precision import Precision, precision_of
 from cdmpp.plans.degrees import ParallelDegrees
-from cdmpp.plans.sources.source import RankWork, StepSource, StepTimes
+from cdmpp.plans.sources.source import BehindSource, RankWork, StepSource, StepTimes
 from cdmpp.steps.derived import derived
 from cdmpp.steps.step_graph import RankGraph
 from cdmpp.steps.strategy import Strategy
@@ -65,28 +65,13 @@ clock, measured here call by call. The power of attention is an assumption: nobo
 """
 
 
-class SustainedSource(StepSource):
+class SustainedSource(BehindSource):
     """Another source, whose products take as long as under the power limit of the board."""
 
     def __init__(self, nominal: StepSource, device: Device, precision: Precision | str) -> None:
         """Take a source that times kernels one by one, the device of each rank, and the types that it computes in."""
         self.nominal, self.device, self.precision = nominal, device, precision_of(precision)
         self._works = dict[tuple[int, ParallelDegrees, tuple[Strategy, ...]], RankWork]()
-
-    @property
-    def of(self) -> str:
-        """Return what its times are those of, for a reader."""
-        return self.nominal.of
-
-    def limits(self) -> Mapping[str, int]:
-        """Return those of the source."""
-        return self.nominal.limits()
-
-    def prepare(
-        self, batches: Iterable[int], degrees: Iterable[ParallelDegrees], strategies: Sequence[Strategy] = ()
-    ) -> None:
-        """Prepare the source."""
-        self.nominal.prepare(batches, degrees, strategies)
 
     def work(self, batch: int, degrees: ParallelDegrees, strategies: Sequence[Strategy] = ()) -> RankWork:
         """Return the work of one rank at the clock that its board sustains; errors as of the source."""

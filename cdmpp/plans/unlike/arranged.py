@@ -38,7 +38,7 @@ _LESS = 0.97
 
 @dataclass(frozen=True)
 class _Stages:
-    """What the stages of some plans take under the same cuts."""
+    """It holds the costs of the stages of some plans under the same cuts."""
 
     cuts: tuple[str, ...] | None
     each: Mapping[str, PlanStages]

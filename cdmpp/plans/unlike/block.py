@@ -25,7 +25,7 @@ _STEP = ("compute_s", "bubble_s", "update_s", "exposed_s", "once_s")
 
 @dataclass(frozen=True)
 class Variant:
-    """What a plan on unlike devices has besides the settings of every plan."""
+    """It holds the settings that only plans on unlike devices have."""
 
     devices: tuple[str, ...]
     """Of each rank."""
