@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cdmpp.network.training_prediction import StepPrediction as StepPrediction
     from cdmpp.network.training_step import TrainingStep as TrainingStep
     from cdmpp.network.workload import Workload as Workload
+    from cdmpp.plans.oracle import OracleResult
     from cdmpp.plans.plan import Plan as Plan
     from cdmpp.plans.search_result import SearchResult
     from cdmpp.predict.prediction import Prediction as Prediction
@@ -75,6 +76,7 @@ __all__ = [
     "rank_schedules",
     "read_step",
     "replay_step",
+    "search_plans",
     "sweep_network",
     "tune_network",
 ]
@@ -397,6 +399,61 @@ def optimize_step(
     return optimize(
         step, ranks=ranks, cluster=cluster, link=link, strategy=strategy, plan=plan, backend=backend,
         memory_limit_bytes=memory_limit_bytes, most_accumulation_steps=most_accumulation_steps, method=method,
+    )  # fmt: skip
+
+
+def search_plans(
+    network: Workload | Any,
+    example_inputs: Any = None,
+    *,
+    device: str | Device | Mapping[str, int],
+    global_batch: int,
+    ranks: int | None = None,
+    cluster: str | None = None,
+    link: str | None = None,
+    backend: str | None = None,
+    strategies: Sequence[str] = (),
+    memory_gb: float | None = None,
+    model: str | Path | None = None,
+    top: int = 10,
+    replays: int = 20,
+    progress: bool = True,
+) -> OracleResult:
+    """Rank every way to train a network on several devices, under PyTorch's own kernels. Needs no TVM.
+
+    Args:
+        network: as of ``predict_step``, and so ``example_inputs`` and ``model``.
+        example_inputs: as there.
+        device: the device of all ranks; or name -> ranks on it, for devices that differ.
+        global_batch: examples of all devices in one step.
+        ranks: number of devices; left out where ``device`` says it.
+        cluster: as of ``replay_step``, and so ``link`` and ``backend``; it grows where ranks do not fit.
+        link: as there.
+        backend: as there.
+        strategies: combinations such as ``fsdp+pipeline``, or ``fsdp*tp*pp``; empty: all that suit the network.
+        memory_gb: most memory of a device, in 1e9 bytes; None: that of its datasheet.
+        model: as there.
+        top: plans that are returned at least.
+        replays: best plans by closed form that are replayed.
+        progress: whether bars are shown on stderr.
+
+    Raises:
+        InfeasiblePlanError: no plan fits into memory; it says what is missing and what would help.
+        CdmppError: as ``predict_step`` and ``replay_step``; an unknown strategy.
+
+    Examples:
+        >>> import cdmpp, torch
+        >>> layer = cdmpp.Workload(torch.nn.Linear(1024, 1024), torch.zeros(64, 1024), loss="mse")
+        >>> found = cdmpp.search_plans(layer, device="a100", ranks=4, link="nvlink3", global_batch=256, progress=False)
+        >>> found.best.plan.ranks, found.best.low_s < found.best.step_s < found.best.high_s
+        (4, True)
+    """
+    from cdmpp.plans.search_plans import search_plans as search
+
+    return search(
+        _workload(network, example_inputs, mode="training_step"), device, global_batch=global_batch, ranks=ranks,
+        cluster=cluster, link=link, backend=backend, strategies=strategies, memory_gb=memory_gb, model=model, top=top,
+        replays=replays, progress=progress,
     )  # fmt: skip
 
 

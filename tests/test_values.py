@@ -73,6 +73,14 @@ CALLS: dict[str, dict[str, Any]] = {
     "sweep_network": {"network": "bert_tiny", "axes": {"batch": [2]}, **BY_TORCH},
     "replay_step": RANKS,
     "optimize_step": RANKS,
+    "search_plans": {
+        "network": LAYER,
+        "device": "a100",
+        "ranks": 2,
+        "link": "nvlink3",
+        "global_batch": 8,
+        "progress": False,
+    },
     "fit_runs": {"table": RUNS, "seed": 0, "budget_s": 0.1},
 }
 OF_TVM = {
@@ -88,6 +96,9 @@ MAY: dict[str, tuple[Any, ...]] = {
     "measure": (),
     "fallback": (),
     "slow": ({},),
+    "strategies": ([],),
+    "memory_gb": (1.5,),
+    "replays": (0,),
 }
 
 

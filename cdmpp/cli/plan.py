@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,13 +17,12 @@ from cdmpp.cli.plan_options import add_memory_argument, add_search_arguments, ch
 from cdmpp.cli.provision import add_provision_arguments, is_asked, provision
 from cdmpp.cli.ranks import check_searched
 from cdmpp.cli.table import is_table, table_source
-from cdmpp.cli.unlike import device_counts, unlike_question
+from cdmpp.cli.unlike import device_counts, unlike_source
 from cdmpp.errors import UsageError
 from cdmpp.network.runtime import RUNTIMES
 from cdmpp.platform.limits import Limits, numbers, text
 
 if TYPE_CHECKING:
-    from cdmpp.collectives.topology import Topology
     from cdmpp.devices import Device
     from cdmpp.plans.question import Question
     from cdmpp.plans.sources.source import StepSource
@@ -133,7 +132,7 @@ def _question(options: argparse.Namespace) -> Question:
     from cdmpp import devices
     from cdmpp.collectives.topology import topology_of
     from cdmpp.plans.combinations import asked, combinations
-    from cdmpp.plans.question import Question
+    from cdmpp.plans.questions import equal_question, unlike_question
 
     counts = None if options.devices is None else device_counts(options)
     if options.ranks is None:
@@ -148,25 +147,20 @@ def _question(options: argparse.Namespace) -> Question:
     _check_explained(options, names)
     assumed = f"no batch is given: {BATCH_PER_DEVICE} examples a device, {BATCH_PER_DEVICE * options.ranks:,} in all"
     told = () if options.batch or options.global_batch else (assumed,)
+    links = {name: getattr(options, name) for name in ("cluster", "link", "backend")}
+    settings = {
+        "strategies": names, "memory_gb": options.memory_gb, "input_samples_per_s": options.input_samples_per_s,
+    }  # fmt: skip
     if counts is not None:
-        return unlike_question(options, names, _global_batch(options), _source, counts, told)
+        sources = unlike_source(options, counts, _source).sources
+        settings |= {"warnings": told, "even_shares": options.even_shares}
+        return unlike_question(sources, counts, _global_batch(options), links, **settings)
     device = devices.get(options.device)
-    place = {"cluster": options.cluster, "link": options.link, "backend": options.backend, "can_grow": True}
-    topology_of(options.ranks, device, **place)
-    limit = device.spec["memory_gb"] if options.memory_gb is None else options.memory_gb
-    source, topology, calibrated = _calibrated(options, device, lambda ranks: topology_of(ranks, device, **place))
-    return Question(
-        source,
-        topology,
-        options.ranks,
-        _global_batch(options),
-        names,
-        None if limit is None else 1e9 * limit,
-        device.kind != "cpu",
-        (*told, *calibrated),
-        input_samples_per_s=options.input_samples_per_s,
-        progress=sys.stderr.isatty(),
-    )
+    topology_of(options.ranks, device, **links, can_grow=True)  # before anything is read
+    source = _source(options, device)
+    settings |= {"warnings": told, "progress": sys.stderr.isatty()}
+    question = equal_question(source, device, options.ranks, _global_batch(options), links, **settings)
+    return question if options.calibrate is None else _calibrated(options, question)
 
 
 def _check_explained(options: argparse.Namespace, names: tuple[str, ...]) -> None:
@@ -184,32 +178,27 @@ def _check_explained(options: argparse.Namespace, names: tuple[str, ...]) -> Non
         combination(asked)
 
 
-def _calibrated(
-    options: argparse.Namespace, device: Device, topology: Callable[[int], Topology]
-) -> tuple[StepSource, Callable[[int], Topology], tuple[str, ...]]:
-    """Scale what a rank computes and the links as measured runs found them; also return a sentence that says so."""
-    if options.calibrate is None:
-        return _source(options, device), topology, ()
+def _calibrated(options: argparse.Namespace, question: Question) -> Question:
+    """Scale what a rank computes and the links as measured runs found them; a sentence of the question says so."""
     from cdmpp.plans.calibration import calibrate_by_replay, read_runs
 
-    runs, source = read_runs(Path(options.calibrate)), _source(options, device)
-    found = calibrate_by_replay(runs, source, topology)
+    runs, topology = read_runs(Path(options.calibrate)), question.topology
+    found = calibrate_by_replay(runs, question.source, topology)
     told = f"calibrated on {len(runs)} runs: computing x {found.compute:.3g}, {found.bandwidth:.3g} of the bandwidth"
     if not found.holds_between_nodes and topology(options.ranks).nodes > 1:
         told += " inside a node; no run was on several nodes: links between them are taken as described"
-    return found.source(source), lambda ranks: found.topology(topology(ranks)), (told,)
+    return replace(
+        question, source=found.source(question.source), topology=lambda ranks: found.topology(topology(ranks)),
+        warnings=(*question.warnings, told),
+    )  # fmt: skip
 
 
 def _source(options: argparse.Namespace, device: Device) -> StepSource:
     if is_table(options):
         return table_source(options)
-    from cdmpp.network.eager.runtime import EagerRuntime
-    from cdmpp.plans.sources.predicted import PredictedSource
-    from cdmpp.plans.sources.sustained import SustainedSource
+    from cdmpp.plans.sources.network import network_source
 
-    workload = step.step_workload(options)
-    source = PredictedSource(workload, device, EagerRuntime(options.model))
-    return SustainedSource(source, device, workload.precision)
+    return network_source(step.step_workload(options), device, options.model)
 
 
 def _global_batch(options: argparse.Namespace) -> int:

@@ -8,14 +8,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from cdmpp.cli.table import is_table, table_sources
-from cdmpp.errors import CdmppError, UsageError
+from cdmpp.errors import UsageError
 
 if TYPE_CHECKING:
-    from cdmpp.collectives.topology import Topology
     from cdmpp.devices import Device
     from cdmpp.plans.sources.source import StepSource
     from cdmpp.plans.sources.unlike import UnlikeSource
-    from cdmpp.plans.unlike.question import UnlikeQuestion
 
 Source = Callable[[argparse.Namespace, "Device"], "StepSource"]
 _OTHERS = ("device", "calibrate", "scaling", "machines", "strategy", "plan", "straggler", "accumulate_steps")
@@ -60,41 +58,6 @@ def unlike_source(
         return UnlikeSource({name: tables[name] for name in names})
     assert source_of is not None
     return UnlikeSource({name: source_of(options, devices.get(name)) for name in names})
-
-
-def unlike_question(
-    options: argparse.Namespace, strategies: tuple[str, ...], global_batch: int, source_of: Source,
-    counts: Mapping[str, int], warnings: tuple[str, ...],
-) -> UnlikeQuestion:  # fmt: skip
-    """Return the question which way to train on these devices."""
-    from cdmpp import devices
-    from cdmpp.collectives.unlike_topology import unlike_topology
-    from cdmpp.plans.unlike.question import UnlikeQuestion
-
-    ordered = tuple(name for name, count in counts.items() for _ in range(count))
-    topology = unlike_topology(ordered, options.cluster, options.link, options.backend)
-
-    def links(ranks: int) -> Topology:
-        if ranks != len(ordered):
-            raise CdmppError(f"--devices has {len(ordered)}, and {ranks} are asked for")
-        return topology
-
-    known = {name: devices.get(name) for name in counts if name in devices.names()}
-    told, limits = list(warnings), dict[str, float]()
-    for name in counts:
-        memory_gb = options.memory_gb
-        if memory_gb is None and name in known:
-            memory_gb = known[name].spec["memory_gb"]
-        if memory_gb is None:
-            told.append(f"nothing says how much memory {name} has: it is no limit; give --memory-gb")
-        else:
-            limits[name] = 1e9 * memory_gb
-    cpus = {name for name, device in known.items() if device.kind == "cpu"}
-    return UnlikeQuestion(
-        unlike_source(options, counts, source_of), links, len(ordered), global_batch, strategies, None,
-        len(cpus) < len(counts), tuple(told), input_samples_per_s=options.input_samples_per_s, counts=dict(counts),
-        memory_limits=limits, even_shares=options.even_shares, gpus=frozenset(counts) - cpus,
-    )  # fmt: skip
 
 
 def check_plan_devices(options: argparse.Namespace) -> None:

@@ -1,0 +1,24 @@
+"""Source of the work of a network whose ops are predicted, as a job of hours runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cdmpp.devices import Device
+from cdmpp.network.eager.runtime import EagerRuntime
+from cdmpp.network.workload import Workload
+from cdmpp.plans.sources.predicted import PredictedSource
+from cdmpp.plans.sources.source import StepSource
+from cdmpp.plans.sources.sustained import SustainedSource
+
+
+def network_source(workload: Workload, device: Device, model: str | Path | None = None) -> StepSource:
+    """Return the source of a training step under PyTorch, at the clock that the power of the board sustains.
+
+    Args:
+        workload: the training step; batches are those that plans ask for.
+        device: where each rank runs it.
+        model: the folder of a model or the name of a shipped one; None: the first that knows the device.
+    """
+    source = PredictedSource(workload, device, EagerRuntime(model))
+    return SustainedSource(source, device, workload.precision)
