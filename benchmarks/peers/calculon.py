@@ -142,6 +142,23 @@ class Calculon:
             int(model._block_act_storage_space), int(model._activation_size * model._bytes_per_element),
         )  # fmt: skip
 
+    def block_of(self, plan: dict[str, Any]) -> Any:
+        """Return its model of a plan with the numbers of one block, before those of a step."""
+        model = self.llm.Llm(self._network, _quiet())
+        model.compile(self._system, self.llm.Llm.Execution.from_json(plan))
+        model._compute_block_stats()
+        return model
+
+    def host(self) -> tuple[Any, float]:
+        """Return bytes -> seconds on the link to the host, and the bytes of its memory for each device."""
+        return self._system.compute_offload_time, float(self._system.mem2.capacity)
+
+    def count(self, ranks: int, batch: int) -> int:
+        """Count the executions that its search lists for GPT-3 175B in float16."""
+        return sum(
+            1 for _ in self._all.all_executions(self._network, self._system, ranks, batch, "float16", [True])
+        )
+
     def distinct(self, ranks: int, batch: int, names: Sequence[str], fixed: dict[str, Any]) -> list[tuple[Any, ...]]:
         """List the settings ``names`` of its own executions whose other settings are ``fixed``, each once."""
         fields = self.llm.Llm.Execution.fields()
