@@ -20,11 +20,9 @@ from benchmarks.partition.engine import engine_of, spinning
 from benchmarks.partition.layer_profile import chain_of
 from benchmarks.partition.measure import METHODS, RUNS, SAME, runs
 from benchmarks.partition.tasks import HELD_OUT, LONGER, ROUNDS, TIMED_STEPS, TRAININGS
-from benchmarks.publish.markdown import replace_part
-from benchmarks.publish.measured import measured
+from benchmarks.publish.measured import change, measured
 from cdmpp.partition.outcome import replayed
 from cdmpp.plans.schedules import SCHEDULES
-from cdmpp.platform.files import write_json
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMANDS = [
@@ -210,8 +208,7 @@ def main() -> None:
     found = tables(runs(asked.runs))
     print(measured(found))
     if asked.publish:
-        write_json(DOCS / "measured" / "partition-runs.json", found)
-        replace_part(DOCS / "results" / "partition-runs.md", "measured", measured(found))
+        change("partition-runs", lambda _: found)
 
 
 if __name__ == "__main__":

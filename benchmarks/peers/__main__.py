@@ -13,26 +13,23 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers.all_plans import block_answers, compared
 from benchmarks.peers.calculon import MODEL, SYSTEM, URL, Calculon
 from benchmarks.peers.networks import BLOCKS, CLUSTER, HEADS, TOKENS, WIDTH
 from benchmarks.peers.order import CLEAR, Order, order
 from benchmarks.peers.own_question import answers, pairs
-from benchmarks.peers.own_tables import answer_table, pair_tables
+from benchmarks.peers.own_tables import answer_tables, compared_table, pair_tables
 from benchmarks.peers.rates import BATCH, BATCHES, ROUNDS, Rate, rates
-from benchmarks.publish.markdown import replace_part
-from benchmarks.publish.measured import measured
+from benchmarks.publish.measured import change, measured
 from benchmarks.run import machine
 from cdmpp.errors import CdmppError
-from cdmpp.platform.files import write_json
 
-DOCS = Path(__file__).parents[2] / "docs"
 COMMANDS = [f"git clone {URL}", "python -m benchmarks.peers --calculon calculon --publish"]
 Table = dict[str, Any]
 
@@ -48,8 +45,8 @@ def rate_table(found: Sequence[Rate], commit: str) -> Table:
         f"reads the network: one). {told}.\n\n"
         f"A plan of Calculon is one evaluation of its own search (`llm-all-executions`, `{MODEL}`, `{SYSTEM}`, "
         "float16): time and memory of operators of one block by formulas, exchanges by bandwidth, 1F1B by formulas. "
-        "Its space has sequence parallelism, recomputing of attention alone and offloading, which ours lacks, tensor "
-        "parallelism and interleaving, which are left out here, and assigns each kind of parallelism to a network; "
+        "Its space has shared sequences, recomputing of attention alone, offloading, tensor parallelism and "
+        "interleaving, which are left out here, and assigns each kind of parallelism to a network; "
         "*same kinds* are those without, *all* a random sample. Its plans that cannot be are counted too, and "
         "cost it less.\n\n"
         "A plan of ours is DDP, ZeRO-1, ZeRO-2, FSDP2 or HSDP and pipelines (GPipe, 1F1B, interleaved and zero "
@@ -120,23 +117,24 @@ def main(words: Sequence[str] | None = None) -> int:
     given = parser.parse_args(words)
     if (given.publish or given.own) and given.calculon is None:
         parser.error("--publish and --own need --calculon FOLDER: the page has both sides of one run")
-    page = DOCS / "measured" / "peers.json"
     try:
         calculon = Calculon(given.calculon) if given.calculon else None
         tables = list[Table]() if given.own else _rates(given.ranks, calculon)
         if calculon is not None:
             answered, judged = answers(calculon)
-            own = [answer_table(answered, COMMANDS), *pair_tables(pairs(calculon, judged), COMMANDS)]
-            if given.own:
-                titles = {one["title"] for one in own}
-                tables = [one for one in json.loads(page.read_text()) if one["title"] not in titles]
+            few, every, whole = block_answers(calculon)
+            own = [
+                *answer_tables(few, every, answered, COMMANDS),
+                compared_table(compared(calculon, whole), COMMANDS),
+                *pair_tables(pairs(calculon, judged), COMMANDS),
+            ]
             tables += own
     except (CdmppError, OSError) as error:
         sys.exit(f"error: {error}")
     print(measured(tables))
     if given.publish:
-        write_json(page, tables)
-        replace_part(DOCS / "results" / "peers.md", "measured", measured(tables))
+        titles = {one["title"] for one in tables}
+        change("peers", lambda stored: [*(one for one in stored if one["title"] not in titles), *tables])
     return 0
 
 

@@ -149,15 +149,21 @@ class Calculon:
         model._compute_block_stats()
         return model
 
+    def parts(self, plan: dict[str, Any]) -> tuple[float, ...]:
+        """Return seconds and bytes of a plan by part: those of ``Evaluation``, waits for the host, its memory."""
+        model = self.block_of(plan)
+        model._compute_batch_stats()
+        return (
+            model.get_fw_time() + model.get_bw_time() + model.get_recompute_time(), model.get_optim_step_time(),
+            model.get_bubble_time(), model.get_tp_comm_exposed_time() + model.get_recomm_exposed_time(),
+            model.get_pp_comm_exposed_time(), model.get_dp_comm_exposed_time(),
+            model.get_fw_offload_overhead() + model.get_bw_offload_overhead(), model.get_total_time(),
+            model.get_mem_tier1_cap_req(), model.get_mem_tier2_cap_req(),
+        )  # fmt: skip
+
     def host(self) -> tuple[Any, float]:
         """Return bytes -> seconds on the link to the host, and the bytes of its memory for each device."""
         return self._system.compute_offload_time, float(self._system.mem2.capacity)
-
-    def count(self, ranks: int, batch: int) -> int:
-        """Count the executions that its search lists for GPT-3 175B in float16."""
-        return sum(
-            1 for _ in self._all.all_executions(self._network, self._system, ranks, batch, "float16", [True])
-        )
 
     def distinct(self, ranks: int, batch: int, names: Sequence[str], fixed: dict[str, Any]) -> list[tuple[Any, ...]]:
         """List the settings ``names`` of its own executions whose other settings are ``fixed``, each once."""

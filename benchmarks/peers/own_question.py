@@ -78,7 +78,7 @@ def answers(calculon: Calculon) -> tuple[list[Answer], Judged]:
     can_be = int((~np.isnan(judged.costs.step_s)).sum())
     found = [
         Answer(name, can_be, len(order), seconds, _words(best), evaluation.step_s)
-        for name, seconds in (("ours, blocks read first", first_s), ("ours, blocks known", known_s))
+        for name, seconds in (("ours, op by op, blocks read first", first_s), ("ours, op by op, blocks known", known_s))
     ]
     first = [_execution(judged, int(row), overlap=False) for row in order[:SAMPLE]]
     start_s = time.process_time()
@@ -86,12 +86,12 @@ def answers(calculon: Calculon) -> tuple[list[Answer], Judged]:
     cpu_s = known_s + time.process_time() - start_s
     fitting = [place for place, one in enumerate(again) if one.step_s == one.step_s]
     place = min(fitting, key=lambda one: again[one].step_s)
-    name = f"ours, its first {SAMPLE} plans by Calculon"
+    name = f"ours, op by op, its first {SAMPLE} plans by Calculon"
     found.append(Answer(name, can_be, len(order), cpu_s, _words(first[place]), again[place].step_s))
     start_s = time.process_time()
     many = [one.judged() for one in question(calculon).at_batches([BATCH * (1 + turn) for turn in range(TIMES)])]
     cpu_s, can_be = time.process_time() - start_s, sum(int((~np.isnan(one.costs.step_s)).sum()) for one in many)
-    name = f"ours, blocks known, {TIMES} global batches"
+    name = f"ours, op by op, blocks known, {TIMES} global batches"
     found.append(Answer(name, can_be, sum(int(one.fits.sum()) for one in many), cpu_s, "–", float("nan")))
     listed = _listed(calculon)
     start_s = time.process_time()
@@ -99,7 +99,7 @@ def answers(calculon: Calculon) -> tuple[list[Answer], Judged]:
     cpu_s = time.process_time() - start_s
     for name, own in (
         ("Calculon, all", range(len(listed))),
-        ("Calculon, kinds that ours has", [i for i, one in enumerate(listed) if _is_ours(one)]),
+        ("Calculon, kinds that op by op has", [i for i, one in enumerate(listed) if _is_ours(one)]),
     ):
         fitting = [i for i in own if theirs[i].step_s == theirs[i].step_s]
         first = min(fitting, key=lambda i: theirs[i].step_s)

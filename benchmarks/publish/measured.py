@@ -6,7 +6,7 @@ a list of tables with ``title``, ``note``, ``commands``, ``columns`` and ``rows`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from benchmarks.publish.markdown import replace_part, table
 from cdmpp.errors import DataError
 from cdmpp.platform.files import read_json, write_json
+from cdmpp.platform.lock import writing
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -32,6 +33,23 @@ def measured(tables: list[dict[str, Any]]) -> str:
     return "\n".join(lines).rstrip()
 
 
+def change(page: str, changed: Callable[[list[dict[str, Any]]], list[dict[str, Any]]], docs: Path = DOCS) -> None:
+    """Replace the tables of a page by what ``changed`` makes of those that are stored, and write the page.
+
+    Another process that publishes in the same folder is waited for, and what it wrote is what ``changed`` gets.
+
+    Args:
+        page: name of the page below ``docs/results``.
+        changed: stored tables, none where there are none yet -> tables.
+        docs: folder of the pages.
+    """
+    path = docs / "measured" / f"{page}.json"
+    with writing(path.parent, f"tables of {page}", wait=True):
+        tables = changed(read_json(path) if path.is_file() else [])
+        write_json(path, tables)
+        replace_part(docs / "results" / f"{page}.md", "measured", measured(tables))
+
+
 def publish(page: str, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], docs: Path = DOCS) -> None:
     """Put the rows of a table in the place of those that are kept, and write its page.
 
@@ -45,14 +63,15 @@ def publish(page: str, title: str, columns: Sequence[str], rows: Sequence[Sequen
     Raises:
         DataError: no table of the page has the title and the first head.
     """
-    path = docs / "measured" / f"{page}.json"
-    tables = read_json(path)
-    found = next((one for one in tables if one["title"] == title and one["columns"][0] == columns[0]), None)
-    if found is None:
-        raise DataError(f"{path}: no table {title!r} begins with the column {columns[0]!r}")
-    found |= {"columns": [*columns], "rows": [[*row] for row in rows]}
-    write_json(path, tables)
-    replace_part(docs / "results" / f"{page}.md", "measured", measured(tables))
+
+    def changed(tables: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        found = next((one for one in tables if one["title"] == title and one["columns"][0] == columns[0]), None)
+        if found is None:
+            raise DataError(f"{page}: no table {title!r} begins with the column {columns[0]!r}")
+        found |= {"columns": [*columns], "rows": [[*row] for row in rows]}
+        return tables
+
+    change(page, changed, docs)
 
 
 def main(docs: Path) -> None:

@@ -10,13 +10,12 @@ import argparse
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.publish.markdown import replace_part
-from benchmarks.publish.measured import DOCS, measured
+from benchmarks.publish.measured import DOCS, change, measured
 from cdmpp.errors import CdmppError
-from cdmpp.platform.files import read_json, write_json
 
 Table = dict[str, Any]
 
@@ -25,6 +24,12 @@ def put(stored: Sequence[Table], section: str, found: Sequence[Table], sections:
     """Put the tables of a section in place of older ones, in the order of ``sections``."""
     kept = [one for one in stored if one["section"] != section] + [{**one, "section": section} for one in found]
     return sorted(kept, key=lambda one: sections.index(one["section"]))
+
+
+def _changed(new: Mapping[str, Sequence[Table]], sections: Sequence[str], stored: list[Table]) -> list[Table]:
+    for name, found in new.items():
+        stored = put(stored, name, found, sections)
+    return stored
 
 
 def run(package: str, pages: Mapping[str, Sequence[str]], meaning: str, words: Sequence[str] | None = None) -> int:
@@ -49,18 +54,14 @@ def run(package: str, pages: Mapping[str, Sequence[str]], meaning: str, words: S
     if unknown := [name for name in given.sections if name not in sections]:
         parser.error(f"no section {unknown[0]!r}: take some of {', '.join(sections)}")
     for page, own in pages.items():
-        stored, path = [], given.docs / "measured" / f"{page}.json"
-        named = [name for name in given.sections or sections if name in own]
-        if given.publish and path.is_file():
-            stored = read_json(path)
+        named, new = [name for name in given.sections or sections if name in own], dict[str, list[Table]]()
         for name in named:
             try:
                 found = importlib.import_module(f"{package}.{name}").tables(given.data)
             except (CdmppError, OSError) as error:
                 sys.exit(f"error: {name}: {error}")
             print(measured(found), end="\n\n")
-            stored = put(stored, name, found, own)
+            new[name] = found
         if given.publish and named:
-            write_json(path, stored)
-            replace_part(given.docs / "results" / f"{page}.md", "measured", measured(stored))
+            change(page, partial(_changed, new, own), given.docs)
     return 0

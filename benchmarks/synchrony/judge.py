@@ -11,12 +11,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks.publish.markdown import replace_part
-from benchmarks.publish.measured import measured
+from benchmarks.publish.measured import change, measured
 from benchmarks.synchrony import judge_bounds, judge_grid, judge_loss, judge_noise, judge_policies
 from benchmarks.synchrony.measure import RUNS, runs
 from benchmarks.synchrony.predict_runs import fit
-from cdmpp.platform.files import write_json
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMANDS = [
@@ -40,8 +38,7 @@ def main() -> None:
     tables += judge_noise.tables(found, COMMANDS)
     print(measured(tables))
     if asked.publish:
-        write_json(DOCS / "measured" / "synchrony.json", tables)
-        replace_part(DOCS / "results" / "synchrony.md", "measured", measured(tables))
+        change("synchrony", lambda _: tables)
 
 
 if __name__ == "__main__":

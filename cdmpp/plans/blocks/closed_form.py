@@ -56,12 +56,14 @@ class _Pass:
         return (blocks - 1) * self.block_s[INNER] + self.block_s[EDGE]
 
 
-def step(plans: BlockPlans, costs: BlockCosts, updates_s: Floats, tiers: Sequence[Tier], host: Host | None) -> BlockStep:
+def step(
+    plans: BlockPlans, costs: BlockCosts, updates_s: Floats, tiers: Sequence[Tier], host: Host | None
+) -> BlockStep:
     """Compute the seconds of a step of each plan.
 
     Pipelines run 1F1B, or interleaved 1F1B where a rank has several stages: ``(p - 1)`` of its ranks' turns of one
-    stage pass before the last rank begins, and those of micro-batches that are missing in the last round. Replicas
-    exchange the gradients of a block once its last micro-batch made them, one block after the other.
+    stage pass before the last rank begins, and those of micro-batches that are missing in a last partial round.
+    Replicas exchange the gradients of a block once its last micro-batch made them, one block after the other.
 
     Args:
         plans: of one shape.

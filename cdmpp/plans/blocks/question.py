@@ -47,6 +47,9 @@ class Space:
     overlaps_replicas: tuple[bool, ...] = (False, True)
     host: bool = True
     """True if weights, results and states may lie in the memory of the host."""
+    partial_rounds: bool = False
+    """True if ranks of several stages may run numbers of micro-batches that are no multiple of the stages of the
+    pipeline. No framework does: its order would wait for itself. Turns that are missing then count as idle."""
 
     def has(self, way: Way) -> bool:
         """Return True if it holds a way."""
@@ -106,8 +109,9 @@ class BlockQuestion:
     host: Host | None = None
     """The memory of the host; None: nobody knows its link, and nothing may lie there."""
     space: Space = Space()
-    tier_of: tuple[int, ...] = ()
-    """Number of the network for the ranks of a block, of stages and of replicas; empty: all are tried."""
+    is_nearest: bool = False
+    """True if the ranks of a block use the first network that joins them, and stages and replicas the last one; else
+    every network is tried for each."""
 
     def __post_init__(self) -> None:
         for name in ("ranks", "global_batch", "heads"):
@@ -136,13 +140,14 @@ class BlockQuestion:
 
     def ways(self, tp: int) -> tuple[Way, ...]:
         """Return the ways in which ``tp`` ranks may run a block, at all micro-batches."""
-        return tuple(one for one in self._ways(tp) if tp == 1 or self.tiers[one.tier].joins(tp))
+        joining = [number for number, tier in enumerate(self.tiers) if tp == 1 or tier.joins(tp)]
+        taken = {joining[0] if joining else 0} if self.is_nearest else {*joining}
+        return tuple(one for one in self._ways(tp) if one.tier in taken and joining)
 
     def _ways(self, tp: int) -> list[Way]:
         """The same with those on networks that do not join so many ranks."""
         every = ways(tp, divisors(self.global_batch), len(self.tiers))
-        fixed = self.tier_of[0] if self.tier_of and tp > 1 else None
-        return [one for one in every if self.space.has(one) and fixed in (None, one.tier)]
+        return [one for one in every if self.space.has(one)]
 
     def costs(self, tp: int) -> tuple[tuple[Way, ...], BlockCosts]:
         """Return these ways, with what a block takes in each."""
@@ -172,29 +177,31 @@ class BlockQuestion:
     def _axes(self, shape: Shape) -> tuple[Sequence[object], ...]:
         """What the settings of a shape may be that do not change its blocks."""
         out, dp = ((False, True) if self.space.host else (False,)), shape.dp > 1
-        tiers = range(len(self.tiers))
+        tiers = range(len(self.tiers))[-1 if self.is_nearest else 0 :]
         return (
             (False, True) if dp else (False,), self.space.overlaps_replicas if dp else (False,), out, out, out,
-            ((self.tier_of[1],) if self.tier_of else tiers) if shape.pp > 1 else (0,),
-            ((self.tier_of[2],) if self.tier_of else tiers) if dp else (0,),
+            tiers if shape.pp > 1 else (0,), tiers if dp else (0,),
         )  # fmt: skip
 
     def count(self, shape: Shape) -> int:
         """Count all plans of a shape, also those on networks that do not join its ranks."""
         each, axes = self.global_batch // shape.dp, self._axes(shape)
-        own = [one.recompute == FULL for one in self._ways(shape.tp) if each % one.micro_batch == 0]
+        ways = self.ways(shape.tp) if self.is_nearest else self._ways(shape.tp)
+        own = [one.recompute == FULL for one in ways if each % one.micro_batch == 0]
         return math.prod(map(len, axes)) * (len(own) * len(axes[3]) - sum(own) * (len(axes[3]) - 1)) // len(axes[3])
 
     def can_be(self, plans: BlockPlans) -> Flags:
-        """Return which plans fit their networks, and leave a block on the device while others lie elsewhere."""
+        """Return which plans fit their networks and rounds, and leave blocks elsewhere while others run."""
         shape, found = plans.shape, np.ones(len(plans), np.bool_)
         for number, tier in enumerate(self.tiers):
             joined = np.ones(len(plans), np.int64)
             for ranks, own in ((shape.tp, plans.split_tier), (shape.pp, plans.message_tier),
                                (shape.dp, plans.replica_tier)):  # fmt: skip
                 joined *= np.where(own == number, ranks, 1)
-            fit = {ranks: tier.joins(ranks) for ranks in np.unique(joined).tolist()}
-            found &= np.array([fit[one] for one in np.unique(joined).tolist()])[np.unique(joined, return_inverse=True)[1]]
+            each, places = np.unique(joined, return_inverse=True)
+            found &= np.array([tier.joins(ranks) for ranks in each.tolist()], np.bool_)[places.ravel()]
+        if shape.stages > 1 and not self.space.partial_rounds:
+            found &= plans.micro_batches % shape.pp == 0
         if shape.blocks < 3:
             found &= ~(plans.weights_out | plans.activations_out | plans.states_out)
         return found
