@@ -9,7 +9,7 @@ from typing import Any, Literal
 from cdmpp.errors import UsageError
 from cdmpp.platform.limits import shown
 
-Scaling = Literal["tensorwise", "rowwise"]
+Scaling = Literal["tensorwise", "rowwise", "current", "blocks"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,9 @@ class Precision:
     scales_loss: bool = False
     """True if the loss is scaled, and gradients are checked and scaled back before the update (``GradScaler``)."""
     float8: Scaling | None = None
-    """Linear layers multiply in float8 with a scale for each tensor, or for each row, as torchao does it."""
+    """Linear layers multiply in float8 with a scale for each tensor, or for each row, as torchao does it. ``current``
+    and ``blocks``: as Transformer Engine does it, with a scale for each tensor, or for 32 elements each (MXFP8);
+    products of experts are in float8 too, and each cast is one kernel."""
     sharded: str = ""
     """Type of the parts of parameters that ranks of FSDP keep, with their gradients and states; they are gathered in
     the type of the weights (``MixedPrecisionPolicy.param_dtype``). Empty: that of the weights."""
@@ -75,6 +77,8 @@ PRECISIONS = {
         Precision("fp16-autocast", autocast="float16", scales_loss=True),
         Precision("float8-tensorwise", "bfloat16", float8="tensorwise"),
         Precision("float8-rowwise", "bfloat16", float8="rowwise"),
+        Precision("float8-current", "bfloat16", float8="current"),
+        Precision("mxfp8", "bfloat16", float8="blocks"),
         Precision("bf16-fsdp", "bfloat16", sharded="float32", reduced="float32"),
         Precision("bf16-fsdp-pure", "bfloat16", sharded="float32"),
         Precision("float8-tensorwise-fsdp", "bfloat16", float8="tensorwise", sharded="float32", reduced="float32"),

@@ -1,4 +1,8 @@
-"""Linear layers in float8 as torchao runs them: before each product both factors are scaled and cast."""
+"""Products in float8: as torchao runs them, before each both factors are scaled and cast; or as Transformer Engine.
+
+Transformer Engine casts a factor once for all products that read it, by one kernel that writes it along both axes;
+with a scale for the whole tensor another one finds its largest value. Weights are cast once a step, which is left out.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,20 @@ _STEPS = {"tensorwise": 5, "rowwise": 8}
 """Kernels that make scales of largest values: in float64 and back, rowwise also rounded to powers of two."""
 
 
-def can_be_float8(operator: EagerOperator) -> bool:
-    """Return True for a linear layer that torchao converts."""
-    return operator.name == "linear" and not operator["inner"] % MULTIPLE and not operator["cols"] % MULTIPLE
+_ENGINE = ("current", "blocks")
+"""Scalings of Transformer Engine."""
+
+
+def is_of_engine(scaling: str) -> bool:
+    """Return True for a scaling of Transformer Engine."""
+    return scaling in _ENGINE
+
+
+def can_be_float8(operator: EagerOperator, scaling: str = "tensorwise") -> bool:
+    """Return True for a linear layer that torchao converts, or a product of experts that Transformer Engine does."""
+    is_grouped = operator.name == "bmm" and is_of_engine(scaling)
+    is_known = operator.name == "linear" or is_grouped
+    return is_known and not operator["inner"] % MULTIPLE and not operator["cols"] % MULTIPLE
 
 
 def casts_of(rows: int, cols: int, dtype: str, scaling: str) -> tuple[EagerOperator, ...]:
@@ -23,8 +38,11 @@ def casts_of(rows: int, cols: int, dtype: str, scaling: str) -> tuple[EagerOpera
         rows: of the matrix, each of which has a scale where ``scaling`` is ``rowwise``.
         cols: of the matrix.
         dtype: its type.
-        scaling: ``tensorwise`` or ``rowwise``.
+        scaling: ``tensorwise``, ``rowwise``, ``current`` or ``blocks``.
     """
+    if is_of_engine(scaling):
+        found = (moved(Traffic(rows * cols, 2 * rows * cols), dtype),) if scaling == "current" else ()
+        return (*found, moved(Traffic(3 * rows * cols, 4 * rows * cols), dtype))
     sizes, scales = {"rows": rows, "cols": cols}, rows if scaling == "rowwise" else 1
     largest = {"rows": scales, "cols": rows * cols // scales}
     return (
@@ -38,8 +56,16 @@ def casts_of(rows: int, cols: int, dtype: str, scaling: str) -> tuple[EagerOpera
     )
 
 
-def casts_before(operator: EagerOperator, scaling: str) -> tuple[EagerOperator, ...]:
-    """List the kernels that cast both factors of a linear layer in float8, each by rows along which it is summed."""
+def casts_before(operator: EagerOperator, scaling: str, of: str = "") -> tuple[EagerOperator, ...]:
+    """List the kernels that cast the factors of a product in float8, each by rows along which it is summed.
+
+    Args:
+        operator: the product.
+        scaling: as of ``casts_of``.
+        of: what the product is the gradient of, as ``Gradient.of`` says; empty: it is of the forward pass.
+    """
     rows, inner, cols = (operator[name] for name in ("rows", "inner", "cols"))
     dtype = operator.result_dtype
+    if is_of_engine(scaling):  # what the gradient of weights reads was cast before, along both axes
+        return () if of == "weight" else casts_of(operator.sizes.get("batch", 1) * rows, inner, dtype, scaling)
     return (*casts_of(rows, inner, dtype, scaling), *casts_of(cols, inner, dtype, scaling))

@@ -16,6 +16,8 @@ from cdmpp.programs.patch import patched
 
 IMBALANCE = "cdmpp_imbalance"
 """Key in the ``meta`` of a node that multiplies by matrices of experts: tokens of the busiest one over the mean."""
+COUNT_BYTES = 8
+"""Bytes of the number of tokens that one rank has for one expert."""
 
 
 def expert_rows(rows: int, experts: int, imbalance: float) -> list[int]:

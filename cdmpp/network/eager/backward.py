@@ -236,7 +236,7 @@ class _Backward:
             written = sum(self._result_bytes(key) if key in passed else part_bytes for key in sources)
             written += 0 if operator.name == "embedding" else sum(weights[key] for key in own)
             read = (*given, *(owner for owner, _ in buffers if one.reads_saved))
-            for cast in casts_before(one.operator, self.scaling) if one.operator.dtype == "float8" else ():
+            for cast in casts_before(one.operator, self.scaling, one.of) if one.operator.dtype == "float8" else ():
                 self._add(place, cast, read, 0)
             last = self._add(place, one.operator, read, written, one.of)
             self._join(place, last)

@@ -9,11 +9,12 @@ from cdmpp.devices import Device
 from cdmpp.errors import UsageError
 from cdmpp.network.precision import PRECISIONS, Precision, precision_of
 from cdmpp.network.workload import Workload
+from cdmpp.operators.float8 import is_of_engine
 
-_NVIDIA = {"tf32": 80, "bfloat16": 80, "float8": 89}
+_NVIDIA = {"tf32": 80, "bfloat16": 80, "float8": 89, "mxfp8": 100}
 """Type -> the first compute capability, times ten, whose matrix units multiply it (CUDA C++ Programming Guide, table of
 tensor core types per compute capability)."""
-_AMD = {"bfloat16": 0x908, "tf32": 0x942, "float8": 0x942}
+_AMD = {"bfloat16": 0x908, "tf32": 0x942, "float8": 0x942, "mxfp8": 0x950}
 """The same by architecture of AMD's matrix cores (AMD matrix instruction calculator)."""
 
 
@@ -22,7 +23,7 @@ def has_units(device: Device, dtype: str) -> bool | None:
 
     Args:
         device: a device; of a CPU nothing is known.
-        dtype: ``tf32``, ``bfloat16`` or ``float8``.
+        dtype: ``tf32``, ``bfloat16``, ``float8`` or ``mxfp8``.
     """
     target = device.target
     if found := re.fullmatch(r"sm_(\d+)[a-z]?", str(target.get("arch", ""))):
@@ -40,12 +41,17 @@ def precision_on(precision: Precision, device: Device) -> tuple[Precision, tuple
     """
     name = f"{device.name}: precision {precision}"
     if precision.float8:
-        if has_units(device, "float8"):
+        units = "mxfp8" if precision.float8 == "blocks" else "float8"
+        if has_units(device, units):
+            casts = (
+                "" if is_of_engine(precision.float8) else "; without torch.compile their casts are calls of their own"
+            )
             return precision, (
                 f"{name}: products in float8 were measured nowhere, and are answered as those in bfloat16 of half the "
-                "inner size; without torch.compile their casts are calls of their own",
+                f"inner size{casts}",
             )
-        raise UsageError(f"{name}: it has no matrix units for float8, as GPUs from Ada and Hopper on have: take bf16")
+        first = "Blackwell" if units == "mxfp8" else "Ada and Hopper"
+        raise UsageError(f"{name}: it has no matrix units for {units}, as GPUs from {first} on have: take bf16")
     if precision.tf32:
         if has_units(device, "tf32"):
             return precision, (

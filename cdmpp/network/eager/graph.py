@@ -123,8 +123,8 @@ def eager_graph_of(
         raise UsageError(f"attention {attention}: {name} does not call scaled_dot_product_attention: leave it out")
     if products and products.float8 and all(one.dtype != "float8" for one in made.grown.operators.values()):
         raise UsageError(
-            f"precision {products}: {name} has no torch.nn.Linear whose sizes are multiples of {MULTIPLE}, and torchao "
-            "converts no other layer: take bf16"
+            f"precision {products}: {name} has no torch.nn.Linear whose sizes are multiples of {MULTIPLE}, and no "
+            "other layer is converted: take bf16"
         )
     made.calls = with_arguments(made.calls, exported.graph.nodes, made.places)
     made.bytes[True] -= _tied_bytes(exported)

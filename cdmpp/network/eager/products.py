@@ -1,4 +1,4 @@
-"""Products of another type than their factors: of float32 on matrix units (TF32), and of linear layers in float8."""
+"""Products of another type than their factors: of float32 on matrix units (TF32), of layers and experts in float8."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from functools import reduce
 from typing import Any
 
 from cdmpp.network.precision import Precision
-from cdmpp.operators.aten import Calls
+from cdmpp.operators.aten import Calls, name_of
+from cdmpp.operators.aten_grouped import GROUPED
 from cdmpp.operators.backward import Gradient
-from cdmpp.operators.float8 import can_be_float8, casts_before
+from cdmpp.operators.float8 import can_be_float8, casts_before, is_of_engine
 from cdmpp.operators.operator import PRODUCTS, EagerOperator
 
 
@@ -20,6 +21,8 @@ def in_products(found: Calls, node: Any, precision: Precision | None) -> Calls:
     if precision is None or not (precision.tf32 or precision.float8):
         return found
     if precision.float8:
+        if is_of_engine(precision.float8) and name_of(node) in GROUPED:
+            return _of_experts(found, node, precision.float8)
         return _in_float8(found, precision.float8) if _is_linear_layer(node) else found
     return found._replace(operators=in_tf32(found.operators))
 
@@ -53,6 +56,23 @@ def _is_linear_layer(node: Any) -> bool:
 
 def _inside(outer: Any, name: str) -> Any:
     return getattr(outer, name, None)
+
+
+def _of_experts(found: Calls, node: Any, scaling: str) -> Calls:
+    """Cast the rows of products of experts before them, which multiply in float8, as their gradients do."""
+    if not all(one.dtype == "bfloat16" and can_be_float8(one, scaling) for one in found.operators):
+        return found
+    products = tuple(replace(one, dtype="float8") for one in found.operators)
+    casts = tuple(cast for one in products for cast in casts_before(one, scaling))
+    gradients = tuple(
+        own and tuple(one._replace(operator=replace(one.operator, dtype="float8")) for one in own)
+        for own in found.gradients
+    )
+    return found._replace(
+        operators=(*casts, *products),
+        reads=(*[()] * len(casts), tuple(node.all_input_nodes), *[()] * (len(products) - 1)),
+        gradients=(*[None] * len(casts), *gradients),
+    )
 
 
 def _in_float8(found: Calls, scaling: str) -> Calls:

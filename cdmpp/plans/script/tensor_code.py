@@ -36,6 +36,8 @@ def tensor_code(workload: Workload, strategy: Tensor, axes: str) -> TensorCode:
         raise CdmppError(
             f"{_REFUSED} with shared inputs: parallelize_module gathers an input for each layer that reads it"
         )
+    if strategy.experts != "whole":
+        raise CdmppError(f"{_REFUSED} with experts {strategy.experts}: parallelize_module has no style for them")
     if strategy.sequence_parallel and str(workload.network).startswith("hf:"):
         raise CdmppError(
             f"{_REFUSED} along the sequence of {workload.network}: transformers counts positions in what a rank has; "

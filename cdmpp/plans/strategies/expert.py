@@ -11,11 +11,9 @@ from cdmpp.operators.aten import is_pointwise, name_of
 from cdmpp.operators.aten_grouped import GROUPED
 from cdmpp.operators.aten_layout import tensors_in
 from cdmpp.plans.strategies.registry import STRATEGIES
-from cdmpp.programs.experts import IMBALANCE, expert_rows
+from cdmpp.programs.experts import COUNT_BYTES, IMBALANCE, expert_rows
 from cdmpp.steps.strategy import OperatorStrategy
 
-_COUNT_BYTES = 8
-"""Bytes of the number of tokens that one rank has for one expert."""
 _ROW_BY_ROW = (
     *("chunk", "split", "split_with_sizes", "getitem", "to", "_to_copy", "clone", "contiguous", "detach", "alias"),
     *("dropout", "dropout_", "slice", "_assert_tensor_metadata"),
@@ -151,7 +149,7 @@ class _Divided:
         new = self.local.call(torch.ops.aten.constant_pad_nd.default, (old, [0, 0, 0, more]), {}, node)
         new.meta |= {ROLE: ("dispatch",), RETURNS: new}
         size = bytes_of_value(new.meta["val"])
-        self.local.exchange("all_to_all", new, "before", _COUNT_BYTES * experts, f"{title} token counts", in_order=True)
+        self.local.exchange("all_to_all", new, "before", COUNT_BYTES * experts, f"{title} token counts", in_order=True)
         self.local.exchange("all_to_all", new, "before", size, f"{title} dispatch", in_order=True)
         if old in self.local.learns:
             self.local.exchange("all_to_all", new, "after gradient", size, f"{title} gradient of dispatch", of=new)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cdmpp.errors import CdmppError
@@ -10,6 +10,7 @@ from cdmpp.network.eager.divided import DividedExport
 from cdmpp.plans.strategies.registry import STRATEGIES
 from cdmpp.plans.strategies.tensor_graph import DividedTensors
 from cdmpp.plans.strategies.tensor_layout import FRAMEWORKS, ROW, Layout, layout_of
+from cdmpp.plans.strategies.tensor_tokens import APART, EXPERTS
 from cdmpp.platform.limits import check_choice
 from cdmpp.steps.strategy import OperatorStrategy
 
@@ -46,8 +47,20 @@ class Tensor(OperatorStrategy):
     async_tp: bool = False
     """True if sequences are gathered, and sums scattered, piece by piece while the product next to that runs."""
 
+    experts: str = field(default="whole", kw_only=True)
+    """How ranks use the experts of a layer that run together as grouped products. ``whole``: each runs all of them on
+    all tokens. ``divided``: each has some columns and rows of every expert (Megatron's expert tensor parallelism as
+    wide as ``tp``). ``apart``: each has some of the experts, to which tokens are sent (its expert tensor parallelism of
+    1); that needs ``sequence_parallel``."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_choice("tensor.experts", self.experts, EXPERTS)
+        if self.experts == APART and not self.sequence_parallel:
+            raise CdmppError(
+                "tensor.experts is apart without sequence_parallel, and Megatron sends to experts only the tokens that "
+                "a rank has of its own: add sequence_parallel, or take whole or divided"
+            )
         if self.async_tp and not self.sequence_parallel:
             raise CdmppError("tensor.async_tp is true without sequence_parallel: there is nothing to gather or scatter")
         check_choice("tensor.framework", self.framework, tuple(FRAMEWORKS))
@@ -59,7 +72,7 @@ class Tensor(OperatorStrategy):
     def layout(self, exported: Any) -> Layout:
         """Return the roles of all layers of an exported step."""
         multiple = FRAMEWORKS[self.framework].multiple if self.vocabulary else 0
-        return layout_of(exported, multiple, self.loss_parallel, self.sequence_parallel)
+        return layout_of(exported, multiple, self.loss_parallel, self.sequence_parallel, self.experts)
 
     def divide(self, exported: Any, ranks: int) -> DividedExport:
         """Write the graph of one rank; ``CdmppError``: no layer to divide, or one that cannot be divided evenly."""

@@ -29,6 +29,7 @@ from cdmpp.plans.strategies.tensor_rules import (
     shape_of_node,
 )
 from cdmpp.plans.strategies.tensor_shard import Shard
+from cdmpp.programs.experts import COUNT_BYTES, IMBALANCE
 
 BLOCKS = "cdmpp_blocks"
 """Key in the ``meta`` of a weight that is divided: sizes of the blocks of which each rank has a part."""
@@ -127,7 +128,9 @@ class DividedTensors:
         }
         before = {one: self.local.nodes[one] for one in changed}
         self.local.nodes |= changed
-        if role == LOSS:
+        if node in self.layout.apart:
+            self.of_experts(node)
+        elif role == LOSS:
             self.loss(node)
         elif role == ROW and node not in self.layout.linears:
             self.lookup(node, shard)
@@ -169,6 +172,39 @@ class DividedTensors:
                 whole.meta[ROLE] = ("unpadded", padded)
             self.local.nodes[node] = whole
 
+    def of_experts(self, node: Any) -> None:
+        """Add a product by the experts of one rank, to which all ranks send tokens, and which sends them back.
+
+        Before, they tell each other how many will come, as ``Expert`` has it.
+        """
+        import torch
+
+        if node.meta.get(IMBALANCE, 1.0) > 1:
+            raise CdmppError(
+                f"tensor={self.ranks}: {title_of(node)} has a busiest expert (moe_imbalance), which experts apart "
+                "under tensor parallelism do not support: take divided or whole"
+            )
+        experts, title = shape_of_node(node.args[1])[0], title_of(node)
+        same = [one for one in self.layout.apart if title_of(one) == title]
+        before = {one: self.local.nodes[one] for one in node.all_input_nodes}
+        for one, new in before.items():
+            if shape_of_node(one) == (experts,):  # ends of the rows of each expert
+                args = (new, 0, 0, experts // self.ranks)
+                self.local.nodes[one] = self.local.call(torch.ops.aten.slice.Tensor, args, {}, one)
+        x = self.local.nodes[node.args[0]]
+        size, made = bytes_of_value(x.meta["val"]), self.local.copy(node)
+        self.local.nodes |= before
+        if node is same[0]:
+            self.exchange("all_to_all", made, "before", COUNT_BYTES * experts, f"{title} token counts", None)
+            self.exchange("all_to_all", made, "before", size, f"{title} dispatch", x)
+            if x in self.local.learns:
+                self.exchange("all_to_all", made, "after gradient", size, f"{title} gradient of dispatch", x)
+        if node is same[-1]:
+            size = bytes_of_value(made.meta["val"])
+            self.exchange("all_to_all", made, "after", size, f"{title} combine", made)
+            if made in self.local.learns:
+                self.exchange("all_to_all", made, "before gradient", size, f"{title} gradient of combine", made)
+
     def changed(self, node: Any, one: Any, how: str) -> Any:
         """Return what a node reads in place of another: all of a sequence, or a part of what every rank has."""
         new, shard = self.local.nodes[one], self.layout.at[one]
@@ -188,7 +224,7 @@ class DividedTensors:
         import torch
 
         assert shard is not None
-        (size,) = shard.local_blocks(self.ranks)
+        size = sum(shard.local_blocks(self.ranks))  # of several blocks only numbers of rows are taken
         learns, is_copied = new in self.local.learns, any(one > 1 for one in shape_of_node(new)[: shard.axis])
         if learns and is_copied:
             own = sliced(self.local, node, new, size, shard.axis)
@@ -313,6 +349,11 @@ class DividedTensors:
             return args, kwargs
         if name in VIEWS:
             return self.reshaped(node, shard, args), kwargs
+        if name == "constant_pad_nd" and shard.axis == 0:
+            more = shape_of_node(node)[0] - shape_of_node(node.args[0])[0]
+            if more % self.ranks:
+                raise CdmppError(f"tensor={self.ranks}: {title_of(node)} has {more} further rows: not divided evenly")
+            return (args[0], [*args[1][:-1], more // self.ranks], *args[2:]), kwargs
         if name == "expand":
             return (args[0], list(self.part(shard, shape_of_node(node)))), {}
         if before is not None and name in (*PIECES, *CUTS) and axis_of(node) == before.axis:

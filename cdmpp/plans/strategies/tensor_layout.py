@@ -20,6 +20,7 @@ from cdmpp.plans.strategies.tensor_rules import (
     sliced_inputs,
 )
 from cdmpp.plans.strategies.tensor_shard import NotDivisibleError, Shard, viewed
+from cdmpp.plans.strategies.tensor_tokens import APART, WHOLE, chooses, is_of_experts, passed_tokens
 
 COLUMN, ROW, LOSS = "column", "row", "loss"
 GATHER, SLICE = "gather", "slice"
@@ -53,6 +54,11 @@ class Linear(NamedTuple):
     bias: Any
     """Placeholder of the bias; None without one."""
 
+    @property
+    def rows(self) -> int:
+        """Return the axis of the parameter along which its input features lie."""
+        return 2 * len(shape_of_node(self.parameter)) - 3 - self.columns
+
 
 @dataclass
 class Layout:
@@ -74,6 +80,8 @@ class Layout:
     """Layers of columns whose results every rank has whole."""
     whole: dict[Any, None] = field(default_factory=dict)
     """Linear layers that every rank runs whole."""
+    apart: dict[Any, Any] = field(default_factory=dict)
+    """Product of experts of which each rank has some -> placeholder of their matrices."""
     partial: dict[Any, None] = field(default_factory=dict)
     """Parameters that every rank has, and whose gradients are parts of a sum."""
 
@@ -125,7 +133,8 @@ class Layout:
             if shard is None or shard.multiple:
                 continue
             if not shard.origins:
-                found |= dict.fromkeys((size, title_of(node), "tokens") for size in shard.blocks)
+                what = "experts" if node in self.parameters else "tokens"
+                found |= dict.fromkeys((size, title_of(node), what) for size in shard.blocks)
             for origin in shard.origins:
                 features = self.at[origin]
                 least = min(features.blocks) if features is not None else 0
@@ -134,7 +143,9 @@ class Layout:
         return sorted(found)
 
 
-def layout_of(exported: Any, multiple: int = 0, loss: bool = False, sequence: bool = False) -> Layout:
+def layout_of(
+    exported: Any, multiple: int = 0, loss: bool = False, sequence: bool = False, experts: str = WHOLE
+) -> Layout:
     """Find the roles of all layers.
 
     Every linear layer that reads whole values is one of columns at first, and every embedding is divided along its
@@ -147,8 +158,9 @@ def layout_of(exported: Any, multiple: int = 0, loss: bool = False, sequence: bo
             this; 0: they are not divided.
         loss: whether a cross-entropy of scores that are divided by words runs on the parts.
         sequence: whether what lies between layers is divided along the sequence.
+        experts: one of ``EXPERTS``.
     """
-    linears = {node: one for node in exported.graph.nodes if (one := _linear(exported, node)) is not None}
+    linears = {node: one for node in exported.graph.nodes if (one := _linear(exported, node, experts)) is not None}
     head = _head(exported, linears) if multiple else None
     loss = loss and head is not None
     words = shape_of_node(head)[-1] if head is not None else 0
@@ -159,7 +171,7 @@ def layout_of(exported: Any, multiple: int = 0, loss: bool = False, sequence: bo
         if name_of(node) == _LOOKUP and node.args[0].name in exported.graph_signature.inputs_to_parameters
     }
     while True:
-        found = _Pass(exported, linears, lookups, head, left, blocks, multiple, loss, sequence)
+        found = _Pass(exported, linears, lookups, head, left, blocks, multiple, loss, sequence, experts)
         found.run()
         if found.needs_scores:
             loss = False
@@ -178,9 +190,12 @@ class _Pass:
     def __init__(
         self, exported: Any, linears: dict[Any, Linear], lookups: Mapping[Any, str], head: Any,
         left: Mapping[Any, None], blocks: Mapping[Any, tuple[int, ...]], multiple: int, loss: bool, sequence: bool,
+        experts: str,
     ) -> None:  # fmt: skip
         self.exported, self.lookups, self.head, self.left, self.blocks = exported, lookups, head, left, blocks
         self.multiple, self.loss, self.is_sequence = multiple, loss, sequence
+        self.experts, self.tokens = experts, dict[Any, Shard]()
+        """The latter: product of experts -> how the tokens are divided that it reads all of."""
         self.layout = Layout(exported, linears)
         self.at = self.layout.at
         self.wrong = set[Any]()
@@ -253,6 +268,11 @@ class _Pass:
         if name_of(node) == _CROSS_ENTROPY and found and self.can_divide(node):
             self.layout.roles[node] = LOSS
             return None
+        if self.experts != WHOLE:
+            is_known, own = passed_tokens(node, self.at)
+            if is_known:
+                self.own_rows(node, own)
+                return own
         shard = passed_on(node, self.at)
         if self.is_sequence and shard is None and self.is_of_stream(node):
             self.layout.sliced[node] = None
@@ -311,10 +331,25 @@ class _Pass:
                     raise NotDivisibleError(out)
                 self.layout.partial[one] = None
 
+    def own_rows(self, node: Any, out: Placement) -> None:
+        """Let a node take a rank's part of rows that every rank has, such as their numbers."""
+        for one in node.all_input_nodes:
+            shape = shape_of_node(one) if hasattr(one.meta.get("val"), "shape") else ()
+            if out is not None and self.at[one] is None and shape[:1] == (out.size,):
+                self.layout.changes[node, one] = SLICE
+
     def linear(self, one: Linear) -> Placement:
         shard, rank = self.at[one.x], len(shape_of_node(one.node))
         if shard is not None and not shard.origins:
+            if self.experts != WHOLE and chooses(one.node, self.layout.linears):
+                self.layout.partial[one.parameter] = None
+                return shard
+            if self.experts == APART and is_of_experts(one.node):
+                self.divide(one.parameter, Shard(0, (shape_of_node(one.parameter)[0],)))
+                self.layout.apart[one.node] = one.parameter
+                return shard
             self.layout.changes[one.node, one.x] = GATHER
+            self.tokens[one.node] = shard
             shard = None
         if shard is None:
             if one.node in self.left:
@@ -330,8 +365,10 @@ class _Pass:
             return made
         if shard.axis != len(shape_of_node(one.x)) - 1:
             raise NotDivisibleError(shard)
-        self.divide(one.parameter, shard.on(1 - one.columns))
+        self.divide(one.parameter, shard.on(one.rows))
         self.layout.roles[one.node] = ROW
+        if is_of_experts(one.node):
+            return next((self.tokens[origin] for origin in shard.origins if origin in self.tokens), None)
         return self.of_sequence(one.node) if self.is_sequence else None
 
     def column(self, node: Any, parameter: Any, axis: int, found: Shard, bias: Any = None) -> Shard:
@@ -348,8 +385,11 @@ class _Pass:
         self.layout.parameters[parameter] = shard if known is None else known.with_origins(shard)
 
 
-def _linear(exported: Any, node: Any) -> Linear | None:
-    """Return the product of a linear layer; None for any other node."""
+def _linear(exported: Any, node: Any, experts: str) -> Linear | None:
+    """Return the product of a linear layer, or of experts that ranks divide; None for any other node."""
+    if experts != WHOLE and is_of_experts(node):
+        found = _parameter(exported, node.args[1])
+        return None if found is None else Linear(node, node.args[0], 2 - found[1], found[0], None)
     if node.op != "call_function" or (name := name_of(node)) not in ("linear", "addmm", "mm", "matmul"):
         return None
     if name == "addmm":
@@ -369,9 +409,12 @@ def _linear(exported: Any, node: Any) -> Linear | None:
 def _parameter(exported: Any, node: Any) -> tuple[Any, int] | None:
     """Return the placeholder of the parameter that a weight is, and 1 if its axes are exchanged on the way."""
     turned = 0
-    while node.op == "call_function" and name_of(node) in _PASSING and len(shape_of_node(node)) <= 2:
+    while node.op == "call_function" and name_of(node) in _PASSING and len(shape_of_node(node)) <= 3:
         if name_of(node) in ("t", "transpose", "permute"):
-            turned ^= permutation_of(node, 2) == [1, 0]
+            order = permutation_of(node, len(shape_of_node(node)))
+            if order[:-2] != [*range(len(order) - 2)]:
+                return None
+            turned ^= order[-2:] != sorted(order[-2:])
         node = node.args[0]
     return (node, turned) if node.name in exported.graph_signature.inputs_to_parameters else None
 

@@ -26,6 +26,7 @@ from cdmpp.operators.operator import EagerOperator
         ("bfloat16", ("a100", "l4", "rtx3090", "mi100", "h100"), ("t4", "v100", "p4", "k80")),
         ("tf32", ("a100", "rtx4090", "mi300x"), ("t4", "mi210")),
         ("float8", ("h100", "l4", "rtx4090", "mi300x", "b200"), ("a100", "rtx3090", "mi250", "t4")),
+        ("mxfp8", ("b200", "gb200", "gb300"), ("h100", "l4", "mi300x", "a100")),
     ],
 )
 def test_architectures_of_datasheets_say_which_types_units_multiply(dtype, having, lacking):
@@ -37,6 +38,10 @@ def test_architectures_of_datasheets_say_which_types_units_multiply(dtype, havin
 def test_what_a_device_lacks_is_refused_or_computed_as_torch_does_it_and_said():
     with pytest.raises(UsageError, match="a100: precision float8-tensorwise: it has no matrix units for float8"):
         precision_on(precision_of("float8"), devices.get("a100"))
+    with pytest.raises(
+        UsageError, match="h100: precision mxfp8: it has no matrix units for mxfp8, as GPUs from Blackwell"
+    ):
+        precision_on(precision_of("mxfp8"), devices.get("h100"))
     used, said = precision_on(precision_of("tf32"), devices.get("t4"))
     assert used.name == "fp32" and "torch computes in fp32" in said[0]
     used, said = precision_on(precision_of("bf16-mixed"), devices.get("t4"))
@@ -86,6 +91,39 @@ def test_float8_casts_both_factors_of_each_product_as_torchao_does():
         assert len(operators) == len(plain.step.calls) + 2 * 2 * kernels + 1  # the bias is added behind it
         assert read.step.memory.parameter_bytes == plain.step.memory.parameter_bytes
         assert len({call.call.name for call in read.step.calls}) == len(operators)
+
+
+class Experts(nn.Module):
+    """Rows of four experts, next to a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.up = nn.Linear(64, 64), nn.Parameter(torch.randn(4, 64, 32, dtype=torch.bfloat16))
+
+    def forward(self, x):
+        ends = torch.arange(8, 33, 8, dtype=torch.int32)
+        return torch._grouped_mm(self.first(x), self.up, offs=ends)
+
+
+@pytest.mark.parametrize(("precision", "casts"), [("float8-current", 2), ("mxfp8", 1)])
+def test_transformer_engine_casts_a_factor_once_by_one_kernel(precision, casts):
+    """Of linear layers and of experts; with a scale for the tensor another kernel finds its largest value."""
+
+    def step(precision):
+        given = Workload(Experts(), torch.randn(32, 64), loss=lambda y: y.float().mean(), precision=precision,
+                         mode="training_step", optimizer="none")  # fmt: skip
+        return read_step(given)
+
+    read, plain = step(precision), step("bf16")
+    operators = [(call.phase, read.operators[call.call.task_id]) for call in read.step.calls]
+    float8 = [(phase, one.name) for phase, one in operators if one.dtype == "float8"]
+    assert float8 == [("forward", "linear"), ("forward", "bmm"), *[("backward", "bmm")] * 2, ("backward", "linear")]
+    # of the forward pass the two inputs; of the backward pass the gradient of what the experts give: the first layer's
+    # input needs no gradient, and its weight's reads what was cast before
+    assert len(operators) == len(plain.step.calls) + 3 * casts + 1, "the bias is added behind its layer"
+    moved = [one for phase, one in operators if phase == "forward" and one.name == "copy"]
+    assert max(one.io_bytes for one in moved) == pytest.approx(4 * 32 * 64, rel=0.01)
+    assert read.step.memory.parameter_bytes == plain.step.memory.parameter_bytes
 
 
 def test_the_command_line_says_what_a_device_lacks(tmp_path, capsys):
