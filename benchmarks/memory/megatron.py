@@ -21,7 +21,7 @@ from benchmarks.plans.scores import least_absolute, left_out
 from cdmpp.plans.framework_memory import FrameworkJob, framework_parts
 from cdmpp.plans.frameworks import MEGATRON
 from cdmpp.plans.sizes import MIB
-from cdmpp.plans.transformer_rank import StageOf, TransformerShape, stage_parameters
+from cdmpp.plans.transformer_shape import StageOf, TransformerShape, stage_parameters
 
 VOCABULARY = 50257
 KERNELS = ("flash", "unfused")

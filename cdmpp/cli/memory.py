@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cdmpp.plans.frameworks import Framework
     from cdmpp.plans.plan import Plan
     from cdmpp.plans.sources.source import StepSource
-    from cdmpp.plans.transformer_rank import TransformerShape
+    from cdmpp.plans.transformer_shape import TransformerShape
 
 _OTHERS = (
     "strategies", "price", "explain", "scaling", "calibrate", "input_samples_per_s", "machines", "straggler",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cdmpp.errors import UsageError
+from cdmpp.errors import CdmppError, UsageError
 from cdmpp.plans.allocator import CONTEXT
 from cdmpp.plans.communicators import communicator_bytes
 from cdmpp.plans.framework_memory import FrameworkJob, framework_kinds, framework_parts
@@ -13,7 +13,8 @@ from cdmpp.plans.memory_answer import MemoryAnswer, RankAnswer, stages_of_ranks
 from cdmpp.plans.placement import micro_batch_of, micro_batches_of, pipeline_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.rank_activations import shared_activations
-from cdmpp.plans.transformer_rank import TransformerShape
+from cdmpp.plans.reserved_memory import reserved_bytes
+from cdmpp.plans.transformer_shape import TransformerShape
 
 _STRATEGIES = ("ddp", "zero")
 _SCHEDULES = ("1f1b", "interleaved1f1b")
@@ -42,11 +43,17 @@ def framework_answer(
         micro_batches_of(plan) * plan.gradient_accumulation_steps, degrees.tp, degrees.pp, degrees.cp,
         degrees.dp_replicate * degrees.cp if does_shard else 1,
         1 if pipeline is None or degrees.pp == 1 else pipeline.order.stages_per_rank,
+        replicas=degrees.dp_replicate * degrees.cp,
     )  # fmt: skip
     parts = framework_parts(job)
     if is_gpu:
         nccl = communicator_bytes(degrees.beyond_one())
-        parts = [replace(one, context=CONTEXT, communicators=nccl) for one in parts]
+        left = None if limit_bytes is None else int(limit_bytes) - CONTEXT - nccl
+        gaps = [max(0, _reserved(job, rank, left) - one.peak_bytes) for rank, one in enumerate(parts)]
+        parts = [
+            replace(one, rounding=gap, context=CONTEXT, communicators=nccl)
+            for one, gap in zip(parts, gaps, strict=True)
+        ]  # fmt: skip
     kinds, blocks = shared_activations(plan, framework_kinds(job), parts), job.stages
     ranks = tuple(
         RankAnswer(
@@ -56,6 +63,14 @@ def framework_answer(
     )  # fmt: skip
     told = f"as {framework.name} runs it, by its settings in cdmpp.plans.frameworks: no kernel was read"
     return MemoryAnswer(network, plan, micro_batch, global_batch, ranks, limit_bytes, (*warnings, told))
+
+
+def _reserved(job: FrameworkJob, rank: int, limit_bytes: int | None) -> int:
+    """Return what the allocator reserves; where that does not fit, what it would on a device with more."""
+    try:
+        return reserved_bytes(job, rank, limit_bytes)
+    except CdmppError:
+        return reserved_bytes(job, rank)
 
 
 def _check(plan: Plan) -> None:

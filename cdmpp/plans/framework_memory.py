@@ -17,7 +17,8 @@ from cdmpp.plans.memory import Memory, MemoryParts, peak_parts
 from cdmpp.plans.op_kinds import GRADIENTS, LOGITS
 from cdmpp.plans.schedules import LOOPED, SCHEDULES
 from cdmpp.plans.stage_bytes import stacked
-from cdmpp.plans.transformer_rank import StageOf, TransformerShape, stage_parameters, stage_rank
+from cdmpp.plans.transformer_rank import stage_rank
+from cdmpp.plans.transformer_shape import StageOf, TransformerShape, stage_parameters
 from cdmpp.steps.step_graph import RankGraph
 from cdmpp.steps.strategy import RankBytes
 
@@ -41,6 +42,8 @@ class FrameworkJob:
     """Stages of a rank; more than one are interleaved."""
     blocks: tuple[int, ...] = ()
     """Blocks of each stage; empty: as many on each."""
+    replicas: int = 1
+    """Ranks with the same parameters, which exchange gradients."""
 
     @property
     def stages(self) -> tuple[StageOf, ...]:
@@ -54,6 +57,12 @@ class FrameworkJob:
                 "each stage has"
             )
         return tuple(StageOf(many, place == 0, place == count - 1) for place, many in enumerate(blocks))
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Return the bytes of buffers in which products gather all tokens."""
+        wide = 2 * self.batch * self.shape.sequence // self.cp * self.shape.hidden
+        return self.framework.gather_buffers * wide if self.tp > 1 else 0
 
     def _balanced(self, count: int) -> tuple[int, ...]:
         """Return blocks of stages that end with the first block that exceeds their share of all products.
@@ -81,7 +90,7 @@ def framework_parts(job: FrameworkJob) -> list[MemoryParts]:
         alive = [order.live_micro_batches(rank, job.pp, job.micro_batches) for rank in range(job.pp)]
         pairs = zip(each, alive, strict=True)
         found = [peak_parts(*one, max(2, job.micro_batches), in_flight) for one, in_flight in pairs]
-    more = job.framework.blas_workspace_bytes + job.framework.kernel_workspace_bytes
+    more = job.framework.blas_workspace_bytes + job.framework.kernel_workspace_bytes + job.gathered_bytes
     parts = [MemoryParts(*(int(getattr(one, name.name)) for name in fields(one))) for one in found]
     return [replace(one, workspace=one.workspace + more) for one in parts]
 
@@ -103,11 +112,12 @@ def framework_kinds(job: FrameworkJob) -> list[dict[str, LiveBytes]]:
     for one in job.stages:
         rank = stage_rank(job.shape, job.framework, one, job.batch, job.tp, job.cp)
         kinds = [GRADIENTS if op.phase == "backward" and op.kind != LOGITS else op.kind for op in rank.ops]
-        found.append(Memory(_NOTHING, rank).by_kind(_again(job.framework, rank), kinds))
+        found.append(Memory(_NOTHING, rank).by_kind(recomputed_of(job.framework, rank), kinds))
     return found
 
 
-def _again(framework: Framework, rank: RankGraph) -> tuple[str, ...]:
+def recomputed_of(framework: Framework, rank: RankGraph) -> tuple[str, ...]:
+    """Return the names of the modules that run again in the backward pass."""
     return tuple(one.name for one in rank.modules) if framework.recompute == "full" else ()
 
 
@@ -118,10 +128,10 @@ _NOTHING = StepMemory(0, 0, 0, 0, 0, 0, 0)
 def _of_stage(job: FrameworkJob, stage: StageOf) -> tuple[StepMemory, RankBytes, LiveBytes]:
     shape, framework = job.shape, job.framework
     many = stage_parameters(shape, framework, stage, job.tp)
-    own = framework.rank_bytes(many, job.shards)
+    own = framework.rank_bytes(many, job.shards, job.replicas)
     held = StepMemory(framework.weight * many, framework.gradient * many, framework.state * many, 0, 0, 0, 0)
     rank = stage_rank(shape, framework, stage, job.batch, job.tp, job.cp)
-    return held, own, Memory(held, rank).live(_again(framework, rank))
+    return held, own, Memory(held, rank).live(recomputed_of(framework, rank))
 
 
 def _stage(job: FrameworkJob, stage: StageOf) -> tuple[StepMemory, RankBytes, LiveBytes]:

@@ -30,7 +30,13 @@ class Framework:
     shards_all: bool = False
     """True if they divide weights and gradients too (FSDP)."""
     passing_gradient: int = 0
-    """Gradients of a pass beside that buffer, of all parameters of a rank."""
+    """Gradients of a pass beside that buffer: each is there from its product to the end of the backward pass."""
+    bucket: int = 0
+    """Buckets in which replicas with whole states exchange gradients, of all parameters of a rank."""
+    update_copies: int = 0
+    """Whole parameters that the update writes where states are divided: what ranks gather."""
+    gather_buffers: int = 0
+    """Buffers, as wide as the model, in which products gather all tokens; they stay from step to step."""
     sequence_parallel: bool = False
     """True if ranks of tensor parallelism divide norms, dropout and what lies between blocks along the sequence."""
     keeps_gathered: bool = False
@@ -46,7 +52,8 @@ class Framework:
     head_norms: bool = False
     """True if queries and keys are normed head by head."""
     rotary_copies: bool = False
-    """True if queries and keys are written anew with their positions and the old ones are kept too."""
+    """True if queries, keys and values are laid out anew by heads, keys and values once more with positions, and both
+    are kept."""
     activation_copies: int = 0
     """Results as wide as the inner layer that the activation keeps beside what it reads."""
     float_norms: bool = False
@@ -58,7 +65,12 @@ class Framework:
     holds_logits: bool = True
     """True if logits in the type of the products stay while those in float32 are there."""
     inplace_loss: bool = True
-    """True if the loss works inside the logits in float32; else it writes them twice more, and keeps one of both."""
+    """True if the loss works inside the logits in float32; else it writes and keeps them once more."""
+    host_ahead: int = 0
+    """Ops by which the host may be ahead of its device. What a collective used is free for others that much later:
+    PyTorch asks the device whether the stream of the collective has got there."""
+    waits_for_messages: bool = True
+    """True if the host waits for each message between stages of a pipeline, and so is not ahead."""
     blas_workspace_bytes: int = 2 * 32 * MIB
     """cuBLAS, of the two threads that launch; ``CUBLAS_WORKSPACE_CONFIG=:4096:8`` of deterministic jobs, and GPUs from
     Hopper on, have 32 MiB each, others 8.1 MiB."""
@@ -70,12 +82,13 @@ class Framework:
         multiple = self.vocabulary_multiple * tp
         return -(-vocabulary // multiple) * multiple
 
-    def rank_bytes(self, parameters: int, shards: int) -> RankBytes:
+    def rank_bytes(self, parameters: int, shards: int, replicas: int = 1) -> RankBytes:
         """Return what a rank holds of its parameters.
 
         Args:
             parameters: elements on a rank, before ranks with the same ones divide them.
-            shards: ranks with the same parameters.
+            shards: ranks with the same parameters that divide states.
+            replicas: ranks with the same parameters.
         """
         own = -(-parameters // shards) if self.shards_all else parameters
         state = -(-parameters // shards) if self.shards_state or self.shards_all else parameters
@@ -83,21 +96,29 @@ class Framework:
             self.weight * own,
             self.state * state,
             self.gradient * own,
-            0,
-            passing_bytes=self.passing_gradient * own,
+            self._update_bytes(parameters, shards),
+            self.bucket * parameters if shards == 1 < replicas else 0,
             holds_gradients=True,
         )
+
+    def _update_bytes(self, parameters: int, shards: int) -> int:
+        """Return what ranks write to gather weights of which each has updated a part: that part too."""
+        if shards == 1 or not self.update_copies:
+            return 0
+        return self.weight * (self.update_copies * parameters - (-parameters // shards))
 
 
 MEGATRON = Framework("megatron", attention_copies=1)
 """Megatron-core with Transformer Engine: gradients are added into buffers in float32 by the kernels that make them, the
 loss casts logits to float32 and works inside them."""
 NANOTRON = Framework(
-    "nanotron", passing_gradient=2, sequence_parallel=True, keeps_gathered=True, balances_head=True,
-    vocabulary_multiple=1, rotary_copies=True,
-    activation_copies=1, dropout=False, holds_logits=False, inplace_loss=False,
+    "nanotron", passing_gradient=2, bucket=2, update_copies=2, gather_buffers=2, sequence_parallel=True,
+    balances_head=True, vocabulary_multiple=1, rotary_copies=True,
+    activation_copies=1, dropout=False, holds_logits=False, inplace_loss=False, host_ahead=256,
 )  # fmt: skip
-"""nanotron: gradients of a pass in bfloat16, added up in float32."""
+"""nanotron, as its branch of December 2024 runs Llama: gradients of a pass in bfloat16, added up in float32; buckets of
+DDP where states are whole; copies of all weights where ZeRO gathers them; two buffers for all gathered tokens. A queue
+of CUDA has 1,024 entries, and an op here launches about four: kernels, and events around collectives."""
 FRAMEWORKS = {one.name: one for one in (MEGATRON, NANOTRON)}
 _CHOICES = {"attention": ("flash", "unfused"), "recompute": ("none", "full", "attention")}
 

@@ -27,7 +27,7 @@ BASIS = {
     "activations": "from what autograd keeps, and when each result is read last",
     "communication": "from the buffers of the strategy",
     "workspace": "from the operators of the update",
-    "rounding": "from the blocks of PyTorch's allocator; gaps between them are not modelled",
+    "rounding": "from the blocks of PyTorch's allocator; gaps between them only as frameworks run",
     "context": "assumed",
     "communicators": "assumed",
 }

@@ -10,6 +10,7 @@ from cdmpp.steps.step_graph import Op, RankGraph
 LOGITS = "logits and loss"
 """The output of the model, what the loss makes of it, and the gradients of both."""
 GRADIENTS = "gradients of activations"
+PARAMETERS = "gradients of parameters"
 
 
 def kinds_of(rank: RankGraph) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from cdmpp.errors import CdmppError, UsageError
 from cdmpp.network.source.checkpoint import read_checkpoints
-from cdmpp.plans.transformer_rank import TransformerShape
+from cdmpp.plans.transformer_shape import TransformerShape
 from cdmpp.platform.content import content_of, parse_json
 
 _LLAMA = ("llama", "mistral", "qwen2")

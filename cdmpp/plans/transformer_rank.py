@@ -4,76 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cdmpp.errors import CdmppError
 from cdmpp.plans.frameworks import Framework
-from cdmpp.plans.op_kinds import LOGITS
+from cdmpp.plans.op_kinds import LOGITS, PARAMETERS
+from cdmpp.plans.transformer_shape import StageOf, TransformerShape
 from cdmpp.steps.step_graph import ModuleSpan, Op, RankGraph
-
-
-@dataclass(frozen=True)
-class TransformerShape:
-    """These are the sizes of a decoder, or of an encoder whose attention sees all tokens."""
-
-    layers: int
-    hidden: int
-    heads: int
-    inner: int
-    vocabulary: int
-    sequence: int
-    kv_heads: int = 0
-    """Heads of keys and values; 0: as many as there are heads."""
-    is_gated: bool = False
-    """True for SwiGLU: two products of the inner width, multiplied."""
-    has_bias: bool = True
-    positions: int = 0
-    """Learned positions; 0: rotary ones."""
-    is_tied: bool = True
-    """True if the head has the embedding's parameters."""
-
-    @property
-    def head_size(self) -> int:
-        """Return the width of a head."""
-        return self.hidden // self.heads
-
-    def check(self, tp: int, cp: int) -> None:
-        """Raise ``CdmppError`` for ranks that do not divide heads, inner width or tokens, as Megatron does."""
-        for what, size, ranks in (
-            ("heads", self.heads, tp),
-            ("heads of keys and values", self.kv_heads or self.heads, tp),
-            ("the inner width", self.inner, tp),
-            ("tokens", self.sequence, cp * tp),
-        ):
-            if size % ranks:
-                raise CdmppError(f"{size} {what} do not divide among {ranks} ranks: Megatron refuses such a job")
-
-    def layer_parameters(self, tp: int) -> int:
-        """Return the parameters of one block on a rank of tensor parallelism."""
-        keys = 2 * (self.kv_heads or self.heads) * self.head_size
-        wide, inner = self.hidden + keys, self.inner * (2 if self.is_gated else 1)
-        found = (self.hidden * wide + self.hidden * self.hidden + self.hidden * (inner + self.inner)) // tp
-        if self.has_bias:
-            found += (wide + inner) // tp + 2 * self.hidden + 2 * self.hidden  # of the norms too
-        return found + 2 * self.hidden
-
-
-@dataclass(frozen=True)
-class StageOf:
-    """These are the blocks of one stage."""
-
-    blocks: int
-    is_first: bool = True
-    is_last: bool = True
-
-
-def stage_parameters(shape: TransformerShape, framework: Framework, stage: StageOf, tp: int) -> int:
-    """Return the parameters of a stage on a rank of tensor parallelism."""
-    embedding = framework.padded(shape.vocabulary, tp) // tp * shape.hidden
-    found = stage.blocks * shape.layer_parameters(tp)
-    found += (embedding + shape.positions * shape.hidden) * stage.is_first
-    if stage.is_last:
-        found += (2 if shape.has_bias else 1) * shape.hidden
-        found += embedding * (not (stage.is_first and shape.is_tied))
-    return found
 
 
 def stage_rank(
@@ -107,9 +41,9 @@ class _Stage:
     tp: int
     cp: int
     ops: list[Op] = field(default_factory=list)
-    back: list[tuple[int, int, tuple[int, ...], int]] = field(default_factory=list)
+    back: list[tuple[int, int, tuple[int, ...], int, int]] = field(default_factory=list)
     """Of each op of the forward pass with a backward one: its place, bytes of that, what it reads of the forward pass,
-    and its workspace."""
+    its workspace, and elements of parameters whose gradients it writes."""
     spans: list[tuple[int, int]] = field(default_factory=list)
 
     @property
@@ -135,6 +69,7 @@ class _Stage:
     def op(
         self, name: str, kind: str, size: int, reads: tuple[int, ...], keeps: tuple[int, ...] = (), own: int = 0,
         is_kept: bool = False, workspace: int = 0, gradient: int | None = None, held: tuple[int, ...] = (),
+        back: int | None = None, parameters: int = 0,
     ) -> int:  # fmt: skip
         """Add an op of the forward pass, and note its backward one.
 
@@ -147,6 +82,8 @@ class _Stage:
             own: bytes beside its result that its backward pass reads, such as a mask.
             is_kept: whether its backward pass reads its own result.
             workspace: bytes beside, while either of the two runs.
+            back: bytes beside while its backward pass runs, where they are others.
+            parameters: elements whose gradients its backward pass writes.
             gradient: bytes of the gradient that its backward pass writes; None: those of the first that it reads.
             held: places of results that stay until it ran.
         """
@@ -169,7 +106,8 @@ class _Stage:
         for one in keeps:
             self._save(one)
         wanted = self.ops[reads[0]].result_bytes if gradient is None and reads else gradient
-        self.back.append((place, wanted or 0, (*([place] if own or is_kept else []), *keeps), workspace))
+        beside = workspace if back is None else back
+        self.back.append((place, wanted or 0, (*([place] if own or is_kept else []), *keeps), beside, parameters))
         return place
 
     def _save(self, place: int) -> None:
@@ -182,17 +120,22 @@ class _Stage:
 
     def rank(self) -> RankGraph:
         """Return the graph."""
-        if self.stage.is_first:
-            at = self._dropped(self.op("embedding", "embedding", self.wide, ()))
-        else:
-            at = self.op("received", "received", self.wide, ())
+        first = self.stage.is_first
+        at = self._dropped(self._embedding()) if first else self.op("received", "received", self.wide, ())
         for _ in range(self.stage.blocks):
-            first = len(self.ops)
+            begin = len(self.ops)
             at = self._block(at)
-            self.spans.append((first, at))
+            self.spans.append((begin, at))
         if self.stage.is_last:
             self._head(at)
         return self._with_backward()
+
+    def _embedding(self) -> int:
+        many = self.framework.padded(self.shape.vocabulary, self.tp) // self.tp * self.shape.hidden
+        if not (self.framework.gather_buffers and self.gathered):
+            return self.op("embedding", "embedding", self.wide, (), parameters=many)
+        made = self.op("embedding", "embedding", self.gathered, (), parameters=many)
+        return self.op("masked", "embedding", self.wide, (made,), workspace=self.gathered)
 
     def _dropped(self, at: int) -> int:
         """Drop out, with a mask of a byte an element."""
@@ -203,22 +146,31 @@ class _Stage:
         q = 2 * tokens * shape.hidden // self.tp
         keys = 2 * 2 * tokens * (shape.kv_heads or shape.heads) * shape.head_size // self.tp
         norm = self._gather(self._norm(at))
-        qkv = self.op("qkv", "linear", q + keys, (norm,), (norm,), workspace=self.again)
+        qkv = self._product("qkv", q + keys, norm, shape.hidden * (q + keys) // (2 * tokens))
         if setting.head_norms:
             qkv = self.op("head norms", "norm", q + keys, (qkv,), (qkv,))
-        if setting.rotary_copies:
-            qkv = self.op("rotary", "rotary", q + keys, (qkv,))
-            self._save(qkv)
-        found = self._attention(qkv, q)
-        proj = self.op("proj", "linear", self.wide, (found,), (found,), workspace=self.gathered)
+        found = self._attention(qkv, q, keys)
+        back = 0 if setting.gather_buffers else self.gathered
+        proj = self.op(
+            "proj", "linear", self.wide, (found,), (found,), workspace=self.gathered, back=back,
+            held=(qkv,) if setting.rotary_copies else (), parameters=shape.hidden**2 // self.tp,
+        )  # fmt: skip
         added = self.op("add", "add", self.wide, (self._dropped(proj), at))
         norm = self._gather(self._norm(added))
-        inner = 2 * tokens * shape.inner // self.tp
-        one = self.op("fc1", "linear", (1 + shape.is_gated) * inner, (norm,), (norm,), workspace=self.again)
+        inner, many = 2 * tokens * shape.inner // self.tp, shape.inner * shape.hidden // self.tp
+        one = self._product("fc1", (1 + shape.is_gated) * inner, norm, (1 + shape.is_gated) * many)
         copies = setting.activation_copies * inner
         act = self.op("act", "activation", inner, (one,), (one,), own=copies)
-        two = self.op("fc2", "linear", self.wide, (act,), (act,), workspace=self.gathered)
+        two = self.op(
+            "fc2", "linear", self.wide, (act,), (act,), workspace=self.gathered, back=back, parameters=many
+        )  # fmt: skip
         return self.op("add", "add", self.wide, (self._dropped(two), added))
+
+    def _product(self, name: str, size: int, at: int, parameters: int, kind: str = "linear") -> int:
+        """Multiply what may be gathered for it, in buffers that stay or in bytes of its own."""
+        if not self.framework.gather_buffers:
+            return self.op(name, kind, size, (at,), (at,), workspace=self.again, parameters=parameters)
+        return self.op(name, kind, size, (at,), (at,), back=self.gathered, parameters=parameters)
 
     def _gather(self, at: int) -> int:
         """Gather all tokens, where products keep that."""
@@ -230,35 +182,53 @@ class _Stage:
         own = 2 * self.wide if self.framework.float_norms else 0
         return self.op("norm", "norm", self.wide, (at,), () if own else (at,), own=own)
 
-    def _attention(self, qkv: int, q: int) -> int:
+    def _attention(self, qkv: int, q: int, keys: int) -> int:
         setting, tokens = self.framework, self.tokens
+        read: tuple[int, ...] = (qkv,)
+        if setting.rotary_copies:
+            read = self._laid_out(qkv, q, keys)
         if setting.attention == "flash":
             own = 4 * tokens * self.shape.heads // self.tp + setting.attention_copies * q
-            return self.op("attention", "attention", q, (qkv,), (qkv,), own=own, is_kept=True)
+            back = 2 * q if setting.rotary_copies else 0
+            return self.op(
+                "attention", "attention", q, read, read, own=own, is_kept=True, back=back, gradient=q + keys
+            )  # fmt: skip
         scores = 2 * self.batch * self.shape.heads // self.tp * self.shape.sequence**2 // self.cp
         again = setting.recompute == "attention"
-        product = self.op("scores", "attention", scores, (qkv,), (qkv,), workspace=scores if again else 0)
+        product = self.op("scores", "attention", scores, read, read, workspace=scores if again else 0)
         softmax = self.op("softmax", "attention", scores, (product,), is_kept=not again)
         mask = scores // 2 if setting.dropout and not again else 0
         dropped = self.op("dropped", "attention", scores, (softmax,), own=mask) if setting.dropout else softmax
         return self.op("context", "attention", q, (dropped, qkv), (qkv,) if again else (dropped, qkv))
 
+    def _laid_out(self, qkv: int, q: int, keys: int) -> tuple[int, ...]:
+        """Lay out heads, and keys and values once more with their positions; queries are turned in place.
+
+        Queries are a view of all three where keys have as many heads, so all three stay.
+        """
+        is_one = keys == 2 * q
+        heads = self.op("heads", "rotary", q + keys if is_one else q, (qkv,), gradient=q + keys, back=q + keys)
+        joined = self.op("keys", "rotary", keys, (heads,), gradient=q + keys)
+        turned = self.op("rotary", "rotary", keys, (joined,), gradient=keys)
+        return turned, heads
+
     def _head(self, at: int) -> int:
         shape, setting = self.shape, self.framework
         logits = 2 * self.tokens * setting.padded(shape.vocabulary, self.tp) // self.tp
         norm = self._gather(self._norm(at))
-        made = self.op("logits", LOGITS, logits, (norm,), (norm,), workspace=self.again)
+        many = setting.padded(shape.vocabulary, self.tp) // self.tp * shape.hidden
+        made = self._product("logits", logits, norm, many, LOGITS)
         cast = self.op("float", LOGITS, 2 * logits, (made,), gradient=logits)
         held = (made,) if setting.holds_logits else ()
-        if setting.inplace_loss:
-            return self.op("loss", LOGITS, 0, (cast,), (cast,), gradient=0, held=held)
-        return self.op("loss", LOGITS, 0, (cast,), own=2 * logits, workspace=2 * logits, gradient=0, held=held)
+        own = 0 if setting.inplace_loss else 2 * logits
+        return self.op("loss", LOGITS, 0, (cast,), () if own else (cast,), own=own, gradient=0, held=held)
 
     def _with_backward(self) -> RankGraph:
         """Add the backward pass: gradients of what is read twice are added up where the first of them stands."""
         ops, gradients, spans = list(self.ops), dict[int, list[int]](), dict[int, list[int]]()
         owner = {place: number for number, (a, b) in enumerate(self.spans) for place in range(a, b + 1)}
-        for place, size, keeps, workspace in reversed(self.back):
+        made = list[int]()
+        for place, size, keeps, workspace, parameters in reversed(self.back):
             op = self.ops[place]
             read = gradients.get(place, [])
             if op.kind == "add":  # its gradient is that of both that it adds
@@ -279,10 +249,18 @@ class _Stage:
                     workspace_bytes=workspace,
                 )  # fmt: skip
             )
-            if place in owner:
-                spans.setdefault(owner[place], []).append(new)
             if op.inputs:
                 gradients.setdefault(op.inputs[0], []).append(new)
+            if parameters and self.framework.passing_gradient:
+                made.append(len(ops))
+                size = self.framework.passing_gradient * parameters
+                ops.append(
+                    Op(f"{op.name} gradient", "backward", 0.0, kind=PARAMETERS, output_bytes=size, inputs=inputs)
+                )
+            if place in owner:
+                spans.setdefault(owner[place], []).extend(range(new, len(ops)))
+        if made:
+            ops.append(Op("add gradients", "backward", 0.0, kind=PARAMETERS, inputs=tuple(made)))
         modules = tuple(
             ModuleSpan(f"block.{number}", 1, span, (min(spans[number]), max(spans[number])))
             for number, span in enumerate(self.spans)

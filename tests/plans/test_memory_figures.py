@@ -46,11 +46,35 @@ def test_a_row_of_nanotron():
         "layers": 16, "hidden": 2048, "heads": 32, "ffn": 8192, "vocab": 131072, "seq_len": 4096,
         "tied_embeddings": True, "zero_stage": 1, "mbs": 1, "grad_accum": 32, "tp": 1, "pp": 1, "dp": 8,
     }  # fmt: skip
-    assert nanotron.job_of(row, True).shards == 8 and nanotron.job_of(row | {"zero_stage": 0}, True).shards == 1
-    assert nanotron.peaks(row, True) == nanotron.peaks(row, False)  # nothing is gathered
+    assert nanotron.job_of(row).shards == 8 and nanotron.job_of(row | {"zero_stage": 0}).shards == 1
     divided = row | {"tp": 8, "dp": 1}
-    assert nanotron.peaks(divided, True)[0] > nanotron.peaks(divided, False)[0]
-    assert len(nanotron.peaks(row | {"pp": 4, "dp": 2}, True)) == 4
+    assert nanotron.peaks(divided)[0] < nanotron.peaks(row)[0]
+    assert nanotron.reserved(divided, 256) > nanotron.reserved(divided, 0) >= nanotron.peaks(divided)[0]
+    assert nanotron.reserved(row, 256) == nanotron.reserved(row, 0)  # no collective of tensor parallelism
+    assert len(nanotron.peaks(row | {"pp": 4, "dp": 2})) == 4
+
+
+@pytest.mark.parametrize(("change", "printed"), [
+    ({"zero_stage": 0, "dp": 8}, 36.7),
+    ({"dp": 256, "grad_accum": 1}, 21.7),
+    ({"layers": 28, "hidden": 3072, "dp": 8}, 50.8),
+])  # fmt: skip
+def test_what_the_allocator_reserves_is_what_nanotron_printed(change, printed):
+    """Jobs without tensor parallelism and pipelines, in GiB of an H100; no collective holds tensors there."""
+    row = {
+        "layers": 16, "hidden": 2048, "heads": 32, "ffn": 8192, "vocab": 131072, "seq_len": 4096, "pp": 1, "tp": 1,
+        "tied_embeddings": True, "zero_stage": 1, "mbs": 1, "grad_accum": 32,
+    }  # fmt: skip
+    assert nanotron.reserved(row | change) / 2**30 == pytest.approx(printed, rel=0.02)
+
+
+def test_a_job_fits_where_gaps_do_too():
+    row = {
+        "layers": 16, "hidden": 2048, "heads": 32, "ffn": 8192, "vocab": 131072, "seq_len": 4096, "pp": 1, "tp": 1,
+        "tied_embeddings": True, "zero_stage": 0, "mbs": 2, "grad_accum": 16, "dp": 8,
+    }  # fmt: skip
+    assert nanotron.fits(row, nanotron.peaks(row))
+    assert not nanotron.fits(row | {"mbs": 8}, nanotron.peaks(row | {"mbs": 8}))
 
 
 def test_scores_say_how_far_low_estimates_are():

@@ -9,7 +9,7 @@ import pytest
 from cdmpp.errors import CdmppError
 from cdmpp.plans.frameworks import MEGATRON, framework_of
 from cdmpp.plans.transformer_config import shape_of
-from cdmpp.plans.transformer_rank import StageOf, TransformerShape, stage_parameters
+from cdmpp.plans.transformer_shape import StageOf, TransformerShape, stage_parameters
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64,
