@@ -18,7 +18,7 @@ from cdmpp.plans.op_kinds import GRADIENTS, LOGITS
 from cdmpp.plans.schedules import LOOPED, SCHEDULES
 from cdmpp.plans.stage_bytes import stacked
 from cdmpp.plans.transformer_rank import stage_rank
-from cdmpp.plans.transformer_shape import StageOf, TransformerShape, stage_parameters
+from cdmpp.plans.transformer_shape import StageOf, TransformerShape, stage_parameters, stored_score_bytes
 from cdmpp.steps.step_graph import RankGraph
 from cdmpp.steps.strategy import RankBytes
 
@@ -64,6 +64,25 @@ class FrameworkJob:
         wide = 2 * self.batch * self.shape.sequence // self.cp * self.shape.hidden
         return self.framework.gather_buffers * wide if self.tp > 1 else 0
 
+    @property
+    def message_bytes(self) -> int:
+        """Return the bytes of messages that a stage of a pipeline holds beside what its ops read."""
+        divides = self.tp if self.framework.sequence_parallel else 1
+        wide = 2 * self.batch * self.shape.sequence // self.cp * self.shape.hidden // divides
+        return self.framework.messages * wide if self.pp > 1 else 0
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Return the bytes of all buffers of the passes that stay."""
+        return self.gathered_bytes + self.score_bytes + self.message_bytes
+
+    @property
+    def score_bytes(self) -> int:
+        """Return the bytes of the buffer in which scores of attention are made."""
+        if not self.framework.score_buffer or self.framework.attention != "unfused":
+            return 0
+        return stored_score_bytes(self.shape, self.batch, self.tp, self.cp)
+
     def _balanced(self, count: int) -> tuple[int, ...]:
         """Return blocks of stages that end with the first block that exceeds their share of all products.
 
@@ -90,7 +109,7 @@ def framework_parts(job: FrameworkJob) -> list[MemoryParts]:
         alive = [order.live_micro_batches(rank, job.pp, job.micro_batches) for rank in range(job.pp)]
         pairs = zip(each, alive, strict=True)
         found = [peak_parts(*one, max(2, job.micro_batches), in_flight) for one, in_flight in pairs]
-    more = job.framework.blas_workspace_bytes + job.framework.kernel_workspace_bytes + job.gathered_bytes
+    more = job.framework.blas_workspace_bytes + job.framework.kernel_workspace_bytes + job.buffer_bytes
     parts = [MemoryParts(*(int(getattr(one, name.name)) for name in fields(one))) for one in found]
     return [replace(one, workspace=one.workspace + more) for one in parts]
 

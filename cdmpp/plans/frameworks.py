@@ -49,6 +49,13 @@ class Framework:
     """``flash``: one kernel, which keeps its inputs and its result; ``unfused``: scores are stored."""
     attention_copies: int = 0
     """Further results of fused attention of two bytes an element that its kernel keeps for itself."""
+    messages: int = 0
+    """Messages that a stage of a pipeline holds beside what its ops read, such as the gradient that it sent last and
+    the next input."""
+    score_buffer: bool = False
+    """True if stored scores are made in a buffer of their size that stays, as Megatron's own attention does."""
+    float_softmax: bool = False
+    """True if the softmax of stored scores computes, and keeps its result, in float32."""
     head_norms: bool = False
     """True if queries and keys are normed head by head."""
     rotary_copies: bool = False
@@ -108,9 +115,10 @@ class Framework:
         return self.weight * (self.update_copies * parameters - (-parameters // shards))
 
 
-MEGATRON = Framework("megatron", attention_copies=1)
+MEGATRON = Framework("megatron", attention_copies=1, messages=2)
 """Megatron-core with Transformer Engine: gradients are added into buffers in float32 by the kernels that make them, the
-loss casts logits to float32 and works inside them."""
+loss casts logits to float32 and works inside them; ``schedules.py`` keeps the gradient that it sent to the stage before
+until it has the next one, and receives the next input meanwhile."""
 NANOTRON = Framework(
     "nanotron", passing_gradient=2, bucket=2, update_copies=2, gather_buffers=2, sequence_parallel=True,
     balances_head=True, vocabulary_multiple=1, rotary_copies=True,

@@ -91,7 +91,11 @@ def _lasting(job: FrameworkJob, sizes: list[int]) -> list[int]:
     found = [framework.weight * size for size in sizes] if not framework.shards_all else [own.parameter_bytes]
     found += [*_buckets(framework.bucket, sizes)] if own.bucket_bytes else []
     found += [own.gradient_bytes, _masters(job, many)]
-    found += [framework.blas_workspace_bytes // 2] * 2 + [framework.kernel_workspace_bytes]
+    found += [framework.blas_workspace_bytes // 2] * 2 + [
+        framework.kernel_workspace_bytes,
+        job.score_bytes,
+        job.message_bytes,
+    ]
     found += [job.gathered_bytes // framework.gather_buffers] * framework.gather_buffers if job.gathered_bytes else []
     return [size for size in found if size]
 

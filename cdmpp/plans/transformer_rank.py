@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from cdmpp.plans.frameworks import Framework
 from cdmpp.plans.op_kinds import LOGITS, PARAMETERS
-from cdmpp.plans.transformer_shape import StageOf, TransformerShape
+from cdmpp.plans.transformer_shape import StageOf, TransformerShape, stored_score_bytes
 from cdmpp.steps.step_graph import ModuleSpan, Op, RankGraph
 
 
@@ -193,13 +193,19 @@ class _Stage:
             return self.op(
                 "attention", "attention", q, read, read, own=own, is_kept=True, back=back, gradient=q + keys
             )  # fmt: skip
-        scores = 2 * self.batch * self.shape.heads // self.tp * self.shape.sequence**2 // self.cp
+        scores = stored_score_bytes(self.shape, self.batch, self.tp, self.cp)
         again = setting.recompute == "attention"
         product = self.op("scores", "attention", scores, read, read, workspace=scores if again else 0)
-        softmax = self.op("softmax", "attention", scores, (product,), is_kept=not again)
+        softmax = self._softmax(product, scores, again)
         mask = scores // 2 if setting.dropout and not again else 0
         dropped = self.op("dropped", "attention", scores, (softmax,), own=mask) if setting.dropout else softmax
         return self.op("context", "attention", q, (dropped, qkv), (qkv,) if again else (dropped, qkv))
+
+    def _softmax(self, product: int, scores: int, again: bool) -> int:
+        if not self.framework.float_softmax:
+            return self.op("softmax", "attention", scores, (product,), is_kept=not again)
+        made = self.op("softmax", "attention", 2 * scores, (product,), is_kept=not again, workspace=2 * scores)
+        return self.op("half", "attention", scores, (made,), gradient=2 * scores)
 
     def _laid_out(self, qkv: int, q: int, keys: int) -> tuple[int, ...]:
         """Lay out heads, and keys and values once more with their positions; queries are turned in place.

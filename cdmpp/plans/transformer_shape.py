@@ -62,6 +62,11 @@ class StageOf:
     is_last: bool = True
 
 
+def stored_score_bytes(shape: TransformerShape, batch: int, tp: int, cp: int) -> int:
+    """Return the bytes of the scores of attention of one block on a rank, two bytes each."""
+    return 2 * batch * shape.heads // tp * shape.sequence**2 // cp
+
+
 def stage_parameters(shape: TransformerShape, framework: Framework, stage: StageOf, tp: int) -> int:
     """Return the parameters of a stage on a rank of tensor parallelism."""
     return sum(parameter_sizes(shape, framework, stage, tp))

@@ -32,7 +32,7 @@ BATCH = 4
 TOKENS = 1024 * BATCH
 WIDE = TOKENS * 512
 """Elements s b h."""
-PLAIN = replace(MEGATRON, attention_copies=0, blas_workspace_bytes=0)
+PLAIN = replace(MEGATRON, attention_copies=0, blas_workspace_bytes=0, messages=0)
 NOTHING = StepMemory(0, 0, 0, 0, 0, 0, 0)
 
 
@@ -174,6 +174,30 @@ def test_workspaces_stand_beside():
     more = replace(PLAIN, blas_workspace_bytes=64 * MIB, kernel_workspace_bytes=4 * MIB)
     (one,), (two,) = (framework_parts(FrameworkJob(SHAPE, own, 1)) for own in (PLAIN, more))
     assert two.peak_bytes - one.peak_bytes == 68 * MIB
+
+
+def test_megatrons_own_attention():
+    """Its scores have a buffer that stays; a softmax in float32 keeps four bytes a score in place of two."""
+    job = FrameworkJob(SHAPE, replace(PLAIN, attention="unfused"), BATCH)
+    scores = 2 * 8 * 1024 * 1024 * BATCH
+    (one,) = framework_parts(job)
+    (two,) = framework_parts(replace(job, framework=replace(job.framework, score_buffer=True)))
+    assert two.peak_bytes - one.peak_bytes == scores
+    (flash,), (same,) = (
+        framework_parts(replace(job, framework=replace(PLAIN, score_buffer=own))) for own in (True, False)
+    )
+    assert flash == same
+    assert each(replace(job.framework, float_softmax=True)) - each(job.framework) == scores
+
+
+def test_messages_stay_beside_what_ops_read():
+    job = FrameworkJob(SHAPE, PLAIN, BATCH, 8, pp=4)
+    more = framework_parts(replace(job, framework=replace(PLAIN, messages=2)))
+    assert [two.peak_bytes - one.peak_bytes for one, two in zip(framework_parts(job), more, strict=True)] == [
+        4 * WIDE
+    ] * 4
+    alone = replace(job, pp=1)
+    assert framework_parts(alone) == framework_parts(replace(alone, framework=replace(PLAIN, messages=2)))
 
 
 def test_nanotron_cuts_by_the_parameters_of_blocks_and_head():

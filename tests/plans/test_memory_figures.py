@@ -12,6 +12,7 @@ ROW = {
     "test": "gpt/gpt3_mcore_te_tp2_pp1", "gpu": "A100", "layers": "12.0", "hidden": "512.0", "heads": "8.0",
     "seq": "1024.0", "tp": "2", "pp": "1", "cp": "1", "mbs": "4.0", "gbs": "32.0", "ffn": "", "vp_layers": "", "sp": "",
     "dist_opt": "true", "deterministic": "true", "recompute": "", "impl": "transformer_engine", "attention_backend": "",
+    "bf16": "true",
 }  # fmt: skip
 
 
@@ -30,6 +31,9 @@ def test_a_row_of_megatron():
     assert job(test="gpt/gpt3_swiglu").shape.inner == 1344
     assert job(test="gpt/gpt3_multi_dist_optimizer_instances").shards == 2
     assert job(pp="4", tp="1", vp_layers="1.0").chunks == 3
+    assert job().framework.gradient == 4 and job(bf16="").framework.gradient == 2  # --fp16 adds up in that type
+    assert job(impl="local").framework.score_buffer and not job().framework.score_buffer
+    assert job(test="gpt/gpt3_uninstall_te").framework.float_softmax
     uneven = job(test="gpt/gpt3_uneven_pipeline", pp="4", tp="1")
     assert [stage.blocks for stage in uneven.stages] == [2, 4, 4, 2]
 
