@@ -2,6 +2,6 @@
 
 PAGES = {
     "plans": ("gloo", "looped", "paradl", "alpa", "sailor"),
-    "large-jobs": ("torchtitan", "mpt", "vtrain", "nanotron", "large_peers"),
+    "large-jobs": ("torchtitan", "mpt", "vtrain", "nanotron", "megatron_bridge", "large_peers"),
 }
 """Page -> modules of this folder, in the order of the page."""
