@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from cdmpp.errors import CdmppError
-from cdmpp.network.eager.backward import ForwardBackward, with_backward
+from cdmpp.network.eager.backward import with_backward
 from cdmpp.network.eager.divided import CallExchange, DividedExport, placed
-from cdmpp.network.eager.graph import EagerGraph, GrownTasks, eager_graph_of
+from cdmpp.network.eager.graph import GrownTasks, eager_graph_of
 from cdmpp.network.eager.optimizer_calls import UpdateCalls, update_calls
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.eager.rebatched import rebatched
+from cdmpp.network.eager.repeated import WholeStep, as_read, repeated
 from cdmpp.network.graph import Call
 from cdmpp.network.precision import PRECISIONS, Precision
+from cdmpp.network.source.blocks import Blocks, blocks_in
 from cdmpp.network.source.in_type import floats_in
 from cdmpp.network.source.torch_network import TorchNetwork
 from cdmpp.network.source.trained_model import batch_of, buffers_of, frozen_of, modes_kept, trained_model
@@ -48,6 +51,8 @@ class ExportedStep:
     warnings: tuple[str, ...]
     attention: str = "auto"
     """The kernel that attention runs by, one of ``attention_rules.ASKED``."""
+    blocks: Blocks | None = None
+    """Blocks of which the graph has a few; None: it has the whole model."""
 
     def read(self, place: str = "gpu", divided: DividedExport | None = None) -> EagerNetwork:
         """Read the calls of a training step; of one rank where ``divided`` says what it runs.
@@ -57,6 +62,7 @@ class ExportedStep:
             divided: made of ``exported``; None: the step is not divided.
 
         Raises:
+            UnlikeBlocksError: the graph has few blocks, and they do not say what the others run.
             CdmppError: as ``read_step``.
         """
         return _read(self, place, divided)
@@ -87,23 +93,29 @@ def read_step(workload: Workload, place: str = "gpu") -> EagerNetwork:
     return export_step(workload, place).read(place)
 
 
-def export_step(workload: Workload, kind: str = "gpu", exporter: Callable[..., Any] = export) -> ExportedStep:
+def export_step(
+    workload: Workload, kind: str = "gpu", exporter: Callable[..., Any] = export, few_blocks: int | None = None
+) -> ExportedStep:
     """Export a training step; ``CdmppError``: what was given is no torch model, or has no graph.
 
     Args:
         workload: of mode ``training_step``.
         kind: of the device, ``cpu``, or any other as ``gpu``: it decides what autocast casts.
         exporter: takes the arguments of ``export``.
+        few_blocks: export so many of the blocks of a model in which all are alike, one of ``FEW``; None: all.
     """
     kind = "cpu" if kind == "cpu" else "gpu"
     with modes_kept(workload.network), compiled_noted() as compiled:
-        network, model, module, arguments = module_with_loss(workload, kind)
-        assumed: dict[str, Any] = {"imbalance": workload.moe_imbalance, "boxes": workload.boxes}
-        exported = exporter(module, arguments, eager=True, trains=True, kind=kind, **assumed)
+        network, model = trained_model(workload, needs_values=False)
+        blocks = blocks_in(model, network.example, few_blocks) if few_blocks else None
+        with blocks.shortened() if blocks else nullcontext():
+            module, arguments = _with_loss(workload, network, model, kind)
+            assumed: dict[str, Any] = {"imbalance": workload.moe_imbalance, "boxes": workload.boxes}
+            exported = exporter(module, arguments, eager=True, trains=True, kind=kind, **assumed)
     noted = compiled_flag(compiled | compiled_modules(network.model), EAGER)
     warnings = (*network.warnings, *noted, *flags_of(exported))
     batch = batch_of(arguments)
-    return ExportedStep(network, model, module, batch, exported, workload.update, warnings, workload.attention)
+    return ExportedStep(network, model, module, batch, exported, workload.update, warnings, workload.attention, blocks)
 
 
 def module_with_loss(workload: Workload, kind: str) -> tuple[TorchNetwork, Any, Any, tuple[Any, ...]]:
@@ -117,6 +129,10 @@ def module_with_loss(workload: Workload, kind: str) -> tuple[TorchNetwork, Any, 
         CdmppError: as of ``trained_model`` and ``with_loss``.
     """
     network, model = trained_model(workload, needs_values=False)
+    return network, model, *_with_loss(workload, network, model, kind)
+
+
+def _with_loss(workload: Workload, network: TorchNetwork, model: Any, kind: str) -> tuple[Any, tuple[Any, ...]]:
     target, precision = workload.target, network.precision
     if precision.weights != "float32":
         target = floats_in(target, precision.weights)
@@ -125,7 +141,7 @@ def module_with_loss(workload: Workload, kind: str) -> tuple[TorchNetwork, Any, 
         arguments = floats_in(arguments, precision.weights)
     if precision.autocast:
         module = under_autocast(module, kind, precision.autocast)
-    return network, model, module, arguments
+    return module, arguments
 
 
 def _read(given: ExportedStep, place: str, divided: DividedExport | None) -> EagerNetwork:
@@ -136,7 +152,11 @@ def _read(given: ExportedStep, place: str, divided: DividedExport | None) -> Eag
             f"no parameter of {network.name} requires a gradient, so there is nothing to train: set requires_grad of "
             "some, or predict the network without training (cdmpp network)"
         )
-    whole = with_backward(made, accumulates=False)
+    step = as_read(divided or given.exported, made, with_backward(made, accumulates=False))
+    if given.blocks is not None:
+        path = next(name for name, one in module.named_modules() if one is given.blocks.parent)
+        step = repeated(step, divided or given.exported, given.blocks, path)
+    made, whole = step.made, step.both
     if not whole.ready:
         raise CdmppError(
             f"the loss of {network.name} depends on no parameter that is trained: gradients are off there "
@@ -144,7 +164,7 @@ def _read(given: ExportedStep, place: str, divided: DividedExport | None) -> Eag
         )
     sizes = {number: size for call in made.graph.calls for number, size in call.resident if number in whole.ready}
     grown, calls, flat = GrownTasks(network.name, whole.operators.values()), list(whole.graph.calls), {**whole.elements}
-    shapes = divided.shapes if divided else {}
+    shapes = step.shapes
     named = dict(module.named_parameters(remove_duplicate=False))
     updated = update_calls(
         update,
@@ -161,7 +181,7 @@ def _read(given: ExportedStep, place: str, divided: DividedExport | None) -> Eag
     graph = replace(whole.graph, calls=tuple(calls), tasks=grown.tasks)
     names = unwrapped(module)
     parameters = parameters_of(
-        module, names, made.parameters, whole.ready, whole.forward, shapes, divided.apart if divided else {},
+        module, names, made.parameters, whole.ready, whole.forward, shapes, step.apart,
         network.precision,
     )  # fmt: skip
     all_bytes = sum(one.itemsize * math.prod(shapes.get(name, one.shape)) for name, one in module.named_parameters())
@@ -174,7 +194,7 @@ def _read(given: ExportedStep, place: str, divided: DividedExport | None) -> Eag
         made.graph.input_bytes, saved_bytes(graph, phases), live_bytes(graph, phases, graph.results, whole.recomputed),
         updated.workspace_bytes,
     )  # fmt: skip
-    size, warnings = given.batch, (*given.warnings, *made.warnings, *(divided.warnings if divided else ()))
+    size, warnings = given.batch, (*given.warnings, *made.warnings, *step.warnings)
     stepped = tuple(
         StepCall(call, phase, place in whole.recomputed)
         for place, (call, phase) in enumerate(zip(graph.calls, phases, strict=True))
@@ -197,17 +217,13 @@ def _read(given: ExportedStep, place: str, divided: DividedExport | None) -> Eag
         ),  # fmt: skip
         operators=grown.operators,
         elements=flat,
-        exchanges=(*placed(divided.exchanges, made.places, stepped), *_of_update(divided, whole, made, update, ends[1]))
-        if divided
-        else (),
+        exchanges=(*placed(step.exchanges, made.places, stepped), *_of_update(step, update, ends[1])),
         stand_ins=made.stand_ins,
         trains=True,
     )
 
 
-def _of_update(
-    divided: DividedExport, whole: ForwardBackward, made: EagerGraph, update: Update, first: int
-) -> Iterator[CallExchange]:
+def _of_update(step: WholeStep, update: Update, first: int) -> Iterator[CallExchange]:
     """Yield exchanges of gradients between the passes and the update, whose first call is ``first``.
 
     An operator of the optimizer that reads a gradient of which each rank has a part of the sum makes DTensor sum it up,
@@ -216,12 +232,12 @@ def _of_update(
     """
     times = 0 if update.optimizer == NONE else 1 if update.optimizer == "sgd" or update.implementation == "fused" else 3
     times += bool(times and update.clip_norm is not None)
-    numbers, names = {name: number for number, name in made.parameters.items()}, divided.graph_signature
-    for one in divided.exchanges:
-        number = numbers.get(names.inputs_to_parameters.get(one.node, ""))
-        if one.when.startswith("update") and number in whole.ready:
+    numbers, ready = {name: number for number, name in step.made.parameters.items()}, step.both.ready
+    for one in step.exchanges:
+        number = numbers.get(step.placeholders.get(one.node, ""))
+        if one.when.startswith("update") and number in ready:
             for _ in range(min(times, 1) if one.when == "update once" else times):
-                yield CallExchange(one.kind, one.bytes, whole.ready[number], (first,), one.name, degree=one.degree)
+                yield CallExchange(one.kind, one.bytes, ready[number], (first,), one.name, degree=one.degree)
 
 
 def sizes_of(shape: Sequence[int], parameter: Any, precision: Precision) -> tuple[tuple[int, ...], str]:

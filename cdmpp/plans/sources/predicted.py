@@ -22,11 +22,13 @@ from cdmpp.network.eager.like_nodes import node_of
 from cdmpp.network.eager.price import priced_by, prices_of
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.eager.rebatched import BATCH
+from cdmpp.network.eager.repeated import UnlikeBlocksError
 from cdmpp.network.eager.runtime import EagerRuntime
 from cdmpp.network.eager.single_price import Price, as_stand_in
 from cdmpp.network.eager.step import ExportedStep, export_step
 from cdmpp.network.precision import Precision
 from cdmpp.network.prediction import LEVEL
+from cdmpp.network.source.blocks import FEW
 from cdmpp.network.source.user_code import may_take
 from cdmpp.network.workload import Workload
 from cdmpp.operators.operator import EagerOperator
@@ -66,7 +68,8 @@ class PredictedSource(StepSource):
 
     The step is read at two batches, and sizes of operators follow for all others. One example, whose tensors may have
     other layouts, is read by itself, and so is each batch of a step that is no such thing. Networks of a name are
-    exported once for all batches. What a work says is what ``predict_step`` says of the same batch.
+    exported once for all batches. Of a network of equal blocks a few are read. What a work says is what
+    ``predict_step`` says of the same batch.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class PredictedSource(StepSource):
         device: Device,
         runtime: EagerRuntime | None = None,
         like: PredictedSource | None = None,
+        few_blocks: bool = True,
     ) -> None:
         """Read nothing yet.
 
@@ -83,6 +87,7 @@ class PredictedSource(StepSource):
             device: of each rank.
             runtime: with the model that prices kernels; None: the default one of the device.
             like: source of the same workload on another device, whose exports are used where they are alike.
+            few_blocks: read a few of the blocks of a network in which all are alike, to the same end; False: read all.
 
         Raises:
             CdmppError: no model for the device; a function of a file that takes no batch.
@@ -100,8 +105,9 @@ class PredictedSource(StepSource):
         self._reasons = dict[_Split, str]()
         self._works = dict[tuple[int, _Split], RankWork]()
         self._warnings: tuple[str, ...] | None = None
+        self._few = list(FEW if few_blocks else ())
         if like is not None and (like.device.kind, like.workload.precision) == (device.kind, self.workload.precision):
-            self._exported = like._exported
+            self._exported, self._few = like._exported, like._few
             if like.device.architecture == device.architecture:
                 self._read = like._read
 
@@ -188,12 +194,21 @@ class PredictedSource(StepSource):
 
     def _at(self, batch: int, split: _Split) -> EagerNetwork:
         if (batch, split) not in self._read:
-            step = self._export(batch)
-            exported = divided = step.exported
-            for strategy, ranks in split:
-                divided = strategy.divide(divided, ranks).along(strategy.degrees[0], divided, strategy.replicates)
-            self._read[batch, split] = step.read(self.device.architecture, None if divided is exported else divided)
+            found = None
+            while found is None:
+                try:
+                    found = self._divided(batch, split)
+                except UnlikeBlocksError:  # then more of them are read, from now on
+                    self._read_more()
+            self._read[batch, split] = found
         return self._read[batch, split]
+
+    def _divided(self, batch: int, split: _Split) -> EagerNetwork:
+        step = self._export(batch)
+        exported = divided = step.exported
+        for strategy, ranks in split:
+            divided = strategy.divide(divided, ranks).along(strategy.degrees[0], divided, strategy.replicates)
+        return step.read(self.device.architecture, None if divided is exported else divided)
 
     @cached_property
     def _low(self) -> int:
@@ -201,7 +216,7 @@ class PredictedSource(StepSource):
         if self.workload.path is None or ".py:" in str(self.workload.network):  # has example inputs of its own
             return 2
         try:
-            step = self._exported.get(BATCH) or export_step(at(self.workload, BATCH), self.device.kind)
+            step = self._exported.get(BATCH) or self._export_at(BATCH)
         except CdmppError:  # perhaps of too little memory for so many; else the export at 2 says the same
             return 2
         more = step.at(BATCH + 1)
@@ -212,9 +227,22 @@ class PredictedSource(StepSource):
 
     def _export(self, batch: int) -> ExportedStep:
         if batch not in self._exported:
-            found = self._exported[BATCH].at(batch) if self._low == BATCH else None
-            self._exported[batch] = found or export_step(at(self.workload, batch), self.device.kind)
+            found = self._export(BATCH).at(batch) if self._low == BATCH and batch != BATCH else None
+            self._exported[batch] = found or self._export_at(batch)
         return self._exported[batch]
+
+    def _export_at(self, batch: int) -> ExportedStep:
+        workload = at(self.workload, batch)
+        if self._few:
+            try:
+                return export_step(workload, self.device.kind, few_blocks=self._few[0])
+            except CdmppError:  # perhaps as its loss reads all blocks; else the export of all says the same
+                self._few.clear()
+        return export_step(workload, self.device.kind)
+
+    def _read_more(self) -> None:
+        del self._few[0]
+        self._exported.clear()
 
     def _work(self, batch: int, split: _Split) -> RankWork:
         sized, timed = self._steps[batch, split], self._timed(batch, split)
