@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cdmpp.plans.sources.source import StepSource
     from cdmpp.steps.step_graph import RankGraph
 
-RECOMPUTE = ("none", "full", "op")
+RECOMPUTE = ("none", "full", "op", "attention")
 LOSSES = ("cross_entropy", "mse", "model")
 """Names as in ``programs.training``, which would import torch for a help text."""
 _OF_RANKS = ("ranks", "plan", "save-plan", "torch", "global-batch")
@@ -65,7 +65,8 @@ def add_step_arguments(verb: argparse.ArgumentParser, runtimes: Sequence[str], l
     )
     recompute = (
         "with --runtime torch or torch-compile: full: each block runs again in the backward pass "
-        "(torch.utils.checkpoint); op: but for attention and every second product (default none: as the model says)"
+        "(torch.utils.checkpoint); op: but for attention and every second product; attention: each "
+        "scaled_dot_product_attention by itself (default none: as the model says)"
     )
     verb.add_argument("--recompute", default="none", choices=RECOMPUTE, help=recompute)
     verb.add_argument("--loss", default="cross_entropy", choices=LOSSES, help=loss)

@@ -17,7 +17,7 @@ from cdmpp.platform.limits import SIZES, Limits, fitting, shown
 from cdmpp.programs.training.loss import Loss, check_loss
 
 Attention = Literal["auto", "flash", "efficient", "cudnn", "math", "eager"]
-Recompute = Literal["none", "full", "op"]
+Recompute = Literal["none", "full", "op", "attention"]
 Mode = Literal["inference", "forward_backward", "training_step"]
 KINDS = (
     "a zoo network (bert_tiny, resnet50@b4; gpt2 and bert_base have two layers there, hf:gpt2 has all), "
@@ -83,8 +83,8 @@ class Workload:
             device, ``flash``, ``efficient``, ``cudnn``, ``math``, or ``eager``: a network of a name is built without
             that call (``attn_implementation="eager"``).
         recompute: of a training step in eager PyTorch: ``full``: each block runs again in the backward pass
-            (``torch.utils.checkpoint``); ``op``: but for attention and every second product; ``none``: as the model
-            says.
+            (``torch.utils.checkpoint``); ``op``: but for attention and every second product; ``attention``: each
+            ``scaled_dot_product_attention`` by itself; ``none``: as the model says.
         optimizer: of a training step: an ``Update``, a word for one, such as ``sgd`` (momentum 0.9), ``adamw`` or
             ``adamw-fused``, or None for no update.
 

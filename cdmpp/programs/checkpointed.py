@@ -1,4 +1,7 @@
-"""Blocks of a model in ``torch.utils.checkpoint``, as training scripts wrap them: whole, or without some operators."""
+"""Parts of a model in ``torch.utils.checkpoint``, as training scripts wrap them.
+
+They are blocks, whole or without some operators, or the attention inside of them.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ from typing import Any
 
 from cdmpp.errors import UnsupportedNetworkError
 
-RECOMPUTE = ("none", "full", "op")
+RECOMPUTE = ("none", "full", "op", "attention")
 """``full``: each block runs again in the backward pass. ``op``: but for attention and every second product, the policy
-of that name of torchtitan (its list has products without a bias alone, this one those with a bias too)."""
+of that name of torchtitan (its list has products without a bias alone, this one those with a bias too). ``attention``:
+each ``scaled_dot_product_attention`` by itself, Megatron's selective recomputation of the core attention."""
 _KEPT = (
     "_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
     "_scaled_dot_product_flash_attention_for_cpu"
@@ -17,8 +21,8 @@ _KEPT = (
 """Operators of ``aten`` whose results the policy always keeps."""
 
 
-def checkpoint_blocks(model: Any, how: str, name: str) -> None:
-    """Let the blocks of a model run again in its backward pass; the model is changed, its names stay.
+def checkpoint_parts(model: Any, how: str, name: str) -> None:
+    """Let parts of a model run again in its backward pass; the model is changed, its names stay.
 
     Blocks are the outermost modules of one class that stand in a list of two or more and have parameters.
 
@@ -28,9 +32,12 @@ def checkpoint_blocks(model: Any, how: str, name: str) -> None:
         name: of the network, for the error.
 
     Raises:
-        UnsupportedNetworkError: it has no such blocks.
+        UnsupportedNetworkError: it has no such blocks, or, once it runs, calls no such attention.
     """
     if how == "none":
+        return
+    if how == "attention":
+        model.forward = partial(_with_attention_again, model.forward, name)
         return
     blocks = blocks_of(model)
     if not blocks:
@@ -43,6 +50,31 @@ def checkpoint_blocks(model: Any, how: str, name: str) -> None:
     options: dict[str, Any] = {"use_reentrant": False, **({"context_fn": _contexts} if how == "op" else {})}
     for block in blocks:
         block.forward = partial(checkpoint, block.forward, **options)
+
+
+def _with_attention_again(forward: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    """Run a forward pass whose attention is checkpointed, call by call; ``forward`` is that of a whole model."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+    from torch.utils.checkpoint import checkpoint
+
+    class Again(TorchFunctionMode):
+        calls = 0
+
+        def __torch_function__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function is not torch.nn.functional.scaled_dot_product_attention:
+                return function(*args, **(kwargs or {}))
+            self.calls += 1
+            return checkpoint(function, *args, use_reentrant=False, **(kwargs or {}))
+
+    with Again() as again:
+        found = forward(*args, **kwargs)
+    if not again.calls:
+        raise UnsupportedNetworkError(
+            f"{name}: recompute attention is of models that call torch.nn.functional.scaled_dot_product_attention, and "
+            "this one does not: take attention auto or math in place of eager, or recompute full"
+        )
+    return found
 
 
 def blocks_of(model: Any) -> list[Any]:

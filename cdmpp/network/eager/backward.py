@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cdmpp.network.eager.formula import GIVEN, Formula
 from cdmpp.network.eager.graph import EagerGraph, GrownTasks
-from cdmpp.network.eager.learning import Factor, Part, trained_places
+from cdmpp.network.eager.learning import Buffer, Factor, Part, trained_places
 from cdmpp.network.eager.recomputation import Recomputation
 from cdmpp.network.graph import Call, NetworkGraph
 from cdmpp.network.liveness import CallBytes, Lifetimes
@@ -62,6 +62,8 @@ class _Backward:
         self.calls = list(self.graph.calls)
         self.saved = dict[int, dict[int, int]]()
         """Call of the forward pass, or that runs one again -> buffers of it that gradients are made from: bytes."""
+        self.moved = dict[int, dict[int, int]]()
+        """Call that runs one again -> buffers of the call behind it, before which its region stops: bytes."""
         self.again = Recomputation(self.learning)
         self.copies = list[int]()
         """Places of calls of the forward pass that run again."""
@@ -119,6 +121,9 @@ class _Backward:
             call = replace(call, output_bytes=max(call.output_bytes - lost, 0), workspace_bytes=held)
         if place not in self.saved:
             return call
+        if moved := self.moved.get(place):
+            whole = call.output_bytes + sum(moved.values())
+            own, call = own | moved, replace(call, output_bytes=whole, result_bytes=call.output_bytes)
         kept = sum(size for number, size in buffers.items() if number in own)
         return replace(call, saved_bytes=sum(buffers.values()), own_saved_bytes=kept)
 
@@ -218,7 +223,7 @@ class _Backward:
                 self._pass(passed, made)
                 self._give(place, weights, made)
             return given[-1] if given else place
-        buffers = [(self.again.latest(buffer.place), buffer) for buffer in self.learning[place].kept]
+        buffers = [(self._holder(buffer), buffer) for buffer in self.learning[place].kept]
         for owner, buffer in buffers:
             self.saved.setdefault(owner, {})[buffer.number] = buffer.bytes
         if (formula := self.learning[place].formula) is not None:
@@ -381,6 +386,16 @@ class _Backward:
         if one.of == "first":
             return inputs[:1]
         return inputs[1:] if one.of == "second" or (one.of == "weight" and not has_weights) else ()
+
+    def _holder(self, buffer: Buffer) -> int:
+        """Return the call that writes a buffer last before a gradient is made of it."""
+        place = buffer.place
+        if any(buffer.number == one.number for one in self.learning[place].made):
+            return self.again.latest(place)
+        found = self.again.holder(place)
+        if found != self.again.latest(place):
+            self.moved.setdefault(found, {})[buffer.number] = buffer.bytes
+        return found
 
     def _add(self, place: int, operator: EagerOperator, inputs: Sequence[int], written: int, of: str = "") -> int:
         call = self.graph.calls[place]

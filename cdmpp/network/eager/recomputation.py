@@ -56,6 +56,17 @@ class Recomputation:
         """Return the call whose result stands for that of call ``place`` in what runs from now on."""
         return self.places.get(place, place)
 
+    def holder(self, place: int) -> int:
+        """Return the call that holds what call ``place`` keeps for its own backward pass, beside its result.
+
+        Where its region ran again and stopped before it, that is there as the last call ends that ran again.
+        """
+        if place in self.places or self.learning[place].is_stored:
+            return self.latest(place)
+        regions = [one.number for one in self.learning[place].again if one.stops_early and one.number in self.ran]
+        again = [one for number in regions for one in self.own[number] if one < place and one in self.places]
+        return self.latest(max(again)) if again else place
+
     def _needed(self, own: Sequence[int], number: int) -> list[int]:
         """Up to the last call that keeps something for the backward pass."""
         stop, depth = own[0], [one.number for one in self.learning[own[0]].again].index(number)

@@ -15,7 +15,7 @@ from cdmpp.network.source.weightless import is_weightless
 from cdmpp.network.training_step import StepBuffer, StepParameter
 from cdmpp.network.workload import Workload
 from cdmpp.operators.aten_views import runs_nothing
-from cdmpp.programs.checkpointed import checkpoint_blocks
+from cdmpp.programs.checkpointed import checkpoint_parts
 from cdmpp.programs.exported import export
 from cdmpp.programs.refusal import first_line
 from cdmpp.programs.wrappers import check_wrappers
@@ -61,7 +61,7 @@ def trained_model(workload: Workload, needs_values: bool = True) -> tuple[TorchN
     inner = model.inner if type(model).__name__ == "ByName" else model
     for module, training in zip(inner.modules(), modes, strict=False):
         module.training = training
-    checkpoint_blocks(inner, workload.recompute, network.name)
+    checkpoint_parts(inner, workload.recompute, network.name)
     if network.precision.weights != "float32":
         model, example = in_type(model, network.example, network.precision.weights)
         network = replace(network, example=example)

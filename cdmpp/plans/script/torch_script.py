@@ -13,6 +13,7 @@ from cdmpp.plans.mesh import ORDER
 from cdmpp.plans.placement import micro_batch_of, micro_batches_of, pipeline_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.script.network_code import network_code
+from cdmpp.plans.script.recompute_code import ATTENTION, check_recompute, recomputed_blocks
 from cdmpp.plans.script.template import IMPORTED, IMPORTS, TEMPLATE
 from cdmpp.plans.script.tensor_code import TensorCode, tensor_code
 from cdmpp.plans.strategies.ddp import DDP
@@ -61,6 +62,7 @@ class TorchScript:
             raise CdmppError(f"{_REFUSED} of {plan.synchrony.title}: PyTorch has no such loop")
         if precision.float8 or precision.scales_loss:  # type: ignore[union-attr]
             raise CdmppError(f"{_REFUSED} of precision {precision}: give fp32, tf32, bf16 or bf16-autocast")
+        check_recompute(self.workload, plan, _REFUSED)
         update = self.workload.update
         if update.ema or update.optimizer not in ("sgd", "adam", "adamw", "adafactor"):
             raise CdmppError(f"{_REFUSED} of the update {update}: give sgd, adam, adamw or adafactor, without averages")
@@ -78,6 +80,7 @@ class TorchScript:
         own = micro_batch_of(plan, self.global_batch) * micro_batches_of(plan)
         body = [*self._mesh(), *(self._stages(pipeline) if pipeline else self._model()), *self._step(pipeline)]
         imports = (*IMPORTS, *network.imports, *(line for word, line in IMPORTED.items() if word in " ".join(body)))
+        imports += (IMPORTED["checkpoint"], "import torch.overrides") if self._repeats_attention else ()
         return TEMPLATE.format(
             title=", ".join(plan.changes(Plan())) or "the default on one rank",
             network=self.workload.network,
@@ -85,7 +88,7 @@ class TorchScript:
             imports="\n".join(dict.fromkeys(sorted(imports, key=lambda line: (line.startswith("from"), line)))),
             batch=own,
             parts=micro_batches_of(plan) if pipeline else plan.gradient_accumulation_steps,
-            network_text=network.text,
+            network_text=network.text + (ATTENTION if self._repeats_attention else ""),
             body="\n".join(f"    {line}" if line else "" for line in body),
         )
 
@@ -144,13 +147,22 @@ class TorchScript:
         ]
 
     def _recomputed(self, model: str) -> list[str]:
-        if not self.plan.recompute:
+        if not self._again:
             return []
         return [
             f"for name, block in {model}.named_modules():",
-            f"    if name in {self._names(self.plan.recompute)}:",
+            f"    if name in {self._names(self._again)}:",
             "        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)",
         ]
+
+    @cached_property
+    def _again(self) -> tuple[str, ...]:
+        """Modules that run again."""
+        return self.plan.recompute or recomputed_blocks(self.workload)
+
+    @property
+    def _repeats_attention(self) -> bool:
+        return self.workload.recompute == "attention"
 
     def _shared(self) -> list[str]:
         """Lines by which replicas share the parameters of ``model``."""
@@ -211,7 +223,7 @@ class TorchScript:
             f"pipe = pipeline(model, mb_args=example, split_spec={{{split}}})",
             'rank, ranks, group = mesh.get_local_rank("pp"), mesh["pp"].size(), mesh.get_group("pp")',
             f"stages = [pipe.build_stage(stage, device, group) for stage in {numbers}]",
-            *(changed if self._axes() or self.plan.recompute else []),
+            *(changed if self._axes() or self._again else []),
             "parameters = [value for one in stages for value in one.submod.parameters()]",
             *self._optimizer("parameters"),
             f"schedule = {name}({given}, n_microbatches=MICRO_BATCHES, loss_fn=loss_of)",
@@ -256,6 +268,8 @@ class TorchScript:
         forward = ["loss = loss_of(model(*inputs), target) / MICRO_BATCHES"]
         if auto:
             forward = [f"with torch.autocast(device.type, torch.{auto}):", *(f"    {line}" for line in forward)]
+        if self._repeats_attention:
+            forward = ["with AttentionAgain():", *(f"    {line}" for line in forward)]
         passes = [*forward, "loss.backward()"]
         if self._tensor and self._tensor.divides_loss:
             passes = ["with loss_parallel():", *(f"    {line}" for line in passes)]

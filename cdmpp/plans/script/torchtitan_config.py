@@ -64,6 +64,8 @@ class TorchtitanConfig:
             raise CdmppError(f"{_REFUSED} on unlike devices: all of its ranks work alike")
         if self.workload.update.optimizer not in ("adam", "adamw") or self.workload.update.ema:
             raise CdmppError(f"{_REFUSED} with the update {self.workload.update}: give adam or adamw")
+        if self.workload.recompute == "attention":
+            raise CdmppError(f"{_REFUSED} with recompute attention: give none, full or op")
         if plan.recompute and {*plan.recompute} != {one.name for one in can_recompute(self.rank)}:
             raise CdmppError(f"{_REFUSED} where some blocks are recomputed and others are not: all of them, or none")
 

@@ -6,11 +6,13 @@ import gc
 import itertools
 import json
 import weakref
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
@@ -352,15 +354,59 @@ def test_blocks_run_again_as_a_training_script_lets_them(how):
     assert predicted_step(model, (x,)).backward == real.backward
 
 
+class _Attention(nn.Module):
+    """Two layers of attention, checkpointed by the model itself or not."""
+
+    def __init__(self, recomputes=False, dropout=0.0):
+        super().__init__()
+        self.recomputes, self.dropout = recomputes, dropout
+        self.inward, self.outward = (nn.ModuleList(nn.Linear(64, n) for _ in range(2)) for n in (192, 64))
+
+    def forward(self, x):
+        for inward, outward in zip(self.inward, self.outward, strict=True):
+            q, k, v = (one.unflatten(-1, (4, 16)).transpose(1, 2) for one in inward(x).chunk(3, -1))
+            run = nn.functional.scaled_dot_product_attention
+            run = partial(checkpoint, run, use_reentrant=False) if self.recomputes else run
+            x = x + outward(run(q, k, v, is_causal=True, dropout_p=self.dropout).transpose(1, 2).flatten(2))
+        return x
+
+
+@pytest.mark.parametrize("backend", ["math", "auto"])
+def test_attention_runs_again_as_in_a_model_that_checkpoints_it(backend):
+    """What is kept is what eager PyTorch keeps: no scores where they are written, and else next to the same."""
+    x, inside = torch.randn(2, 64, 64), nullcontext()
+    if backend == "math":
+        inside = sdpa_kernel(SDPBackend.MATH)
+    asked = {"loss": lambda y: y.sum(), "optimizer": None, "mode": "training_step", "attention": backend}
+    plain = read_step(Workload(_Attention(), x, **asked), "cpu").step
+    again = read_step(Workload(_Attention(), x, recompute="attention", **asked), "cpu").step
+    own = read_step(Workload(_Attention(recomputes=True), x, **asked), "cpu").step
+    with inside:
+        real = {how: real_step(_Attention(how).train(), (x,)) for how in (False, True)}
+    assert plain.saved_activation_bytes == real[False].saved_bytes
+    assert again.saved_activation_bytes == own.saved_activation_bytes == real[True].saved_bytes
+    assert [one.call.task_id for one in again.calls] == [one.call.task_id for one in own.calls]
+    assert again.memory == own.memory and len(again.recomputed) > 0
+    assert len(again.calls) - len(plain.calls) == len(again.recomputed)
+    scores = 2 * 4 * 64 * 64 * 4
+    assert plain.memory.live_bytes - again.memory.live_bytes >= (scores if backend == "math" else 0)
+
+
+def test_attention_that_a_model_does_not_call_is_refused(capsys):
+    words = ["step", "hf:gpt2", "--device", "h100", "--runtime", "torch", "--batch", "2", "--seq", "64"]
+    assert cli.main([*words, "--attention", "eager", "--recompute", "attention"]) == 2
+    assert "this one does not: take attention auto or math in place of eager" in capsys.readouterr().err
+
+
 def test_blocks_are_asked_for_on_the_command_line(capsys):
     words = ["step", "hf:gpt2", "--device", "h100", "--runtime", "torch", "--batch", "2", "--seq", "64", "--json"]
     found = {}
-    for how in ("none", "full", "op"):
+    for how in ("none", "full", "op", "attention"):
         assert cli.main([*words, "--precision", "bf16", "--recompute", how]) == 0
         found[how] = json.loads(capsys.readouterr().out)
     calls, saved = ([found[how][key] for how in found] for key in ("recomputed_calls", "saved_activation_bytes"))
-    assert calls[1] > calls[2] > calls[0] == 0
-    assert saved[1] < saved[2] < saved[0]
+    assert calls[1] > calls[2] > calls[3] > calls[0] == 0
+    assert saved[1] < saved[2] < saved[3] < saved[0]
     assert cli.main(["step", "hf:gpt2", "--device", "epyc-genoa", "--recompute", "full"]) == 2
     assert "TVM's programs run no block again: add --runtime torch" in capsys.readouterr().err
     assert cli.main(["step", "torchvision:vgg16", "--device", "h100", "--runtime", "torch", "--recompute", "full"]) == 2

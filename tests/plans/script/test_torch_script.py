@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import runpy
 import socket
 import subprocess
 import sys
 import tomllib
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,6 +132,57 @@ def test_what_no_script_can_have_is_refused(source):
     cut = Plan(DDP(), ParallelDegrees(pp=2), model_parallel=piped("1f1b", cuts=("scaled_dot_product_attention_2#29",)))
     with pytest.raises(CdmppError, match=r"no module begins|pipeline.cuts"):
         script_of(source, cut, 8)
+
+
+@pytest.mark.parametrize("how", ["full", "attention"])
+def test_a_script_runs_again_what_its_workload_does(how, tmp_path):
+    """It runs here, and its backward pass runs as many products again as the step that is predicted."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    workload = Workload(NETWORK, mode="training_step", optimizer="adamw", recompute=how)
+    work = PredictedSource(workload, devices.get("h100")).work(2, ParallelDegrees())
+    text = TorchScript(workload, Plan(), 2, work.rank).text
+    script = runpy.run_path(str(_written(tmp_path / f"{how}.py", text)))
+    counted = Counter()
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            counted[function.overloadpacket.__name__] += 1
+            return function(*args, **(kwargs or {}))
+
+    lines = [line.strip() for line in text.splitlines()]
+    assert ("with AttentionAgain():" in lines) == (how == "attention")
+    assert ("block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)" in lines) == (
+        how == "full"
+    )
+    if how == "attention":
+        model, (inputs, target) = script["make_model"](), script["make_batch"](2)
+        for mode in (contextlib.nullcontext(), script["AttentionAgain"]()):
+            counted.clear()
+            with Count():
+                with mode:
+                    loss = script["loss_of"](model(*inputs), target)
+                loss.backward()
+            found = sum(count for name, count in counted.items() if name.endswith("attention_for_cpu"))
+            expected = sum("scaled_dot_product" in op.name and op.phase == "forward" for op in work.rank.ops)
+            assert found == expected * (1 if isinstance(mode, contextlib.nullcontext) else 2)
+
+
+def _written(path, text):
+    path.write_text(text)
+    return path
+
+
+def test_recomputations_that_no_script_can_have_are_refused(source):
+    rank = source.work(2, ParallelDegrees()).rank
+    again = {one: Workload(NETWORK, mode="training_step", recompute=one) for one in ("op", "attention")}
+    with pytest.raises(CdmppError, match="recompute op: give a file that ends in .toml"):
+        TorchScript(again["op"], Plan(), 2, rank)
+    piped_plan = Plan(DDP(), ParallelDegrees(pp=2), model_parallel=piped("1f1b"))
+    with pytest.raises(CdmppError, match="recompute attention in a pipeline"):
+        TorchScript(again["attention"], piped_plan, 8, rank)
+    with pytest.raises(CdmppError, match="recompute attention: give none, full or op"):
+        TorchtitanConfig(replace(LLAMA, recompute="attention"), Plan(FSDP(), ParallelDegrees(dp_shard=2)), 2, rank)
 
 
 def test_a_network_in_memory_has_no_script():
