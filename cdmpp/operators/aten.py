@@ -89,6 +89,8 @@ class Calls(NamedTuple):
     """Places among ``operators`` of those whose gradient runs nothing: it is passed on as it is, or there is none."""
     in_place: frozenset[int] = frozenset()
     """Places among ``operators`` of those that write into what the one before made."""
+    held_bytes: tuple[int, ...] = ()
+    """Bytes of other tensors that are there while each runs; empty: none."""
 
     @property
     def product(self) -> int:
@@ -180,8 +182,8 @@ def _of_several(node: Any, name: str) -> Calls | None:
         found = recurrent_of(node, name)
         return Calls(found.operators, found.stands_for, found.gradients, found.reads, True)
     if name == ATTENTION_CALL and RING in node.meta:
-        operators, made, silent = ring_of(node)
-        return Calls(operators, "", made, silent=silent)
+        operators, made, silent, held = ring_of(node)
+        return Calls(operators, "", made, silent=silent, held_bytes=held)
     if name == ATTENTION_CALL:
         operators, silent = attention_of(node)
         return Calls(operators, silent=silent)

@@ -18,6 +18,8 @@ class Gradient(NamedTuple):
     """True if a library makes it even where nothing learns from it."""
     reads_saved: bool = True
     """False if it reads the gradient of the result alone, and what autograd saved is let go before it runs."""
+    held_bytes: int = 0
+    """Bytes of other tensors that are there while it runs: those that neither it nor what it reads wrote."""
 
 
 def backward_of(operator: EagerOperator) -> tuple[Gradient, ...]:

@@ -147,6 +147,60 @@ class RingCalls:
         return EagerOperator(kind_name(self.backend), sizes, self._dtype)
 
     @property
+    def held_bytes(self) -> int:
+        """Bytes of tensors at most in the forward pass, without queries, keys and values.
+
+        While the second result is merged: keys and values that came and those that are under way, with the copy that is
+        sent; both results, their difference and the product of that, and three numbers a row.
+        """
+        results, item = self._elements(self.call.query, self.call.value), self._item
+        merged = 4 * results * 4 + (item * results if self.is_half else 0) + 3 * 4 * self._rows
+        return self._keys_held(1) + merged
+
+    @property
+    def backward_held_bytes(self) -> int:
+        """Bytes of tensors at most in the backward pass, without what it is given.
+
+        While the kernel of the second step runs: gradients of queries; those of keys and values, a copy on its way and
+        what comes, all in float32; keys and values; gradients that the kernel made before and makes now.
+        """
+        queries, both, item = self._count(self.call.query), self._both, self._item
+        now = queries + both // (2 if self._halves else 1)
+        return 4 * queries + 3 * 4 * both + self._keys_held(2) + item * (queries + both + now)
+
+    def _keys_held(self, least: int) -> int:
+        """Bytes of keys and values of other ranks; ``least``: copies where one message is all."""
+        each = self._both * self._item
+        if self.ring.gathers:
+            return (self.ring.ranks + least - 1) * each
+        return (3 if self.ring.ranks > 2 else least) * each
+
+    @property
+    def _item(self) -> int:
+        return int(self.call.key.dtype.itemsize)
+
+    @cached_property
+    def beside(self) -> tuple[int, ...]:
+        """Bytes that are there while each operator of the forward pass runs, beside what it and the one before write.
+
+        They are known at the moment with most, which is the product in which the second result is merged.
+        """
+        results = self._elements(self.call.query, self.call.value)
+        wanted = EagerOperator.flat("mul", results, _FLOAT)
+        place = self.forward.index(wanted)
+        return tuple(max(0, self.held_bytes - 8 * results) if one == place else 0 for one in range(len(self.forward)))
+
+    @cached_property
+    def beside_backward(self) -> tuple[int, ...]:
+        """Return the same of the backward pass, at the kernel of its second step."""
+        kernels = [place for place, one in enumerate(self.backward) if one.name.endswith(BACKWARD)]
+        place, queries = kernels[1], self._count(self.call.query)
+        before = self._both * self._item if self.ring.ranks > 2 else 4 * queries
+        made = self._item * (queries + self._both // (2 if self._halves else 1))
+        held = max(0, self.backward_held_bytes - before - made)
+        return tuple(held if one == place else 0 for one in range(len(self.backward)))
+
+    @property
     def is_half(self) -> bool:
         """Return True if results have to be cast to be merged."""
         return self._dtype != _FLOAT
@@ -209,8 +263,10 @@ class _Turns:
         self.sent = [one._replace(before=place) if one.before < 0 else one for one in self.sent]
 
 
-def ring_of(node: Any) -> tuple[tuple[EagerOperator, ...], tuple[tuple[Gradient, ...] | None, ...], frozenset[int]]:
-    """Return the calls of a node with a ``Ring``, their gradients, and the places of those whose gradient runs nothing.
+def ring_of(
+    node: Any,
+) -> tuple[tuple[EagerOperator, ...], tuple[tuple[Gradient, ...] | None, ...], frozenset[int], tuple[int, ...]]:
+    """Return the calls of a node with a ``Ring``, their gradients, places without one, and bytes beside each call.
 
     The gradients of all are those of the last call, but for the last one, which is that of the first: in between,
     nothing is kept.
@@ -218,11 +274,14 @@ def ring_of(node: Any) -> tuple[tuple[EagerOperator, ...], tuple[tuple[Gradient,
     ``UnsupportedProgramError``: no fused kernel runs it, so that PyTorch has no ring for it.
     """
     found = RingCalls(attention_call(node), node.meta[RING], _backend(node))
-    ops, gradients = found.forward, [Gradient(one, "") for one in found.backward]
+    ops = found.forward
+    gradients = [
+        Gradient(one, "", held_bytes=held) for one, held in zip(found.backward, found.beside_backward, strict=True)
+    ]
     made: list[tuple[Gradient, ...] | None] = [None] * len(ops)
     made[-1] = (*gradients[:-2], gradients[-2]._replace(of="inputs"))
     made[0] = (gradients[-1]._replace(of="inputs"),)
-    return ops, tuple(made), frozenset(range(1, len(ops) - 1))
+    return ops, tuple(made), frozenset(range(1, len(ops) - 1)), found.beside
 
 
 def _backend(node: Any) -> str:

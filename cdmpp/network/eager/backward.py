@@ -243,7 +243,7 @@ class _Backward:
             read = (*given, *(owner for owner, _ in buffers if one.reads_saved))
             for cast in casts_before(one.operator, self.scaling, one.of) if one.operator.dtype == "float8" else ():
                 self._add(place, cast, read, 0)
-            last = self._add(place, one.operator, read, written, one.of)
+            last = self._add(place, one.operator, read, written, one.of, one.held_bytes)
             self._join(place, last)
             if not one.of:
                 given = [last]
@@ -397,7 +397,9 @@ class _Backward:
             self.moved.setdefault(found, {})[buffer.number] = buffer.bytes
         return found
 
-    def _add(self, place: int, operator: EagerOperator, inputs: Sequence[int], written: int, of: str = "") -> int:
+    def _add(
+        self, place: int, operator: EagerOperator, inputs: Sequence[int], written: int, of: str = "", beside: int = 0
+    ) -> int:
         call = self.graph.calls[place]
         name = f"{call.name} backward#{len(self.calls)}"
         read = tuple(dict.fromkeys((*inputs, *self.again.given_back())))
@@ -409,6 +411,7 @@ class _Backward:
         else:
             held = attention.workspace_bytes(operator.name, operator.sizes, operator.element_bytes)
         made = Call(name, self.grown.task(operator), read, written, call.resident, forward=place)
+        held += beside
         self.calls.append(replace(made, workspace_bytes=held) if held else made)
         return len(self.calls) - 1
 

@@ -281,6 +281,7 @@ class _Made:
             place, joined = len(self.calls), found.is_joined and not is_first
             task = self.grown.task(operator)
             held = self.convolutions.get(place, ConvolutionMemory()).forward
+            held += found.held_bytes[index] if found.held_bytes else 0
             name = f"{node.name}#{place}"
             self.calls.append(Call(name, task, before, written, reads, workspace_bytes=held, is_joined=joined))
             is_product = index == product and bool(learning.sources or learning.weights)

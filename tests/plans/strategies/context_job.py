@@ -1,4 +1,4 @@
-"""Run PyTorch's own ring attention on gloo in all its ways; print what rank 0 exchanges in both passes as JSON.
+"""Run PyTorch's own ring attention on gloo in all its ways; print what rank 0 exchanges, and what ranks hold, as JSON.
 
 python context_job.py RANKS
 
@@ -20,6 +20,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.experimental._context_parallel import _attention as own
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
 BATCH, HEADS, SIZE, TOKENS = 2, 4, 8, 16
 KINDS = {"all_to_all_single": "send_recv", "all_gather_into_tensor": "all_gather"}
@@ -32,6 +34,7 @@ class Recorded(TorchDispatchMode):
     def __init__(self, ranks: int) -> None:
         super().__init__()
         self.ranks, self.phase = ranks, "forward"
+        self.storages, self.most = WeakIdKeyDictionary(), dict[str, int]()
         self.sent, self.pairs = list[tuple[str, str, int]](), dict[str, int]()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -44,7 +47,13 @@ class Recorded(TorchDispatchMode):
             rows, cols = given["query"].shape[2], given["key"].shape[2]
             many = rows * (rows + 1) // 2 if given.get("is_causal") else rows * cols
             self.pairs[self.phase] = self.pairs.get(self.phase, 0) + many
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        for one in tree_leaves((args, result)):
+            if isinstance(one, torch.Tensor):
+                self.storages[getattr(one, "elem", one).untyped_storage()] = None  # of what is awaited
+        held = sum(one.nbytes() for one in self.storages)
+        self.most[self.phase] = max(self.most.get(self.phase, 0), held)
+        return result
 
 
 def _refusal(ranks: int) -> str:
@@ -58,12 +67,14 @@ def _refusal(ranks: int) -> str:
     return ""
 
 
-def _way(rank: int, ranks: int, method: str, balanced: bool, causal: bool) -> dict[str, object]:
-    """What is sent in both passes, and the pairs of each rank."""
+def _way(
+    rank: int, ranks: int, method: str, balanced: bool, causal: bool, dtype: torch.dtype = torch.float32
+) -> dict[str, object]:
+    """What is sent in both passes, the pairs of each rank, and most bytes of tensors that each holds."""
     own._cp_options.enable_load_balance = balanced
     own.set_rotate_method({"ring": "alltoall", "all_gather": "allgather"}[method])
     torch.manual_seed(rank)
-    q, k, v = (torch.randn(BATCH, HEADS, TOKENS // ranks, SIZE) for _ in range(3))
+    q, k, v = (torch.randn(BATCH, HEADS, TOKENS // ranks, SIZE, dtype=dtype) for _ in range(3))
     forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
     group = dist.group.WORLD
@@ -73,9 +84,10 @@ def _way(rank: int, ranks: int, method: str, balanced: bool, causal: bool) -> di
         own._templated_ring_attention_backward(
             group, 2, backward, torch.ones_like(out), "grad_out", q, k, v, out, sums, causal, dropout_p=0.0
         )
-    every = [None] * ranks
+    every, held = [None] * ranks, [None] * ranks
     dist.all_gather_object(every, noted.pairs)
-    return {"sent": noted.sent, "pairs": every}
+    dist.all_gather_object(held, noted.most)
+    return {"sent": noted.sent, "pairs": every, "held": held}
 
 
 def _rank(rank: int, ranks: int, path: str) -> None:
@@ -86,6 +98,8 @@ def _rank(rank: int, ranks: int, path: str) -> None:
     for method in ("ring", "all_gather"):
         for balanced, causal in ((True, True), (False, True), (False, False)):
             found[f"{method} {balanced} {causal}"] = _way(rank, ranks, method, balanced, causal)
+            half = _way(rank, ranks, method, balanced, causal, torch.bfloat16)
+            found[f"{method} {balanced} {causal} half"] = {"held": half["held"]}
     if rank == 0:
         print(json.dumps(found))
     dist.destroy_process_group()
