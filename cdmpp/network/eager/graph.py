@@ -251,7 +251,7 @@ class _Made:
         if saved.backward_bytes is None:
             self.untold[str(node.target)] = None
         by_formula = part is None and RETURNS not in node.meta and has_formula(node, found)
-        self._read(node, bool(found.operators), by_formula and saved.formula is not None)
+        self._read(node, bool(found.operators), RETURNS in node.meta or (by_formula and saved.formula is not None))
         if not found.operators:
             self.views += 1
             self.sources[node], self.learned[node] = before, learning

@@ -268,6 +268,16 @@ class Grouped(nn.Module):
         return self.head(x + self.o(found.transpose(1, 2).flatten(2)))
 
 
+def test_a_gathered_sequence_has_one_gradient_however_many_ranks_it_comes_from():
+    source, names = source_of(Language("gated"), tokens()), list[list[str]]()
+    for ranks in (2, 4):
+        strategies = (STRATEGIES["tensor"](sequence_parallel=True),)
+        ops = source.work(4, ParallelDegrees(tp=ranks), strategies).rank.ops
+        names.append([name for op in ops if (name := re.sub(r"#\d+", "", op.name)).startswith("mul")])  # norms end so
+    assert names[0] == names[1]
+    assert max(map(names[0].count, names[0])) < 8
+
+
 def test_each_framework_has_its_rule_for_few_heads_of_keys_and_values():
     source = source_of(Grouped(), tokens())
     with pytest.raises(CdmppError, match="k gives 2 heads, and torch .* megatron would replicate few"):
