@@ -20,9 +20,14 @@ def copies_on(device: Device, precision: Precision) -> Copies | None:
     Gathered parameters are copied out of the buffer of the all-gather, gradients are cast into that of the
     reduce-scatter.
     """
-    bandwidth, cores = device.spec["bandwidth_gbps"], device.spec["core_count"]
-    if device.kind != "gpu" or bandwidth is None or cores is None:
+    byte_s, cores = copied_byte_s(device), device.spec["core_count"]
+    if byte_s is None or cores is None:
         return None
-    byte_s = 1 / (_BANDWIDTH * 1e9 * bandwidth)
     made, reduced = (_ITEM_BYTES[one] for one in (precision.weights, precision.reduced or precision.weights))
     return Copies(2 * byte_s, (1 + made / reduced) * byte_s, min(_CHANNELS / cores, 0.5))
+
+
+def copied_byte_s(device: Device) -> float | None:
+    """Return the seconds of a byte that a large copy on a GPU reads or writes; None on a CPU, or where unknown."""
+    bandwidth = device.spec["bandwidth_gbps"]
+    return None if device.kind != "gpu" or bandwidth is None else 1 / (_BANDWIDTH * 1e9 * bandwidth)
