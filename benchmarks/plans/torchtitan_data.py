@@ -11,8 +11,9 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.plans.fsdp_job import FSDPJob
 from benchmarks.plans.language_models import LanguageModel
+from benchmarks.plans.titan_job import TitanJob
+from cdmpp.plans.degrees import ParallelDegrees
 
 _8B = LanguageModel("llama", 32, 4096, 32, 128256, 14336, 8)
 _70B = LanguageModel("llama", 80, 8192, 64, 128256, 28672, 8)
@@ -30,7 +31,7 @@ _GPUS = {
     "H200": ("h200", "dgx-h100", ()),
 }
 _RECOMPUTE = {"selective op": "op", "per op": "op", "default of the toml": "op", "full": "full"}
-_PARAMETERS = {"llama2-13b": 13.0e9, "llama3-8b": 8.03e9, "llama3.1-8b": 8.03e9}
+_SCHEDULES = {"": "", "1F1B": "1f1b", "Interleaved 1F1B": "interleaved1f1b"}
 
 
 @dataclass(frozen=True)
@@ -43,21 +44,12 @@ class Row:
     recomputed: str
     precision: str
     is_compiled: bool
-    divides: str
-    """The parallel degrees above 1 besides FSDP, in words; empty: none."""
-    job: FSDPJob
+    job: TitanJob
     step_s: float
     held_gib: float
     """NaN: not published."""
     flops: float
     """Of one step and GPU, as torchtitan counts them: six a parameter and token, attention not causal."""
-
-    @property
-    def why_not(self) -> str:
-        """Reason for which no prediction is made; empty: one is."""
-        if self.divides:
-            return f"{self.divides}: not composed with FSDP's job here yet"
-        return ""
 
 
 def rows(folder: Path) -> list[Row]:
@@ -67,19 +59,20 @@ def rows(folder: Path) -> list[Row]:
 
 def _row(one: dict[str, str]) -> Row:
     model, (device, cluster, spec) = _MODELS[one["model"]], _GPUS[one["gpu"]]
-    sequence, batch = int(one["seq_len"]), int(one["local_batch"])
-    job = FSDPJob(
-        model, sequence, device, cluster, int(one["gpus"]), batch, precision="bf16-fsdp",
-        recompute=_RECOMPUTE.get(one["act_ckpt"], "none"), every=2 * (one["act_ckpt"] == "selective layer"),
-        is_compiled=one["compile"] == "yes", is_float8=one["precision"].startswith("float8"), spec=spec,
+    sequence, batch, given = int(one["seq_len"]), int(one["local_batch"]), one["precision"]
+    degrees = ParallelDegrees(dp_shard=int(one["fsdp"]), **{name: int(one[name]) for name in ("tp", "pp", "cp")})
+    is_float8 = given.startswith("float8")
+    job = TitanJob(
+        model, sequence, device, cluster, degrees, batch, recompute=_RECOMPUTE.get(one["act_ckpt"], "none"),
+        every=2 * (one["act_ckpt"] == "selective layer"), is_compiled=one["compile"] == "yes" or is_float8,
+        float8=("rowwise" if given.endswith("rowwise") else "tensorwise") if is_float8 else None,
+        async_tp=one["async_tp"] == "True", schedule=_SCHEDULES[one["schedule"]], spec=spec,
     )  # fmt: skip
-    degrees = [f"{name} {one[name]}" for name in ("tp", "pp", "cp") if int(one[name]) > 1]
-    parameters = _parameters(model)
     tokens = sequence * batch * int(one["fsdp"]) / int(one["gpus"])
     return Row(
-        one["model"], one["gpu"], int(one["gpus"]), one["act_ckpt"], one["precision"], one["compile"] == "yes",
-        ", ".join(degrees), job, float(one["step_s"]), float(one["mem_gib"] or "nan"),
-        tokens * (6 * parameters + 12 * model.layers * model.width * sequence),
+        one["model"], one["gpu"], int(one["gpus"]), one["act_ckpt"], given, job.is_compiled, job,
+        float(one["step_s"]), float(one["mem_gib"] or "nan"),
+        tokens * (6 * _parameters(model) + 12 * model.layers * model.width * sequence),
     )  # fmt: skip
 
 

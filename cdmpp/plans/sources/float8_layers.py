@@ -49,7 +49,7 @@ class Float8Layers:
 
     def is_gathered(self, one: OpExchange) -> bool:
         """Return True for an exchange of sequences that a linear layer of a block reads."""
-        is_near = bool(one.before) and self.fused.is_within(one.before[0])
+        is_near = one.after >= 0 and self.fused.is_within(one.after + 1)
         return self.gathers and one.degree == "tp" and one.kind == "all_gather" and is_near
 
     @cached_property
@@ -60,10 +60,16 @@ class Float8Layers:
 
     @cached_property
     def _copied(self) -> frozenset[int]:
-        """Places of ops that copy a gathered sequence into its order."""
-        ops = self.fused.rank.ops
-        waiting = {place for one in self.fused.exchanges if self.is_gathered(one) for place in one.before}
-        return frozenset(place for place in waiting if ops[place].kind != PRODUCT)
+        """Places of ops that copy what is gathered into its order, and of what copies that again."""
+        ops, found = self.fused.rank.ops, set[int]()
+        for one in filter(self.is_gathered, self.fused.exchanges):
+            own = [place for place in one.before if ops[place].kind != PRODUCT and one.after in self.fused.read(place)]
+            found.update(own or (one.after,))  # asynchronous ones run beside the product that reads the copy
+        for place in self.fused.groups:
+            read = self.fused.read(place)
+            if read and found.issuperset(read):
+                found.add(place)
+        return frozenset(found)
 
     @cached_property
     def _of_weights(self) -> dict[int, int]:
