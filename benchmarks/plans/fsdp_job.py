@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 
-from benchmarks.plans.compiled_block import FLOAT8, Block
 from benchmarks.plans.language_models import LanguageModel, source_of
 from cdmpp import devices
 from cdmpp.collectives.topology import Topology, topology_of
@@ -30,8 +29,6 @@ MEMORY, UPDATE, COPIES, EXPOSED, BLOCKS = "other kernels", "update", "copies and
 PARTS = (PRODUCTS, ATTENTION, MEMORY, UPDATE, COPIES, EXPOSED, BLOCKS)
 """All but ``BLOCKS`` sum up to the step; that is the number of blocks that a step runs, forward and backward."""
 _KINDS = {"dense": PRODUCTS, "matmul": ATTENTION}
-_LATER = {"later": True}
-"""Mark of fields that decide nothing of what is stored."""
 _VERSION = 5
 _FEW = 3
 """Accumulated batches that are replayed; each further one adds as much as the last of them."""
@@ -56,10 +53,6 @@ class FSDPJob:
     reshard: bool = True
     is_flat: bool = False
     """True for FSDP1, which gathers into a flat tensor of which parameters are views, and copies nothing."""
-    is_compiled: bool = field(default=False, metadata=_LATER)
-    """True if ``torch.compile`` makes each block one graph; the rest runs as it is written."""
-    is_float8: bool = field(default=False, metadata=_LATER)
-    """True if products of blocks are of float8, scaled by tensors; blocks are compiled then."""
     spec: tuple[tuple[str, float], ...] = ()
     """Numbers of the device that are others than described."""
 
@@ -73,30 +66,14 @@ class FSDPJob:
 
         What is exposed is that at the full clock; products and attention run at the one that the board sustains.
         """
-        own = {one.name: getattr(self, one.name) for one in fields(self) if one.metadata != _LATER}
-        text = json.dumps([_VERSION, {**own, "model": asdict(self.model)}], sort_keys=True)
+        text = json.dumps([_VERSION, asdict(self)], sort_keys=True)
         path = cache_root() / "fsdp-jobs" / f"{hashlib.sha256(text.encode()).hexdigest()[:20]}.json"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(self._parts()))
         found: dict[str, float] = json.loads(path.read_text())
-        if self.is_compiled:
-            found |= self._compiled(found)
         slower = {name: found[name] / sustained_clock(name, self.sheet) for name in (PRODUCTS, ATTENTION)}
         return {**found, **slower}
-
-    def _compiled(self, found: Mapping[str, float]) -> dict[str, float]:
-        """Parts that are others where blocks are compiled."""
-        block = Block(self.model, self.sequence, self.batch, self.device, self.spec, self.recompute)
-        many, seconds = found[BLOCKS], block.seconds
-        other_s = found[MEMORY] + many * (seconds["torch-compile"] - seconds["torch"])
-        if not self.is_float8:
-            return {MEMORY: other_s}
-        of_blocks_s = many * seconds[PRODUCTS]
-        return {
-            MEMORY: other_s + many * block.cast_s,
-            PRODUCTS: found[PRODUCTS] - of_blocks_s + of_blocks_s / FLOAT8,
-        }
 
     def _parts(self) -> dict[str, float]:
         one = _work(self.model, self.sequence, self.device, self.spec, self.precision, self.recompute, self.batch)

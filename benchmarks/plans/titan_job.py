@@ -30,11 +30,19 @@ from cdmpp.steps.replay import replay
 from cdmpp.steps.strategy import Strategy
 from cdmpp.steps.transforms.merge_ops import merge_ops
 
-MEMORY, CASTS, UPDATE, COPIES, EXPOSED = "other kernels", "casts", "update", "copies and NCCL's share", "exposed, bubble"
+MEMORY, CASTS, UPDATE, COPIES, EXPOSED = (
+    "other kernels",
+    "casts",
+    "update",
+    "copies and NCCL's share",
+    "exposed, bubble",
+)
 PARTS = (PRODUCTS, ATTENTION, MEMORY, CASTS, UPDATE, COPIES, EXPOSED)
 """They sum up to the step."""
 _KINDS = {"dense": PRODUCTS, "matmul": ATTENTION}
-_VERSION = 2
+_ATTENTION = "flash"
+"""PyTorch took FlashAttention-2 before cuDNN's kernel until 2.9, and torchtitan asks for it first on Hopper."""
+_VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,8 @@ class TitanJob:
     every: int = 0
     """One of so many blocks runs again in the backward pass; 0: none, beside what ``recompute`` says."""
     is_compiled: bool = False
+    has_loss: bool = False
+    """True if the loss is compiled, too."""
     float8: Scaling | None = None
     async_tp: bool = False
     schedule: str = ""
@@ -110,16 +120,20 @@ class TitanJob:
         """Return the work of one rank for one micro-batch."""
         source: StepSource = _source(self.model, self.sequence, self.device, self.spec, self.recompute)
         if self.is_compiled:
-            source = CompiledSource(source, self.sheet, self.float8)
-        source = SustainedSource(source, self.sheet, "bf16-fsdp")
+            source = CompiledSource(source, self.sheet, self.float8, self.has_loss)
+        source = SustainedSource(source, self.sheet, "bf16-fsdp", _ATTENTION)
         return source.work(self.batch // (self.degrees.pp), self.degrees, self.plan.model_parallel)
 
     def _parts(self) -> dict[str, float]:
         work, plan, found = self.work(), self.plan, dict.fromkeys(PARTS, 0.0)
         lowered = lower_work(work, plan, self.links)
-        graph = merge_ops(lowered.graph) if self.degrees.pp == 1 else lower_work(work, plan, self.links, merge=True).graph
+        graph = (
+            merge_ops(lowered.graph) if self.degrees.pp == 1 else lower_work(work, plan, self.links, merge=True).graph
+        )
         step_s = replay(merge_ops(graph), self.links).step_s
-        found |= max((_spent(lowered, place) for place in range(len(lowered.graph.ranks))), key=lambda one: sum(one.values()))
+        found |= max(
+            (_spent(lowered, place) for place in range(len(lowered.graph.ranks))), key=lambda one: sum(one.values())
+        )
         found[EXPOSED] = step_s - sum(found.values())
         held = parts_of(work, plan, lowered, is_gpu=True)
         heaviest = max(held, key=lambda one: one.peak_bytes)
@@ -141,7 +155,7 @@ def _source(
     model: LanguageModel, sequence: int, device: str, spec: tuple[tuple[str, float], ...], recompute: str
 ) -> RepeatedSource:
     sheet = devices.get(device).with_spec(**dict(spec))
-    settings = {"precision": "bf16-fsdp", "recompute": recompute, "optimizer": "adamw-fused", "attention": "flash"}
+    settings = {"precision": "bf16-fsdp", "recompute": recompute, "optimizer": "adamw-fused", "attention": _ATTENTION}
     return source_of(model, sequence, sheet, known=_known(model, sequence, recompute), **settings)
 
 

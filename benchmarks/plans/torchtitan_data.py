@@ -26,8 +26,8 @@ _MODELS = {
 _HBM2E = (("bandwidth_gbps", 2400.0), ("memory_gb", 96.0), ("board_power_w", 500.0))
 _GPUS = {
     "A100-80": ("a100-80gb", "dgx-a100", ()),
-    "H100-96": ("h100", "dgx-h100", _HBM2E),
-    "H100-94": ("h100", "dgx-h100", _HBM2E),
+    "H100-96": ("h100", "grand-teton", _HBM2E),
+    "H100-94": ("h100", "grand-teton", _HBM2E),
     "H200": ("h200", "dgx-h100", ()),
 }
 _RECOMPUTE = {"selective op": "op", "per op": "op", "default of the toml": "op", "full": "full"}
@@ -51,6 +51,14 @@ class Row:
     flops: float
     """Of one step and GPU, as torchtitan counts them: six a parameter and token, attention not causal."""
 
+    @property
+    def strategies(self) -> str:
+        """Return its degrees and schedule in words."""
+        degrees = self.job.degrees
+        each = [f"fsdp {degrees.dp_shard}"]
+        each += [f"{name} {getattr(degrees, name)}" for name in ("tp", "pp", "cp") if getattr(degrees, name) > 1]
+        return ", ".join([*each, *["async"] * self.job.async_tp, *[self.job.schedule] * bool(self.job.schedule)])
+
 
 def rows(folder: Path) -> list[Row]:
     """Read all rows."""
@@ -65,6 +73,7 @@ def _row(one: dict[str, str]) -> Row:
     job = TitanJob(
         model, sequence, device, cluster, degrees, batch, recompute=_RECOMPUTE.get(one["act_ckpt"], "none"),
         every=2 * (one["act_ckpt"] == "selective layer"), is_compiled=one["compile"] == "yes" or is_float8,
+        has_loss="2025" in one["source"],
         float8=("rowwise" if given.endswith("rowwise") else "tensorwise") if is_float8 else None,
         async_tp=one["async_tp"] == "True", schedule=_SCHEDULES[one["schedule"]], spec=spec,
     )  # fmt: skip

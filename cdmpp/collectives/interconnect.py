@@ -23,6 +23,7 @@ TOPOLOGIES: Mapping[str, str] = {
     "local": "processes of one machine talk through its memory",
 }
 _UNITS = {"bandwidth_gbps": "GB/s", "latency_s": "s", "joins": "1"}
+_REACHED = "reached_gbps"
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Interconnect:
     LIMITS: ClassVar = {
         "bandwidth_gbps": numbers(0.01, 8192.0, "GB/s"),
         "latency_s": numbers(1e-8, 0.1, "s"),
+        "reached_gbps": numbers(0.01, 8192.0, "GB/s"),
         "joins": Limits(2, MOST_RANKS, "devices"),
     }
 
@@ -73,10 +75,14 @@ class Interconnect:
     """The document behind ``bandwidth_gbps``, ``latency_s`` and ``joins``, or why there is none."""
     ranges: Mapping[str, tuple[float, float]]
     """(low, high) of a number of which no more is known; the number is their geometric middle."""
+    reached_gbps: float | None = None
+    """GB/s that long collectives reach of ``bandwidth_gbps``; None: the share that they do of measured links."""
 
     def __post_init__(self) -> None:
         check_fields(self)
         check_choice("topology", self.topology, tuple(TOPOLOGIES))
+        if self.reached_gbps is not None and self.reached_gbps > self.bandwidth_gbps:
+            raise CdmppError(f"reached_gbps is {self.reached_gbps:g}: expected at most {self.bandwidth_gbps:g}")
         if not self.backends:
             raise CdmppError(f"backends is empty: expected some of {', '.join(BACKENDS)}")
         for backend in self.backends:
@@ -139,8 +145,9 @@ def medium(link: str) -> Interconnect | None:
 @cache
 def read_interconnect(path: Path) -> Interconnect:
     """Read and check one file; ``CdmppError`` names it and the field that cannot be."""
-    content = read_sheet(path, {"name", "title", "topology", "backends", "documents", *_UNITS})
-    read = {key: read_quantity(path, key, content[key], unit, content["documents"]) for key, unit in _UNITS.items()}
+    content = read_sheet(path, {"name", "title", "topology", "backends", "documents", *_UNITS, f"{_REACHED}?"})
+    units = _UNITS | ({_REACHED: "GB/s"} if _REACHED in content else {})
+    read = {key: read_quantity(path, key, content[key], unit, content["documents"]) for key, unit in units.items()}
     joins, backends = read["joins"].value, content["backends"]
     try:
         return Interconnect(
@@ -153,6 +160,7 @@ def read_interconnect(path: Path) -> Interconnect:
             read["latency_s"].value,
             sources={key: number.source for key, number in read.items()},
             ranges={key: number.bounds for key, number in read.items() if number.bounds},
+            reached_gbps=read[_REACHED].value if _REACHED in read else None,
         )
     except CdmppError as error:
         raise CdmppError(f"{path}: field {error}. Check the units") from error

@@ -47,6 +47,8 @@ class SheetModel:
             wire = AlphaBeta(link.latency_s or GLOO_STEP_S, plain.beta_s / share)
             return GLOO_OVERHEAD_S + ring(collective, wire)  # it has no other algorithm by default
         share = self.bus_efficiency if link.topology == "bus" else self.efficiency
+        if link.reached_gbps is not None:
+            share = link.reached_gbps / link.bandwidth_gbps
         wire = AlphaBeta(self.step_factor * (link.latency_s or _GPU_STEP_S), plain.beta_s / share)
         return self.overhead_s + best(collective, wire)
 

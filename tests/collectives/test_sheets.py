@@ -13,7 +13,7 @@ from cdmpp.errors import CdmppError
 CONF = Path(__file__).resolve().parents[2] / "conf"
 PROMISED = """
     nvlink1 nvlink2 nvlink3 nvlink4 nvlink5 nvlink3-bridge pcie3 pcie4 pcie5 infinity-fabric4 infiniband-edr
-    infiniband-hdr infiniband-ndr ethernet-1g ethernet-10g ethernet-25g ethernet-100g loopback
+    infiniband-hdr infiniband-ndr roce-400g ethernet-1g ethernet-10g ethernet-25g ethernet-100g loopback
 """.split()
 
 

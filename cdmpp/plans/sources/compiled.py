@@ -31,13 +31,16 @@ _WIDER = 1.1
 class CompiledSource(BehindSource):
     """Another source, whose blocks are compiled; they are the modules that FSDP gathers one by one."""
 
-    def __init__(self, nominal: StepSource, device: Device, float8: Scaling | None = None) -> None:
+    def __init__(
+        self, nominal: StepSource, device: Device, float8: Scaling | None = None, has_loss: bool = False
+    ) -> None:
         """Take a source that runs operators one by one in halves, and the device of each rank.
 
         Args:
             nominal: the source.
             device: of each rank, a GPU whose memory bandwidth is known.
             float8: scaling of linear layers of blocks in float8; None: they stay in the type of the source.
+            has_loss: whether the loss is compiled too, as torchtitan does since 2025.
 
         ``CdmppError``: a CPU, or an unknown bandwidth.
         """
@@ -46,7 +49,7 @@ class CompiledSource(BehindSource):
             raise CdmppError(
                 f"{device.name}: compiled blocks need a GPU whose memory bandwidth is known: leave out torch.compile"
             )
-        self.nominal, self.float8, self._byte_s = nominal, float8, byte_s
+        self.nominal, self.float8, self.has_loss, self._byte_s = nominal, float8, has_loss, byte_s
         self._works = dict[tuple[int, ParallelDegrees, tuple[Strategy, ...]], RankWork]()
 
     def work(self, batch: int, degrees: ParallelDegrees, strategies: Sequence[Strategy] = ()) -> RankWork:
@@ -57,8 +60,8 @@ class CompiledSource(BehindSource):
         return self._works[key]
 
     def _compiled(self, work: RankWork, degrees: ParallelDegrees) -> RankWork:
-        fused = FusedOps(work.rank, work.exchanges)
-        if not fused.spans:
+        fused = FusedOps(work.rank, work.exchanges, self.has_loss)
+        if not fused.blocks:
             raise CdmppError("the network has no blocks that FSDP gathers one by one, which torch.compile could take")
         rank, exchanges = fused.rank_at(_LONGER * self._byte_s, _LAUNCH_S), work.exchanges
         if self.float8 is not None:

@@ -24,9 +24,11 @@ class FusedOps:
 
     rank: RankGraph
     exchanges: Sequence[OpExchange]
+    has_loss: bool = False
+    """True if the loss is compiled too: what comes behind the last block, up to its gradient."""
 
     @cached_property
-    def spans(self) -> tuple[tuple[int, int], ...]:
+    def blocks(self) -> tuple[tuple[int, int], ...]:
         """Places of the first and the last op of all blocks, of the forward and of the backward pass."""
         blocks = [one for one in self.rank.modules if not one.is_kept]
         if not blocks:
@@ -34,9 +36,19 @@ class FusedOps:
         passes = [one.forward for one in blocks], [one.backward for one in blocks if one.in_backward]
         return tuple((min(first for first, _ in each), max(last for _, last in each)) for each in passes if each)
 
+    @cached_property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """Return ``blocks``, with the loss where that is compiled."""
+        if not self.has_loss or not self.blocks:
+            return self.blocks
+        phases = [op.phase for op in self.rank.ops]
+        forward, *backward = self.blocks
+        last = len(phases) - 1 - phases[::-1].index("forward")
+        return ((forward[0], last), *((last + 1, end) for _, end in backward))
+
     def is_within(self, place: int) -> bool:
         """Return True for an op of a block."""
-        return any(first <= place <= last for first, last in self.spans)
+        return any(first <= place <= last for first, last in self.blocks)
 
     def read(self, place: int) -> tuple[int, ...]:
         """Return the places of what an op reads; what runs again reads what it did at first, and holds more."""
@@ -61,7 +73,9 @@ class FusedOps:
 
     def is_fused(self, place: int) -> bool:
         """Return True for an op that a compiler may put together with others."""
-        return self.rank.ops[place].kind in FUSED and self.rank.ops[place].phase != "update" and self.is_within(place)
+        op = self.rank.ops[place]
+        is_compiled = any(first <= place <= last for first, last in self.spans)
+        return op.kind in FUSED and op.phase != "update" and is_compiled
 
     @cached_property
     def groups(self) -> dict[int, int]:
@@ -103,9 +117,9 @@ class FusedOps:
             for one in self.read(place):
                 if groups.get(one) != group:
                     read[one] = max(read.get(one, 0), _result_bytes(ops[one]))
-            for one in self.arriving.get(place, ()):
-                if one.kind == "all_gather":  # it has what all ranks sent
-                    read[-place] = max(read.get(-place, 0), one.bytes)
+            for sent in self.arriving.get(place, ()):
+                if sent.kind == "all_gather":  # it has what all ranks sent
+                    read[-place] = max(read.get(-place, 0), sent.bytes)
         found = {group: sum(read.values()) for group, read in outside.items()}
         for place in self.kept:
             if place in groups:

@@ -21,4 +21,4 @@ def network_source(workload: Workload, device: Device, model: str | Path | None 
         model: the folder of a model or the name of a shipped one; None: the first that knows the device.
     """
     source = PredictedSource(workload, device, EagerRuntime(model))
-    return SustainedSource(source, device, workload.precision)
+    return SustainedSource(source, device, workload.precision, workload.attention)

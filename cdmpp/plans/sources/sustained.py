@@ -39,7 +39,9 @@ class Watts:
     products: float
     """While matrix units multiply halves as fast as libraries do."""
     attention: float
-    """While fused attention runs."""
+    """While the kernel of fused attention runs that PyTorch takes there by default."""
+    flash: float
+    """While FlashAttention-2 runs."""
 
 
 def _at_full_clock(idle: float, limit: float, full: float, sustained: float) -> float:
@@ -52,25 +54,38 @@ def _voltage(clock: float) -> float:
     return 1 - _SHARE_OF_VOLTAGE + _SHARE_OF_VOLTAGE * clock
 
 
+def _of_speed(idle: float, products: float, share: float) -> float:
+    """Power of a kernel that multiplies at a share of the speed of products: an operation takes as much energy."""
+    return idle + (products - idle) * share
+
+
+_H100_W = _at_full_clock(100.0, 700.0, 840.0, 720.0)
 WATTS = {
-    "sm_80": Watts(88.0, _at_full_clock(88.0, 400.0, 295.0, 257.0), 370.0),
-    "sm_90": Watts(100.0, _at_full_clock(100.0, 700.0, 840.0, 720.0), 600.0),
+    "sm_80": Watts(88.0, _at_full_clock(88.0, 400.0, 295.0, 257.0), 370.0, 370.0),
+    "sm_90": Watts(100.0, _H100_W, 600.0, _of_speed(100.0, _H100_W, 335 / 840)),
 }
 """Architecture -> power of its largest board.
 
 A100: idle, and products of 8192 x 8192 x 8192 that reach 295 TFLOP/s on zeros and 257 on random numbers at 400 W
 (H. He, "Strangely, matrix multiplications on GPUs run faster when given predictable data", 2024). H100: 720 TFLOP/s at
 700 W on the shapes of a language model (SemiAnalysis, "MI300X vs H100 vs H200, training", 2024), and 840 at the full
-clock, measured here call by call. The power of attention is an assumption: nobody publishes it.
+clock, measured here call by call. The power of attention is an assumption: nobody publishes it. FlashAttention-2 makes
+335 TFLOP/s on an H100 (``conf/attention/published.yaml``).
 """
 
 
 class SustainedSource(BehindSource):
     """Another source, whose products take as long as under the power limit of the board."""
 
-    def __init__(self, nominal: StepSource, device: Device, precision: Precision | str) -> None:
-        """Take a source that times kernels one by one, the device of each rank, and the types that it computes in."""
+    def __init__(
+        self, nominal: StepSource, device: Device, precision: Precision | str, attention: str = "auto"
+    ) -> None:
+        """Take a source that times kernels one by one, the device of each rank, and the types that it computes in.
+
+        ``attention``: the kernel that was asked for, as ``Workload.attention`` names it.
+        """
         self.nominal, self.device, self.precision = nominal, device, precision_of(precision)
+        self.attention = attention
         self._works = dict[tuple[int, ParallelDegrees, tuple[Strategy, ...]], RankWork]()
 
     def work(self, batch: int, degrees: ParallelDegrees, strategies: Sequence[Strategy] = ()) -> RankWork:
@@ -78,34 +93,36 @@ class SustainedSource(BehindSource):
         key = batch, degrees, tuple(strategies)
         if key not in self._works:
             work = self.nominal.work(*key)
-            rank, told = sustained(work.rank, self.device, self.precision)
+            rank, told = sustained(work.rank, self.device, self.precision, self.attention)
             self._works[key] = replace(work, rank=rank, warnings=(*work.warnings, *told))
         return self._works[key]
 
     def times(self, batch: int, degrees: ParallelDegrees, strategies: Sequence[Strategy] = ()) -> StepTimes | None:
         """Return the times of ``work`` from those of the source, whose ops begin as soon as they can."""
         found = self.nominal.times(batch, degrees, strategies)
-        clocks = _clocks(self.device, self.precision)
+        clocks = _clocks(self.device, self.precision, self.attention)
         if found is None or not clocks.keys() & set(found.kinds):
             return found
         shares = np.array([clocks.get(kind, 1.0) for kind in found.kinds])
         return replace(found, seconds=(found.seconds - found.gaps_s) / shares + found.gaps_s)
 
 
-def _clocks(device: Device, precision: Precision) -> Mapping[str, float]:
+def _clocks(device: Device, precision: Precision, attention: str) -> Mapping[str, float]:
     """Kind of an op that runs below the full clock -> its share of that."""
     if precision.products == "float32":
         return {}
-    found = {kind: sustained_clock(what, device) for kind, what in CLOCKED.items()}
+    found = {kind: sustained_clock(what, device, attention) for kind, what in CLOCKED.items()}
     return {kind: clock for kind, clock in found.items() if clock < 1}
 
 
-def sustained(rank: RankGraph, device: Device, precision: Precision) -> tuple[RankGraph, tuple[str, ...]]:
+def sustained(
+    rank: RankGraph, device: Device, precision: Precision, attention: str = "auto"
+) -> tuple[RankGraph, tuple[str, ...]]:
     """Return a rank at the clock that its board sustains, and a sentence about it where that is not the full one.
 
     Products that do not run on matrix units keep their time: their power was published nowhere.
     """
-    clocks = _clocks(device, precision)
+    clocks = _clocks(device, precision, attention)
     slowest = min((clocks[op.kind] for op in rank.ops if op.kind in clocks), default=1.0)
     if slowest == 1.0:
         return rank, ()
@@ -115,17 +132,19 @@ def sustained(rank: RankGraph, device: Device, precision: Precision) -> tuple[Ra
     return derived(rank, ops=ops), (told,)
 
 
-def sustained_clock(what: str, device: Device) -> float:
+def sustained_clock(what: str, device: Device, attention: str = "auto") -> float:
     """Return the share of its full clock at which a board runs kernels again and again; 1 where nothing is known.
 
     Args:
         what: ``PRODUCTS`` or ``ATTENTION``.
         device: with its ``board_power_w``.
+        attention: the kernel of attention that was asked for.
     """
     watts, limit = WATTS.get(device.architecture), device.spec["board_power_w"]
     if watts is None or limit is None:
         return 1.0
-    own, left = (watts.products if what == PRODUCTS else watts.attention) - watts.idle, limit - watts.idle
+    of_attention = watts.flash if attention == "flash" else watts.attention
+    own, left = (watts.products if what == PRODUCTS else of_attention) - watts.idle, limit - watts.idle
     if own <= left:
         return 1.0
     low, high = _LOWEST, 1.0
