@@ -18,7 +18,7 @@ from cdmpp.plans.blocks.way import EXCHANGES, FULL, OVERLAPS, RECOMPUTED, BlockC
 from cdmpp.plans.candidates import divisors
 from cdmpp.platform.limits import Limits, fitting
 
-_COUNT = Limits(1, 2**20)
+_COUNT, _BYTES = Limits(1, 2**20), Limits(0, 1e15, "bytes", whole=False, above=True)
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,9 @@ class BlockQuestion:
     def __post_init__(self) -> None:
         for name in ("ranks", "global_batch", "heads"):
             fitting(name, getattr(self, name), int, _COUNT)
+        fitting("memory_limit_bytes", self.memory_limit_bytes, float, _BYTES)
+        if not self.tiers:
+            raise UsageError("tiers is empty: give at least one network")
         if self.space.host and self.host is None:
             raise UsageError(
                 "weights, results or states in the memory of the host, whose link nobody knows for this device: give "
