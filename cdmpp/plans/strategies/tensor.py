@@ -33,8 +33,8 @@ class Tensor(OperatorStrategy):
 
     framework: str = "torch"
     """Rules of ``parallelize_module`` (``torch``), or of Megatron (``megatron``): it sums up the gradient of an input
-    once and while that of weights is made, those of norms once a step, and replicates heads of keys and values where
-    ranks are more."""
+    once and while that of weights is made, those of norms once a step, gathers sequences again in the backward pass,
+    and replicates heads of keys and values where ranks are more."""
     sequence_parallel: bool = False
     """True if what lies between layers, norms and sums, is divided along the sequence."""
     vocabulary: bool = True

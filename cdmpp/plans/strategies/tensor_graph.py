@@ -29,6 +29,7 @@ from cdmpp.plans.strategies.tensor_rules import (
     shape_of_node,
 )
 from cdmpp.plans.strategies.tensor_shard import Shard
+from cdmpp.plans.strategies.tensor_tokens import is_of_experts
 from cdmpp.programs.experts import COUNT_BYTES, IMBALANCE
 
 BLOCKS = "cdmpp_blocks"
@@ -147,7 +148,11 @@ class DividedTensors:
         self.check(node, shard)
 
     def column(self, node: Any, new: Any) -> None:
-        """Sum up the gradient of what a layer of columns reads, where that is no gathered sequence."""
+        """Sum up the gradient of what a layer of columns reads, where that is no gathered sequence.
+
+        Megatron keeps a rank's own part of a sequence, and gathers it again while the gradient of the input is made,
+        for that of the weight (``LinearWithGradAccumulationAndAsyncCommunication``).
+        """
         import torch
 
         one, title = self.layout.linears[node], title_of(node)
@@ -157,6 +162,10 @@ class DividedTensors:
             size = bytes_of_value(x.meta["val"])
             when, blocks = ("after gradients", True) if self.is_torch else ("after gradient", False)
             self.exchange("all_reduce", new, when, size, f"{title} gradient of input", x, blocks)
+        is_again = is_sequence and not (self.is_torch or self.is_async or is_of_experts(node))
+        if is_again and self.last.get(one.x, node) is node:
+            again = f"{title} input, again"
+            self.exchange("all_gather", new, "beside gradient", bytes_of_value(x.meta["val"]), again, x)
         if is_sequence and self.is_async:
             whole, title = x.meta["val"], f"{title} input"
             if not self.shared_inputs or next(iter(self.readers(one.x))) is node:

@@ -297,6 +297,27 @@ def test_each_framework_has_its_rule_for_few_heads_of_keys_and_values():
         source.work(2, ParallelDegrees(tp=16), (megatron,))
 
 
+def test_megatron_gathers_sequences_again_for_the_gradients_of_weights():
+    """A rank keeps its part: three layers of one input gather that once more, while its gradient is made."""
+    tensor = STRATEGIES["tensor"]
+    found = {
+        name: source_of(Grouped(), tokens()).work(
+            2, ParallelDegrees(tp=2), (tensor(framework=name, sequence_parallel=True, shared_inputs=True),)
+        )
+        for name in ("torch", "megatron")
+    }  # fmt: skip
+    again = {
+        name: [one for one in work.exchanges if one.name.endswith(", again")] for name, work in found.items()
+    }  # fmt: skip
+    assert again["torch"] == []
+    wide = 4 * 2 * 8 * 32
+    assert [(one.kind, one.bytes) for one in again["megatron"]] == [("all_gather", wide)] * 2, "attention and head"
+    ops = found["megatron"].rank.ops
+    assert all(ops[place].phase == "backward" for one in again["megatron"] for place in one.before)
+    gathers = {name: sum(one.kind == "all_gather" for one in work.exchanges) for name, work in found.items()}
+    assert gathers["megatron"] == gathers["torch"] + 2
+
+
 @pytest.mark.parametrize("loss_parallel", [True, False])
 def test_words_that_do_not_divide_evenly_are_padded_as_torch_does(loss_parallel):
     """``parallelize_module`` gathers 33 of 65 scores from each of two ranks: 4,224 bytes of 16 rows."""
