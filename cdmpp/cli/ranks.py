@@ -11,6 +11,7 @@ from cdmpp.cli.options import add_place
 from cdmpp.cli.unlike import check_plan_devices
 from cdmpp.collectives.collective import RANKS
 from cdmpp.errors import UsageError
+from cdmpp.network.runtime import INDUCTOR
 from cdmpp.plans.strategies import DEFAULT_STRATEGY, STRATEGIES
 from cdmpp.platform.limits import Limits, text
 
@@ -111,7 +112,7 @@ def _check_divided(options: argparse.Namespace) -> None:
             "of the best, and `cdmpp step --plan FILE` replays one plan"
         )
     options.runtime = options.runtime or "torch"
-    if options.runtime != "torch":
+    if options.runtime not in ("torch", INDUCTOR):
         raise UsageError(f"{names} divides the operators of --runtime torch, given --runtime {options.runtime}")
 
 
@@ -133,14 +134,12 @@ def divided_source(workload: Workload, options: argparse.Namespace) -> StepSourc
     if options.plan is None or not (options.plan.model_parallel or options.plan.devices):
         return None
     from cdmpp.devices import get
-    from cdmpp.network.eager.runtime import EagerRuntime
-    from cdmpp.plans.sources.predicted import PredictedSource
-    from cdmpp.plans.sources.sustained import SustainedSource
+    from cdmpp.plans.sources.network import network_source
     from cdmpp.plans.sources.unlike import UnlikeSource
 
-    runtime, plan = EagerRuntime(options.model), options.plan
+    plan = options.plan
     each = {
-        name: SustainedSource(PredictedSource(workload, get(name), runtime), get(name), workload.precision)
+        name: network_source(workload, get(name), options.model)
         for name in dict.fromkeys(plan.devices or (options.device,))
     }
     return UnlikeSource(each) if plan.devices else each[options.device]

@@ -114,6 +114,9 @@ def run(options: argparse.Namespace) -> None:
             raise UsageError(f"--sweep is of networks: {options.network} has layers at the sizes that were measured")
         _run_table(options)
         return
+    if options.runtime == INDUCTOR and options.plan is not None:
+        _run_compiled(options)
+        return
     if options.sweep:
         swept = workload_of(options, mode="training_step", optimizer=update_option(options), loss=options.loss)
         run_sweep(options, swept, sys.stderr.isatty(), **runtime)
@@ -156,8 +159,11 @@ def _rank(found: StepPrediction, source: StepSource | None, plan: Plan, global_b
 
 
 def _check_one_device(options: argparse.Namespace) -> None:
-    """Raise ``UsageError`` for several devices with ``torch.compile``."""
-    if options.runtime == INDUCTOR and (given := [one for one in _OF_RANKS if getattr(options, one.replace("-", "_"))]):
+    """Raise ``UsageError`` for several devices with ``torch.compile``, but for a plan of compiled blocks."""
+    given = [one for one in _OF_RANKS if getattr(options, one.replace("-", "_"))]
+    if options.runtime == INDUCTOR and options.plan is not None:
+        given = [one for one in given if one not in ("plan", "global-batch")]
+    if options.runtime == INDUCTOR and given:
         raise UsageError(f"--{given[0]} is of --runtime torch: {ONE_DEVICE}")
 
 
@@ -182,6 +188,24 @@ def checked_runtime(options: argparse.Namespace) -> dict[str, Any]:
     elif options.no_fallback:
         raise UsageError("--no-fallback is of --runtime tvm: PyTorch's own kernels have no such ratio")
     return runtime
+
+
+def _run_compiled(options: argparse.Namespace) -> None:
+    """Replay a plan whose blocks ``torch.compile`` makes one graph each; nothing is said of one device."""
+    from cdmpp.devices import get
+    from cdmpp.plans.placement import replica_batch_of
+    from cdmpp.plans.sources.network import network_source
+    from cdmpp.report.replay import replay_report
+
+    if options.plan.devices:
+        raise UsageError("--runtime torch-compile and a plan that names devices: take one without, or --runtime torch")
+    batch = options.batch
+    if options.global_batch is not None:
+        batch = replica_batch_of(options.plan, options.global_batch)
+    if batch is None:
+        raise UsageError("--batch is missing: say how many examples each replica has, or all by --global-batch")
+    source = network_source(step_workload(options), get(options.device), options.model, compiles=True)
+    show({"": replay_report(replayed_from(source, batch, options))}, options)
 
 
 def _run_table(options: argparse.Namespace) -> None:

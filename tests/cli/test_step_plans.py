@@ -73,3 +73,27 @@ def test_options_make_a_pipeline(capsys):
     assert "2 ranks: ddp + pipeline over pcie4" in capsys.readouterr().out
     assert main([*STEP, "--batch", "8", "--ranks", "2", "--strategy", "pipeline", "--pipeline-schedule", "x"]) == 2
     assert "pipeline.schedule is 'x'; one of gpipe, 1f1b" in capsys.readouterr().err
+
+
+COMPILED = """
+strategy: fsdp
+degrees: {dp_shard: 2, tp: 2}
+model_parallel: [{name: tensor, sequence_parallel: true}]
+"""
+
+
+def test_a_plan_of_compiled_blocks_is_replayed(tmp_path, capsys):
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(COMPILED)
+    step = ["step", "bert_tiny", "--device", "h100", "--link", "nvlink4", "--plan", str(plan), "--json"]
+    step += ["--precision", "bf16-fsdp"]
+    found = list[float]()
+    for more in (["--runtime", "torch"], ["--runtime", "torch-compile"]):
+        assert main([*step, "--batch", "64", *more]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        replayed = answer.get("replay", answer)
+        assert (replayed["ranks"], replayed["strategy"]) == (4, "fsdp + tensor")
+        found.append(replayed["iteration_s"])
+    assert found[1] < found[0]
+    assert main([*step, "--runtime", "torch-compile"]) == 2
+    assert "--batch is missing" in capsys.readouterr().err

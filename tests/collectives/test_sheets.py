@@ -8,6 +8,8 @@ import pytest
 import yaml
 
 from cdmpp.collectives import cluster, interconnect
+from cdmpp.collectives.collective import Collective
+from cdmpp.collectives.sheet_model import SheetModel
 from cdmpp.errors import CdmppError
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -120,3 +122,16 @@ def test_wrong_names_and_numbers_are_told(tmp_path):
         cluster.get("dgx-a100").nodes_of(17)
     with pytest.raises(CdmppError, match="9 ranks fill 2 nodes of 8 devices unevenly"):
         cluster.get("dgx-a100").nodes_of(9)
+
+
+def test_a_link_of_which_somebody_published_what_collectives_reach_is_as_fast():
+    link = interconnect.get("roce-400g")
+    assert link.reached_gbps == pytest.approx(47, rel=1e-3)
+    asked = Collective("all_gather", 10**10, 16, "nccl")
+    assert 15 / 16 * 10**10 / SheetModel().seconds(asked, link) == pytest.approx(47e9, rel=1e-2)
+
+
+def test_a_link_reaches_no_more_than_its_rate(tmp_path):
+    entry = {"value": 51.0, "unit": "GB/s", "source": "tests: a maintainer"}
+    with pytest.raises(CdmppError, match="reached_gbps is 51: expected at most 50"):
+        interconnect.read_interconnect(changed(tmp_path, "interconnect", "roce-400g", reached_gbps=entry))

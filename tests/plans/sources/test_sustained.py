@@ -33,6 +33,13 @@ def test_less_power_is_slower() -> None:
     assert sustained_clock(PRODUCTS, devices.get("h100").with_spec(board_power_w=2000.0)) == 1
 
 
+def test_flash_attention_takes_as_much_energy_an_operation_as_products() -> None:
+    watts, capped = WATTS["sm_90"], devices.get("h100").with_spec(board_power_w=500.0)
+    assert (watts.flash - watts.idle) / 335 == pytest.approx((watts.products - watts.idle) / 840)
+    assert watts.idle < watts.flash < 500 < watts.attention
+    assert sustained_clock(ATTENTION, capped, "flash") == 1 > sustained_clock(ATTENTION, capped, "cudnn")
+
+
 def test_unknown_boards_keep_their_clock() -> None:
     assert sustained_clock(PRODUCTS, devices.get("v100")) == 1
     assert sustained_clock(PRODUCTS, devices.get("xeon-icelake")) == 1
