@@ -46,6 +46,8 @@ class StepParameter:
     """False if the loss does not depend on it: it has no gradient. DistributedDataParallel packs it all the same."""
     apart: tuple[str, ...] = ()
     """Parallel degrees along which ranks have batches of their own, and other parameters under this name."""
+    meshes: tuple[str, ...] = ()
+    """Parallel degrees that divide operators and along which the framework has it as one tensor, a ``DTensor``."""
     reduced_bytes: int | None = None
     """Bytes of its gradient as it is reduced; None: as many as those of the parameter."""
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from cdmpp.collectives.topology import Topology
-from cdmpp.plans.groups import on_groups, replica_exchanges
+from cdmpp.plans.groups import replica_exchanges
 from cdmpp.plans.mesh import Mesh
+from cdmpp.plans.operator_exchanges import OperatorExchanges
 from cdmpp.plans.placement import Placement, micro_batch_of, replicas_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.scheduled import Scheduled
 from cdmpp.plans.shared_parameters import shards_of
-from cdmpp.plans.sources.source import OpExchange, RankWork, StepSource, check_cast
+from cdmpp.plans.sources.source import RankWork, StepSource, check_cast
+from cdmpp.plans.stage_messages import StageMessages
 from cdmpp.plans.stages import Stage, tied_groups
-from cdmpp.steps.exchange import START, Exchange
+from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.looped_schedule import LoopedSchedule
-from cdmpp.steps.schedule import BACKWARD, FORWARD, WEIGHTS
+from cdmpp.steps.schedule import FORWARD
 from cdmpp.steps.step_graph import ModuleSpan, RankGraph, StepGraph
 from cdmpp.steps.transforms.copies import with_copies
 from cdmpp.steps.transforms.scale import shard_update
@@ -82,17 +82,20 @@ class _Lowering(Placement):
         sizes = {name: getattr(plan.degrees, name) for name in plan.replicating}
         shards = shards_of(strategy, self.work.rank, sizes)
         graph = shard_update(StepGraph(ranks), shards)
-        replicas = self.replicas(graph, replace(plan, strategy=strategy))
+        replicas, operators = self.replicas(graph, replace(plan, strategy=strategy)), OperatorExchanges(self)
         if self.fold and any(one.kind == "push_pull" for one in replicas):
             return replace(self, fold=False).lowered()  # servers are on some ranks only
-        tied, messages = tuple(self.tied(strategy.gradient_parts(sizes))), tuple(self.messages())
+        tied, messages = tuple(self.tied(strategy.gradient_parts(sizes))), tuple(StageMessages(self).all())
         late = tuple(one for one in messages if one.follows) if replicas and self.ends_backward else ()
         early = tuple(replace(one, follows=False) for one in messages if not (late and one.follows))
+        clipped, updates = operators.of_updates(shards, bool(replicas))
+        if strategy.sums_parts and replicas:
+            clipped, updates, replicas = (), (), tuple(operators.with_sums(replicas))
         own = graph.with_exchanges((*replicas, *tied)).exchanges
         ends = len(replicas)  # what is late waits for these
-        before = (*early, *self.of_operators())
-        updates = self.of_updates(shards, bool(ends))
-        graph = replace(graph, exchanges=(*before, *own[:ends], *updates, *late, *own[ends:]))
+        before, behind = (*early, *operators.of_operators()), (*late, *own[ends:])
+        behind = (*clipped, *behind, *operators.of_norms(), *updates) if self.work.is_clipped else (*updates, *behind)
+        graph = replace(graph, exchanges=(*before, *own[:ends], *behind))
         works = {place: self.work.on(self.kinds[kind].device) for place, kind in enumerate(self.kind_of)}
         copies = {place: work.copies for place, work in works.items() if work.copies is not None}
         if copies and strategy.copies_buffers:
@@ -114,11 +117,6 @@ class _Lowering(Placement):
     def _under_way_s(self, one: Exchange) -> float:
         """Seconds of an exchange of replicas that nothing disturbs."""
         return self.topology.cost(one.collective(self.topology.backend), one.participants).latency_s
-
-    @property
-    def ends_backward(self) -> bool:
-        """True if a backward pass ends only once its gradients are averaged."""
-        return self.plan.strategy.on_backend(self.topology.backend).ends_backward
 
     def replicas(self, graph: StepGraph, plan: Plan) -> tuple[Exchange, ...]:
         """Exchanges of the replicas of all stages; a rank of several stages waits for those of each when it ends."""
@@ -148,86 +146,6 @@ class _Lowering(Placement):
                 found.append(replace(one, before=before))
         return tuple(sorted(found, key=lambda one: max(one.after.values())))
 
-    def messages(self) -> Iterator[Exchange]:
-        """Yield the messages between stages, those of each direction in the order in which they are sent.
-
-        The last one of each stage to the one before it follows the exchanges of its last backward pass.
-        """
-        if isinstance(self.order, LoopedSchedule):
-            for chain in self.chains:
-                yield from self._posted(chain, self.order)
-            return
-        for chain in self.chains:
-            for stage in range(len(chain) - 1):
-                sent, returned = self.stages[stage].sent_bytes, self.stages[stage + 1].returned_bytes
-                for source, target, kind, sizes in (
-                    (stage, stage + 1, FORWARD, sent),
-                    (stage + 1, stage, BACKWARD, returned),
-                ):
-                    yield from self._sent(chain, source, target, kind, sizes)
-
-    def _posted(self, chain: tuple[int, ...], order: LoopedSchedule) -> Iterator[Exchange]:
-        """Messages of a schedule whose receives are posted ahead, rank after rank as each sends them.
-
-        What a turn sends leaves when it has ended; the step ends once all is sent.
-        """
-        steps, kind = [self.step_of(rank) for rank in chain], self.kind(chain[0])
-        many, batches = kind.many, kind.batches
-        lists = order.lists(self.plan.degrees.pp, many)
-        starts = [
-            {(one.kind == FORWARD, one.stage, one.number): one.begin for one in step.passes if one.kind != WEIGHTS}
-            for step in steps
-        ]
-        for rank, step in enumerate(steps):
-            passes = iter(step.passes)
-            for number in range(batches):
-                for turn in lists.turns[rank]:
-                    own = [next(passes) for _ in turn]
-                    left = max(one.averaged if self.ends_backward else one.end for one in own)
-                    left = max(left, own[-1].end)
-                    for action in turn:
-                        message = lists.message(action)
-                        if message is None or not lists.is_sent(message):
-                            continue
-                        target, is_forward = lists.owners[message.stage], message.kind == FORWARD
-                        stage, batch = self.stages[action.stage], number * many
-                        begin = starts[target][is_forward, message.stage, batch + message.micro_batch]
-                        turned = number * len(steps[target].passes) // batches + lists.posts[message]
-                        posted = steps[target].passes[turned].begin - 1
-                        members = chain[rank], chain[target]
-                        sender, receiver = (self.places[one] for one in members)
-                        for size in stage.sent_bytes if is_forward else stage.returned_bytes:
-                            yield Exchange(
-                                "send_recv", size, {sender: left, receiver: posted},
-                                {receiver: (begin,), sender: (step.update,)},
-                                f"{message.kind} to stage {message.stage}, micro-batch {batch + action.micro_batch}",
-                                group=f"{sender}->{receiver}", members=members,
-                            )  # fmt: skip
-
-    def _sent(
-        self, chain: tuple[int, ...], source: int, target: int, kind: str, sizes: tuple[int, ...]
-    ) -> Iterator[Exchange]:
-        is_ahead = self.pipeline is not None and self.pipeline.overlap
-        members = chain[source], chain[target]
-        sender, receiver = (self.places[rank] for rank in members)
-        step, passes = self.step_of(members[0]), self.step_of(members[1]).passes
-        taken = {one.number: at for at, one in enumerate(passes) if one.kind == kind}
-        last = max(at for at, one in enumerate(step.passes) if one.kind == kind)
-        for at, one in enumerate(step.passes):
-            if one.kind != kind:
-                continue
-            place = taken[one.number]
-            posted = passes[max(place - 1, 0) if is_ahead else place].begin - 1
-            before = {receiver: (passes[place].begin,)}
-            if not is_ahead:
-                before[sender] = (step.turn(at),)
-            for size in sizes:
-                yield Exchange(
-                    "send_recv", size, {sender: one.end, receiver: posted}, before,
-                    f"{kind} to stage {target}, micro-batch {one.number}", group=f"{sender}->{receiver}",
-                    follows=kind == BACKWARD and at == last, members=members,
-                )  # fmt: skip
-
     def tied(self, parts: int) -> Iterator[Exchange]:
         """All-reduces of the gradients of parameters that several stages hold, once a step, of one part of ``parts``.
 
@@ -241,68 +159,6 @@ class _Lowering(Placement):
                     members = tuple(chain[rank] for rank in ranks)
                     after = {self.places[rank]: self.step_of(rank).update - 1 for rank in members}
                     yield Exchange("all_reduce", size, after, name=f"{name}, tied", members=members, follows=True)
-
-    def of_operators(self) -> Iterator[Exchange]:
-        """Exchanges of divided operators, for each micro-batch, stage after stage."""
-        for kind, step in enumerate(self.steps):
-            own = [place for place, of in enumerate(self.kind_of) if of == kind]
-            last, parts = max(one.number for one in step.passes), self.on(self.kinds[kind].device).parts
-            for one in step.passes:
-                part = parts[one.stage].of(one.number == last, one.is_divided)
-                for found in part.operators:
-                    if part.rank.ops[found.before[0]].phase == one.kind:
-                        after = one.begin - 1 if found.after == START else one.places[found.after]
-                        before = tuple(one.places[place] for place in found.before)
-                        yield from self._placed(found, dict.fromkeys(own, after), dict.fromkeys(own, before))
-
-    def of_updates(self, shards: float, follow: bool) -> Iterator[Exchange]:
-        """Exchanges between passes and update, once a step, of the gradients that a rank updates: one of ``shards``.
-
-        ``follow``: whether they wait for those of the replicas. A gradient that Adam's moments and their product read,
-        so that ranks sum it up three times, is read once by a plan's fused kernel; clipping reads it once more.
-        """
-        for kind, step in enumerate(self.steps):
-            own, parts = (
-                [place for place, of in enumerate(self.kind_of) if of == kind],
-                self.on(self.kinds[kind].device).parts,
-            )
-            ends = dict.fromkeys(own, step.update - 1), dict.fromkeys(own, (step.update,))
-            for stage in dict.fromkeys(one.stage for one in step.passes):
-                operators = [found for found in parts[stage].last.operators if found.is_of_update]
-                reads = Counter(found.name for found in operators)
-                for name, count in reads.items():
-                    kept = count - 2 if self.plan.update == "fused" and count >= 3 else count
-                    for found in [one for one in operators if one.name == name][:kept]:
-                        one = replace(found, bytes=math.ceil(found.bytes / shards), follows=follow)
-                        yield from self._placed(one, *ends)
-
-    def _placed(
-        self, found: OpExchange, after: Mapping[int, int], before: Mapping[int, tuple[int, ...]]
-    ) -> Iterator[Exchange]:
-        """The exchange in each group along its degree; a message from each rank to its neighbour, if it has one.
-
-        Collectives have a process group of their own, also where it has the same ranks as that of the replicas.
-        """
-        one = Exchange(
-            found.kind,
-            found.bytes,
-            after,
-            before,
-            found.name,
-            group="" if found.shift else found.degree,
-            follows=found.follows,
-        )
-        if not found.shift:
-            yield from on_groups(one, (found.degree,), self.mesh, self.places)
-            return
-        seen = set[tuple[int, int]]()
-        for group in self.mesh.groups(found.degree):
-            for members in found.pairs(group):
-                pair = self.places[members[0]], self.places[members[1]]
-                if pair[0] in after and pair not in seen:
-                    seen.add(pair)
-                    own = {place: after[place] for place in pair}, {place: before[place] for place in pair}
-                    yield replace(one, after=own[0], before=own[1], group=f"{pair[0]}->{pair[1]}", members=members)
 
 
 def _of_last_batch(rank: RankGraph) -> tuple[ModuleSpan, ...]:

@@ -69,15 +69,20 @@ class OpSeconds:
                 found[:, max(one.after, 0)] += seconds
         return found
 
-    def updates_s(self, shards: Floats) -> Floats:
+    def updates_s(self, shards: Floats, is_once: bool = False) -> Floats:
         """Return the seconds of exchanges between passes and update, at the ops that make what is exchanged.
 
-        ``shards``: ranks over which gradients are divided; a row for each.
+        Args:
+            shards: ranks over which gradients are divided; a row for each.
+            is_once: True if ranks sum up whole gradients once; else parts, as often as the update reads them.
         """
         found, exchanges = np.zeros((len(shards), self.compute_s.shape[1])), self._exchanges
-        sizes = np.ceil(np.array([one.bytes for one in exchanges], np.float64) / shards[:, np.newaxis])
+        parts = np.ones_like(shards) if is_once else shards
+        sizes = np.ceil(np.array([one.bytes for one in exchanges], np.float64) / parts[:, np.newaxis])
+        seen = set[str]()
         for one, seconds in zip(exchanges, self._exchanges_s(sizes).T, strict=True):
-            if one.is_of_update:
+            if one.is_of_update and not (is_once and one.name in seen):
+                seen.add(one.name)
                 found[:, one.after] += seconds
         return found
 

@@ -145,6 +145,15 @@ class Placement:
         first = {place: rank for rank, place in reversed(list(enumerate(self.places)))}
         return tuple(numbers[self._kind(first[place])] for place in range(len(first)))
 
+    def of_kind(self, kind: int) -> list[int]:
+        """List the ranks of the graph of one of ``kinds``."""
+        return [place for place, of in enumerate(self.kind_of) if of == kind]
+
+    @property
+    def ends_backward(self) -> bool:
+        """Return True if a backward pass ends only once its gradients are averaged."""
+        return self.plan.strategy.on_backend(self.topology.backend).ends_backward
+
     def _kind(self, rank: int) -> RankKind:
         plan = self.plan
         many, batches = micro_batches_of(plan), plan.gradient_accumulation_steps

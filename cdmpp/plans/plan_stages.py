@@ -143,7 +143,7 @@ def of_plans(costs: StageCosts, combination: Combination, plans: Candidates, row
         costs.split_passes_s.get(HALOS, nothing)[which],
         costs.split_passes_s.get(SPLIT, nothing)[which],
         (costs.split_start_up_s + costs.received_start_up_s)[which],
-        costs.update_s[which] / found.shards[degree][:, np.newaxis] + costs.summed_s(found.shards)[degree],
+        costs.update_s[which] / found.shards[degree][:, np.newaxis] + found.summed_s[degree],
         exposed_s,
         ending_s,
         tied_s,

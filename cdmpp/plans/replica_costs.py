@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cdmpp.plans.clipped_norms import norm_sums
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.overlap import Floats, exposed_s
 from cdmpp.plans.shared_parameters import launches_of, shards_of
@@ -33,6 +34,8 @@ class ReplicaCosts:
     """Seconds by which they delay the end of a step; (degrees, micro-batches, stages)."""
     shards: Floats
     """Ranks that divide the update."""
+    summed_s: Floats
+    """Seconds of sums between passes and update, of parts of gradients and of norms; (degrees, stages)."""
     tied: Sequence[tuple[tuple[int, ...], Floats]]
     """Stages that hold the same parameters, and the seconds in which they then sum its gradients; (degrees)."""
     low: Floats
@@ -106,7 +109,19 @@ class Replicas:
         middle = np.where(ends_s[:, 0] > 0, ends_s[:, 0], 1.0)
         low, high = (np.where(ends_s[:, 0] > 0, ends_s[:, side] / middle, 1.0) for side in (1, 2))
         by_part = {GRADIENTS: parts_s[0], PARAMETERS: parts_s[1]}
-        return ReplicaCosts(by_part, parts_s[2], exposed, shards, tied, low, high)
+        is_once = self.strategy.sums_parts and self.many[0].size(*self.replicating) > 1
+        summed_s = costs.summed_s(shards, is_once) + (self._norms_s() if rank_work.is_clipped else 0.0)
+        return ReplicaCosts(by_part, parts_s[2], exposed, shards, summed_s, tied, low, high)
+
+    def _norms_s(self) -> Floats:
+        """Seconds of each stage for a norm over all gradients; (degrees, stages)."""
+        found = np.zeros((len(self.many), self.costs.structure.count))
+        for place, (degrees, sizes) in enumerate(zip(self.many, self.sizes, strict=True)):
+            for stage, (gradients, _) in enumerate(self.costs.structure.tied):
+                for size, along in norm_sums(self.strategy, self.costs.works[0].strategies, degrees, gradients, sizes):
+                    members = self.costs.groups.members(degrees, along)
+                    found[place, stage] += self.costs.groups.estimate("all_reduce", size, members).latency_s
+        return found
 
     def _tied(self, parts_s: Floats, ends_s: Floats) -> list[tuple[tuple[int, ...], Floats]]:
         """Sums over stages that hold the same parameter; ``parts_s`` and ``ends_s`` get their seconds."""
@@ -145,6 +160,6 @@ def _joined(each: Sequence[ReplicaCosts]) -> ReplicaCosts:
         (own[0][0], np.concatenate([sum_s for _, sum_s in own]))
         for own in zip(*(one.tied for one in each), strict=True)
     ]
-    arrays = ("start_up_s", "exposed_s", "shards", "low", "high")
+    arrays = ("start_up_s", "exposed_s", "shards", "summed_s", "low", "high")
     values = {name: np.concatenate([getattr(one, name) for one in each]) for name in arrays}
     return ReplicaCosts(part_s=part_s, tied=tied, **values)

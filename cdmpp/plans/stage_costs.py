@@ -213,12 +213,12 @@ class StageCosts:
         """Seconds of the update of each stage, by a rank that holds all of it."""
         return self.phase_s("update", self.ops.compute_s) * self.structure.shares
 
-    def summed_s(self, shards: Floats) -> Floats:
+    def summed_s(self, shards: Floats, is_once: bool) -> Floats:
         """Return the seconds in which stages sum up gradients between passes and update; a row for each of ``shards``.
 
-        ``shards``: ranks over which replicas divide gradients.
+        Arguments are those of ``OpSeconds.updates_s``.
         """
-        return self.phase_s("backward", self.ops.updates_s(shards))
+        return self.phase_s("backward", self.ops.updates_s(shards, is_once))
 
     def passes_s(self, seconds: Floats) -> Floats:
         """Sum ``seconds`` of the ops of both passes, given for each op of the whole rank."""

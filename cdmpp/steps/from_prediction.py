@@ -63,7 +63,7 @@ def gradients_of(step: TrainingStep) -> tuple[Gradient, ...]:
     return tuple(
         Gradient(
             one.name, one.gradient_bytes, max(one.ready, first), is_used=one.is_used,
-            readers=tuple(readers.get(one.number, ())), apart=one.apart,
+            readers=tuple(readers.get(one.number, ())), apart=one.apart, meshes=one.meshes,
         )
         for one in step.parameters
     )  # fmt: skip

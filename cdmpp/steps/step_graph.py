@@ -119,6 +119,9 @@ class Gradient:
     apart: tuple[str, ...] = ()
     """Degrees along which ranks, each with a batch of its own, have other parameters under the name, such as experts:
     nobody averages them along these."""
+    meshes: tuple[str, ...] = ()
+    """Degrees that divide operators and along which the framework has the parameter as one tensor, a ``DTensor``: the
+    norm of its gradient is one over all of these ranks."""
 
 
 @dataclass(frozen=True)
@@ -221,21 +224,25 @@ class RankGraph:
                     f"gradient {gradient.name!r} of rank {self.rank} has {gradient.bytes!r} bytes after op "
                     f"{gradient.ready_after!r}: expected 0 or more, after one of {len(self.ops)} ops"
                 )
-            readers = gradient.readers
-            if type(readers) is not tuple or not all([type(i) is int and 0 <= i < len(self.ops) for i in readers]):
-                raise DataError(
-                    f"gradient {gradient.name!r} of rank {self.rank} has the readers {shown(readers)}: expected places "
-                    f"of {len(self.ops)} ops"
-                )
-            if type(gradient.apart) is not tuple or not all([type(name) is str for name in gradient.apart]):
-                raise DataError(
-                    f"gradient {gradient.name!r} of rank {self.rank} is apart along {shown(gradient.apart)}: expected "
-                    "names of degrees"
-                )
+            self._check_names(gradient)
         for module in self.modules:
             for phase, places in (("forward", module.forward), ("backward", module.backward)):
                 if not self._is_span(module.bytes, places, phase):
                     self._check(f"module {module.name!r}", module.bytes, places, phase)
+
+    def _check_names(self, gradient: Gradient) -> None:
+        readers = gradient.readers
+        if type(readers) is not tuple or not all([type(i) is int and 0 <= i < len(self.ops) for i in readers]):
+            raise DataError(
+                f"gradient {gradient.name!r} of rank {self.rank} has the readers {shown(readers)}: expected places "
+                f"of {len(self.ops)} ops"
+            )
+        for what, names in (("apart", gradient.apart), ("one tensor", gradient.meshes)):
+            if type(names) is not tuple or not all([type(name) is str for name in names]):
+                raise DataError(
+                    f"gradient {gradient.name!r} of rank {self.rank} is {what} along {shown(names)}: expected "
+                    "names of degrees"
+                )
 
     def _refuse(self, place: int, op: Op) -> None:
         what = f"op {place} ({op.name!r}) of rank {self.rank}"

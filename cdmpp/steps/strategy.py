@@ -96,6 +96,9 @@ class Strategy(ABC):
     """True if gradients of several batches can be added up before they are exchanged."""
     averages_by_hooks: ClassVar[bool] = False
     """True if gradients are exchanged as autograd adds them to parameters, which divided backward passes never do."""
+    sums_parts: ClassVar[bool] = False
+    """True if gradients of which ranks along another degree have parts of a sum are summed up, whole and once, before
+    those of their module are exchanged; False: where the optimizer reads them."""
 
     overlap: bool = field(default=True, kw_only=True)
     """True if ranks compute while they exchange."""
@@ -162,6 +165,10 @@ class Strategy(ABC):
     def gradient_parts(self, sizes: Mapping[str, int]) -> int:
         """Return the parts into which ranks divide each gradient as they sum it; ``sizes`` as of ``shards``."""
         return 1
+
+    def norms_along(self, sizes: Mapping[str, int]) -> tuple[str, ...]:
+        """Return the degrees along which gradients are divided when they are clipped by a norm over all of them."""
+        return ()
 
     def shards(self, sizes: Mapping[str, int]) -> int:
         """Return the number of ranks over which the update is divided.

@@ -83,6 +83,10 @@ class DividedExport:
     warnings: tuple[str, ...] = ()
     apart: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Name of a parameter -> degrees along which ranks have batches of their own, and other parts of it."""
+    meshes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Name of a parameter -> degrees along which the framework has it as one tensor."""
+    tensors: frozenset[str] = frozenset()
+    """Names of those that it has as one tensor along the degree of this division."""
 
     def along(self, degree: str, before: Any, has_batches: bool = False) -> DividedExport:
         """Return the same as a division of ``before`` along ``degree``, whose ranks may have batches of their own."""
@@ -95,7 +99,8 @@ class DividedExport:
             if known.get(name) != shape:
                 apart[name] = (*apart.get(name, ()), degree)
         exchanges = tuple(replace(one, degree=one.degree or degree) for one in self.exchanges)
-        return replace(self, exchanges=exchanges, apart=apart)
+        meshes = {**self.meshes, **{name: (*self.meshes.get(name, ()), degree) for name in self.tensors}}
+        return replace(self, exchanges=exchanges, apart=apart, meshes=meshes, tensors=frozenset())
 
 
 class LocalGraph:
@@ -116,6 +121,8 @@ class LocalGraph:
         """New nodes whose values depend on a trained parameter."""
         self.exchanges: list[NodeExchange] = []
         self.shapes: dict[str, tuple[int, ...]] = {}
+        self.tensors = set[str]()
+        """Names of parameters that the framework has as one tensor along the degree."""
         self.warnings: list[str] = []
 
     def placeholder(self, old: Any, shape: Sequence[int] | None = None, axis: int | None = None) -> Any:
@@ -203,7 +210,7 @@ class LocalGraph:
         return DividedExport(
             self.graph, exported.graph_module, exported.graph_signature, exported.state_dict,
             (*self._carried(), *self.exchanges), {**shapes, **self.shapes}, (*warnings, *self.warnings),
-            getattr(exported, "apart", {}),
+            getattr(exported, "apart", {}), getattr(exported, "meshes", {}), frozenset(self.tensors),
         )  # fmt: skip
 
     def _carried(self) -> Iterator[NodeExchange]:

@@ -38,6 +38,8 @@ class WholeStep(NamedTuple):
     """Name of a parameter that is divided -> its shape on one rank."""
     apart: Mapping[str, tuple[str, ...]]
     """As of ``DividedExport``."""
+    meshes: Mapping[str, tuple[str, ...]]
+    """The same."""
     exchanges: tuple[NodeExchange, ...]
     placeholders: Mapping[str, str]
     """Name of a node of the graph -> the parameter that it is."""
@@ -48,9 +50,9 @@ class WholeStep(NamedTuple):
 def as_read(exported: Any, made: EagerGraph, both: ForwardBackward) -> WholeStep:
     """Return what was read of a graph in which nothing is left out."""
     names = exported.graph_signature.inputs_to_parameters
-    shapes, apart = getattr(exported, "shapes", {}), getattr(exported, "apart", {})
+    shapes, apart, meshes = (getattr(exported, what, {}) for what in ("shapes", "apart", "meshes"))
     exchanges, warnings = getattr(exported, "exchanges", ()), getattr(exported, "warnings", ())
-    return WholeStep(made, both, shapes, apart, exchanges, names, warnings)
+    return WholeStep(made, both, shapes, apart, meshes, exchanges, names, warnings)
 
 
 def repeated(read: WholeStep, exported: Any, blocks: Blocks, path: str) -> WholeStep:
@@ -117,9 +119,9 @@ class _Repetition:
         found = both._replace(
             graph=graph, forward=last, ready=self._ready, recomputed=again, elements=self._by_place(both.elements)
         )
-        shapes, apart = self._named(read.shapes), self._named(read.apart)
+        shapes, apart, meshes = self._named(read.shapes), self._named(read.apart), self._named(read.meshes)
         warnings = tuple(map(self._warning, read.warnings))
-        return WholeStep(made, found, shapes, apart, tuple(self._exchanges()), self._placeholders(), warnings)
+        return WholeStep(made, found, shapes, apart, meshes, tuple(self._exchanges()), self._placeholders(), warnings)
 
     @property
     def copies(self) -> int:

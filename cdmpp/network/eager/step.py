@@ -164,8 +164,8 @@ def _read(given: ExportedStep, place: str, divided: DividedExport | None) -> Eag
         )
     sizes = {number: size for call in made.graph.calls for number, size in call.resident if number in whole.ready}
     grown, calls, flat = GrownTasks(network.name, whole.operators.values()), list(whole.graph.calls), {**whole.elements}
-    shapes = step.shapes
     named = dict(module.named_parameters(remove_duplicate=False))
+    shapes, apart, meshes = (_by_every_name(one, named) for one in (step.shapes, step.apart, step.meshes))
     updated = update_calls(
         update,
         tuple(
@@ -181,8 +181,8 @@ def _read(given: ExportedStep, place: str, divided: DividedExport | None) -> Eag
     graph = replace(whole.graph, calls=tuple(calls), tasks=grown.tasks)
     names = unwrapped(module)
     parameters = parameters_of(
-        module, names, made.parameters, whole.ready, whole.forward, shapes, step.apart,
-        network.precision,
+        module, names, made.parameters, whole.ready, whole.forward, shapes, apart, network.precision,
+        meshes,
     )  # fmt: skip
     all_bytes = sum(one.itemsize * math.prod(shapes.get(name, one.shape)) for name, one in module.named_parameters())
     kept_bytes, gradient_bytes = all_bytes, sum(sizes.values())
@@ -240,6 +240,12 @@ def _of_update(step: WholeStep, update: Update, first: int) -> Iterator[CallExch
                 yield CallExchange(one.kind, one.bytes, ready[number], (first,), one.name, degree=one.degree)
 
 
+def _by_every_name(found: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is known of parameters by all names under which a module has each: an export has one of them."""
+    known = {id(named[name]): value for name, value in found.items()}
+    return {name: known[id(one)] for name, one in named.items() if id(one) in known}
+
+
 def sizes_of(shape: Sequence[int], parameter: Any, precision: Precision) -> tuple[tuple[int, ...], str]:
     """Return what ``update_calls`` takes of a parameter of which a rank has this shape."""
     return tuple(map(int, shape)), precision.sharded_as(_dtype(parameter))
@@ -293,6 +299,7 @@ def parameters_of(
     shapes: Mapping[str, tuple[int, ...]],
     apart: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     precision: Precision = PRECISIONS["fp32"],
+    meshes: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> tuple[StepParameter, ...]:
     """List the parameters of a module, in its order.
 
@@ -305,13 +312,14 @@ def parameters_of(
         shapes: name of a parameter -> its shape, where a rank has a part of it.
         apart: name of a parameter -> as ``StepParameter.apart``.
         precision: it says of which type gradients are reduced.
+        meshes: name of a parameter -> as ``StepParameter.meshes``.
     """
     named = dict(module.named_parameters(remove_duplicate=False))
     found = {id(named[numbers[number]]): (number, place) for number, place in ready.items()}
     return tuple(
         StepParameter(
             names(name), math.prod(shape) * one.element_size(), place, number, shape[0] if shape else 0,
-            number is not None, apart.get(name, ()),
+            number is not None, apart.get(name, ()), meshes.get(name, ()),
             math.prod(shape) * item_bytes(precision.reduced_as(_dtype(one))) if precision.reduced else None,
         )
         for name, one in module.named_parameters()

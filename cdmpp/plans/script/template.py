@@ -16,10 +16,16 @@ IMPORTED = {
     },
     "Replicate()": "from torch.distributed.tensor import Replicate",
     "Shard(1)": "from torch.distributed.tensor import Shard",
+    "context_parallel": "from torch.distributed.tensor.experimental import context_parallel",
+    **{
+        one: f"from torch.distributed.tensor.experimental._attention import {one}"
+        for one in ("set_rotate_method", "_cp_options")
+    },
     "functools": "import functools",
     "checkpoint": "from torch.utils.checkpoint import checkpoint",
     "contextlib": "import contextlib",
     "SplitPoint": "from torch.distributed.pipelining import SplitPoint, pipeline",
+    "PipelineStage": "from torch.distributed.pipelining import PipelineStage",
     **{
         one: f"from torch.distributed.pipelining.schedules import {one}"
         for one in (

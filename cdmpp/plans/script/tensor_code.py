@@ -30,8 +30,15 @@ class TensorCode:
     """True if loss and backward pass stand in ``loss_parallel()``."""
 
 
-def tensor_code(workload: Workload, strategy: Tensor, axes: str) -> TensorCode:
-    """Write the styles; ``axes`` is the ``DeviceMesh`` of the ranks, in Python."""
+def tensor_code(workload: Workload, strategy: Tensor, axes: str, is_cut: bool = False) -> TensorCode:
+    """Write the styles.
+
+    Args:
+        workload: the whole network.
+        strategy: how it is divided.
+        axes: ``DeviceMesh`` of the ranks, in Python.
+        is_cut: True if ``model`` is a stage, which has some of the modules.
+    """
     if strategy.shared_inputs:
         raise CdmppError(
             f"{_REFUSED} with shared inputs: parallelize_module gathers an input for each layer that reads it"
@@ -47,7 +54,33 @@ def tensor_code(workload: Workload, strategy: Tensor, axes: str) -> TensorCode:
     layout = strategy.layout(exported)
     styles = dict(_styles(layout, exported, strategy.sequence_parallel))
     text = ", ".join(f"{name!r}: {style}" for name, style in styles.items())
-    return TensorCode((f"parallelize_module(model, {axes}, {{{text}}})",), LOSS in layout.roles.values())
+    lines = [f"styles = {{{text}}}", f"parallelize_module(model, {axes}, styles)"]
+    if is_cut:
+        lines = [
+            lines[0],
+            "modules = {name for name, _ in model.named_modules()}",
+            f"parallelize_module(model, {axes}, {{name: one for name, one in styles.items() if name in modules}})",
+        ]
+    for name, owner in _shared(layout).items():
+        tie = f"model.get_submodule({name!r}).weight = model.get_submodule({owner!r}).weight"
+        lines += [f"if {{{name!r}, {owner!r}}} <= modules:", f"    {tie}"] if is_cut else [tie]
+    return TensorCode(tuple(lines), LOSS in layout.roles.values())
+
+
+def _shared(layout: Layout) -> dict[str, str]:
+    """Map linear layers whose weight is that of an embedding to its module: ``parallelize_module`` parts them."""
+    words = _words(layout)
+    return {
+        _module_of(node): words[one.parameter.name]
+        for node, one in layout.linears.items()
+        if node in layout.roles and one.parameter.name in words
+    }
+
+
+def _words(layout: Layout) -> dict[str, str]:
+    """Map the placeholders of embeddings to their modules."""
+    tables = [node for node, role in layout.roles.items() if node not in layout.linears and role != LOSS]
+    return {node.args[0].name: _module_of(node) for node in tables}
 
 
 def _styles(layout: Layout, exported: Any, is_sequence: bool) -> Iterator[tuple[str, str]]:
@@ -59,21 +92,20 @@ def _styles(layout: Layout, exported: Any, is_sequence: bool) -> Iterator[tuple[
             "no style divides what it gives"
         )
     tables = [node for node, role in layout.roles.items() if node not in layout.linears and role != LOSS]
-    words = {node.args[0].name for node in tables}
+    words = _words(layout)
     between = "layouts=Shard(1)" if is_sequence else ""
     for node, one in layout.linears.items():
         if (role := layout.roles.get(node)) is None:
             continue
         parameter = names[one.parameter.name]
-        if one.parameter.name in words:
-            raise CdmppError(f"{_REFUSED} of {parameter}, which two layers share: parallelize_module would part them")
         if one.columns != 0:
             raise CdmppError(f"{_REFUSED} of {parameter}: parallelize_module divides nn.Linear and nn.Embedding alone")
-        yield _module(parameter), _row(between) if role == ROW else _column(layout, node, between)
+        module = _module_of(node) if one.parameter.name in words else _module(parameter)
+        yield module, _row(between) if role == ROW else _column(layout, node, between)
     for node in tables:
         is_row = layout.roles[node] == ROW
         yield (
-            _module(names[node.args[0].name]),
+            words[node.args[0].name],
             _row(between, "input_layouts=Replicate()") if is_row else f"{COLUMNS}()",
         )
     for name in dict.fromkeys(_module(names[one.name]) for one in layout.partial if is_sequence):
@@ -107,3 +139,9 @@ def _is_scored(layout: Layout, node: Any) -> bool:
 def _module(parameter: str) -> str:
     """Name the module of a parameter of the model in its loss as the script's model has it."""
     return parameter.removeprefix(WRAPPED).rpartition(".")[0]
+
+
+def _module_of(node: Any) -> str:
+    """Name the module that a node is of, as ``_module`` does."""
+    path = [*node.meta["nn_module_stack"].values()][-1][0]
+    return path.removeprefix("L['self'].").removeprefix(WRAPPED)

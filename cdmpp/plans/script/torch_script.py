@@ -5,28 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import getsource
 
 from cdmpp.errors import CdmppError
 from cdmpp.network.workload import Workload
-from cdmpp.plans.cut_places import WRAPPED, CutPlaces
+from cdmpp.plans.cut_places import WRAPPED
 from cdmpp.plans.mesh import ORDER
 from cdmpp.plans.placement import micro_batch_of, micro_batches_of, pipeline_of
 from cdmpp.plans.plan import Plan
+from cdmpp.plans.script.carried import clip_gradients, cut_model
+from cdmpp.plans.script.context_code import ContextCode, context_code
 from cdmpp.plans.script.network_code import network_code
 from cdmpp.plans.script.recompute_code import ATTENTION, check_recompute, recomputed_blocks
+from cdmpp.plans.script.stage_code import StageCode
 from cdmpp.plans.script.template import IMPORTED, IMPORTS, TEMPLATE
 from cdmpp.plans.script.tensor_code import TensorCode, tensor_code
+from cdmpp.plans.strategies.context import Context
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP
-from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.plans.strategies.tensor import Tensor
 from cdmpp.plans.torch_settings import optimizer_class
-from cdmpp.steps.looped_schedule import LoopedSchedule
 from cdmpp.steps.step_graph import RankGraph
 from cdmpp.synchrony.policies.synchronous import Synchronous
 
 _REFUSED = "--torch: no script can be written"
-_KNOWN = ("pp", "dp_replicate", "dp_shard", "tp")
+_KNOWN = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Degrees that a script can have."""
 
 
@@ -51,10 +54,10 @@ class TorchScript:
                 f"{_REFUSED} of degrees.{others[0]}: give a file that ends in .toml, for torchtitan, or leave the "
                 "strategy out"
             )
-        if plan.degrees.tp > 1 and plan.degrees.pp > 1:
+        if plan.degrees.cp > 1 and (others := [name for name in ("pp", "tp") if getattr(plan.degrees, name) > 1]):
             raise CdmppError(
-                f"{_REFUSED} of degrees.tp and degrees.pp: stages that torch cuts keep the sizes of whole layers; give "
-                "a file that ends in .toml, for torchtitan"
+                f"{_REFUSED} of degrees.cp and degrees.{others[0]}: context_parallel runs here with replicas; give a "
+                "file that ends in .toml, for torchtitan"
             )
         if plan.devices or plan.shares:
             raise CdmppError(f"{_REFUSED} of unlike devices: torchrun starts the same program on each")
@@ -66,11 +69,6 @@ class TorchScript:
         update = self.workload.update
         if update.ema or update.optimizer not in ("sgd", "adam", "adamw", "adafactor"):
             raise CdmppError(f"{_REFUSED} of the update {update}: give sgd, adam, adamw or adafactor, without averages")
-        if update.clip_norm is not None and plan.degrees.tp > 1:
-            raise CdmppError(
-                f"{_REFUSED} of degrees.tp with gradients that are clipped: torch.nn.utils.clip_grad_norm_ refuses "
-                "tensors next to DTensors; leave --clip-norm out, or give a file that ends in .toml, for torchtitan"
-            )
 
     @property
     def text(self) -> str:
@@ -78,9 +76,12 @@ class TorchScript:
         network = network_code(self.workload)
         plan, pipeline = self.plan, pipeline_of(self.plan)
         own = micro_batch_of(plan, self.global_batch) * micro_batches_of(plan)
-        body = [*self._mesh(), *(self._stages(pipeline) if pipeline else self._model()), *self._step(pipeline)]
+        code = self._stage_code
+        body = [*self._mesh(), *(self._stages(code) if code else self._model()), *self._step(code)]
         imports = (*IMPORTS, *network.imports, *(line for word, line in IMPORTED.items() if word in " ".join(body)))
         imports += (IMPORTED["checkpoint"], "import torch.overrides") if self._repeats_attention else ()
+        carried = [getsource(one) for one in (cut_model, clip_gradients) if f"{one.__name__}(" in " ".join(body)]
+        imports += ("from collections.abc import Sequence", "from typing import Any") if carried else ()
         return TEMPLATE.format(
             title=", ".join(plan.changes(Plan())) or "the default on one rank",
             network=self.workload.network,
@@ -88,9 +89,16 @@ class TorchScript:
             imports="\n".join(dict.fromkeys(sorted(imports, key=lambda line: (line.startswith("from"), line)))),
             batch=own,
             parts=micro_batches_of(plan) if pipeline else plan.gradient_accumulation_steps,
-            network_text=network.text + (ATTENTION if self._repeats_attention else ""),
+            network_text="\n\n".join((network.text, *carried)) + (ATTENTION if self._repeats_attention else ""),
             body="\n".join(f"    {line}" if line else "" for line in body),
         )
+
+    @cached_property
+    def _stage_code(self) -> StageCode | None:
+        """How the model is cut into stages; None without a pipeline."""
+        if (pipeline := pipeline_of(self.plan)) is None:
+            return None
+        return StageCode(self.workload, self.plan, pipeline, self.rank, self._keeps_inner)
 
     def _mesh(self) -> list[str]:
         degrees = self.plan.degrees
@@ -98,9 +106,11 @@ class TorchScript:
         sizes = ", ".join(str(getattr(degrees, name)) for name in names)
         return [
             f"mesh = init_device_mesh(device.type, ({sizes},), mesh_dim_names=({', '.join(map(repr, names))},))",
+            *(f"mesh[{', '.join(map(repr, one))}]._flatten({'_'.join(one)!r})" for one in [self._together()] if one),
             f"place = {self._place()}  # a replica reads examples of its own",
             "torch.manual_seed(0)",
             *(["torch.backends.cuda.matmul.allow_tf32 = True"] if self.workload.precision.tf32 else []),  # type: ignore[union-attr]
+            *(self._context.settings if self._context else ()),
         ]
 
     def _place(self) -> str:
@@ -113,10 +123,18 @@ class TorchScript:
         return found or "0"
 
     def _axes(self) -> str:
-        """Write the mesh of the ranks of the plan's strategy; empty where there is one."""
+        """Write the mesh of the ranks that share parameters; empty where there is one."""
         beyond = [name for name in ORDER if getattr(self.plan.degrees, name) > 1]
-        names = [name for name in beyond if name in self.plan.strategy.degrees]
+        names = [name for name in beyond if name in self.plan.replicating]
+        together = self._together()
+        if together:  # ranks along cp are like others that have the parameters, or parts of them
+            names = [*(name for name in names if name not in together), "_".join(together)]
         return "mesh" if names and names == beyond else f"mesh[{', '.join(map(repr, names))}]" if names else ""
+
+    def _together(self) -> list[str]:
+        """Degrees along which ranks are one axis of the mesh of the plan's strategy; empty where each is one."""
+        last = "dp_shard" if isinstance(self.plan.strategy, FSDP) else "dp_replicate"
+        return [last, "cp"] if self.plan.degrees.cp > 1 and getattr(self.plan.degrees, last) > 1 else []
 
     def _names(self, names: Sequence[str]) -> str:
         return f"({', '.join(repr(self._own(one)) for one in names)},)" if names else "()"
@@ -133,7 +151,15 @@ class TorchScript:
     def _tensor(self) -> TensorCode | None:
         """Lines that divide linear layers; None where the plan divides none."""
         found = next((one for one in self.plan.model_parallel if isinstance(one, Tensor)), None)
-        return None if found is None else tensor_code(self.workload, found, 'mesh["tp"]')
+        return None if found is None else tensor_code(self.workload, found, 'mesh["tp"]', self.plan.degrees.pp > 1)
+
+    @cached_property
+    def _context(self) -> ContextCode | None:
+        """Lines that divide sequences; None where the plan divides none."""
+        if (ranks := self.plan.degrees.cp) == 1:
+            return None
+        found = next((one for one in self.plan.model_parallel if isinstance(one, Context)), Context())
+        return context_code(self.workload, found, ranks)
 
     def _model(self) -> list[str]:
         precision = self.workload.precision
@@ -169,7 +195,8 @@ class TorchScript:
         axes = self._axes()
         if not axes:
             return []
-        lines = self.plan.strategy.torch_lines(axes, self._class())
+        strategy = self.plan.strategy.in_pipeline() if self.plan.degrees.pp > 1 else self.plan.strategy
+        lines = strategy.torch_lines(axes, self._class())
         if any("blocks" in line for line in lines):
             names = self._names([one.name for one in self.rank.modules if not one.is_kept])
             lines = (f"blocks = [block for name, block in model.named_modules() if name in {names}]", *lines)
@@ -197,69 +224,47 @@ class TorchScript:
         made = f"{self._class()}({parameters}, lr=1e-3{momentum}{f', {given}' if given else ''})"
         return [*lines, f"optimizer = {made}"]
 
-    def _stages(self, pipeline: Pipeline) -> list[str]:
-        """Lines that cut the model into stages, those of this rank in ``stages``."""
-        if not isinstance(self.plan.strategy, DDP | FSDP):
-            raise CdmppError(f"{_REFUSED} of {self.plan.strategy.title} in a pipeline: give ddp or fsdp")
-        if isinstance(pipeline.order, LoopedSchedule) and pipeline.order.is_in_v:
-            raise CdmppError(
-                f"{_REFUSED} of {pipeline.schedule}: stages that torch cuts send to another rank each, and in a V two "
-                "neighbours are on one; give interleaved1f1b, or stages that your own code makes"
-            )
-        if self.workload.precision.name != "fp32":  # type: ignore[union-attr]
-            raise CdmppError(f"{_REFUSED} of a pipeline in {self.workload.precision}: give fp32")
-        count = self.plan.degrees.pp * pipeline.order.stages_per_rank
-        places = pipeline.cut_places(CutPlaces(self.rank), count)
-        split = ", ".join(f"{name!r}: SplitPoint.BEGINNING" for name in self._cuts(places))
-        name, numbers, is_looped = pipeline.torch_class, pipeline.torch_stages, pipeline.order.is_looped
-        kept = "model.graph = one.submod.graph  # from which the stage reads what it receives"
-        wraps = [kept] if isinstance(self.plan.strategy, DDP) else []
-        inside = [*self._recomputed("model"), *self._shared(), *wraps, "one.submod = model"]
+    def _stages(self, code: StageCode) -> list[str]:
+        """Lines that cut the model into stages, those of this rank in ``stages``, and make their schedule."""
+        pipeline = code.pipeline
+        is_wrapped = isinstance(self.plan.strategy, DDP) and not code.is_cut_by_modules
+        kept = ["model.graph = one.submod.graph  # from which the stage reads what it receives"] if is_wrapped else []
+        divided = self._tensor.lines if self._tensor else ()
+        inside = [*divided, *self._recomputed("model"), *self._shared(), *kept, "one.submod = model"]
         changed = ["for one in stages:", "    model = one.submod", *(f"    {line}" for line in inside)]
-        given = "stages" if is_looped else "stages[0]"
+        given = "stages" if pipeline.order.is_looped else "stages[0]"
         return [
-            "model = make_model().train()",
-            "(example, _) = make_batch(BATCH // MICRO_BATCHES)",
-            f"pipe = pipeline(model, mb_args=example, split_spec={{{split}}})",
-            'rank, ranks, group = mesh.get_local_rank("pp"), mesh["pp"].size(), mesh.get_group("pp")',
-            f"stages = [pipe.build_stage(stage, device, group) for stage in {numbers}]",
-            *(changed if self._axes() or self._again else []),
-            "parameters = [value for one in stages for value in one.submod.parameters()]",
+            *code.lines(),
+            *(changed if self._axes() or self._again or divided else []),
+            "parameters = [*dict.fromkeys(value for one in stages for value in one.submod.parameters())]",
             *self._optimizer("parameters"),
-            f"schedule = {name}({given}, n_microbatches=MICRO_BATCHES, loss_fn=loss_of)",
+            f"schedule = {pipeline.torch_class}({given}, n_microbatches=MICRO_BATCHES, loss_fn=loss_of)",
             "is_first, is_last = (any(getattr(one, name) for one in stages) for name in ('is_first', 'is_last'))",
         ]
 
-    def _cuts(self, places: Sequence[int]) -> list[str]:
-        """Name modules with which stages begin; ``CdmppError`` where one begins inside of all of them."""
-        named: dict[int, str] = {}
-        for name, place in CutPlaces(self.rank).names.items():
-            is_module = name in CutPlaces(self.rank).begins
-            if is_module and len(name) < len(named.get(place, name + " ")):
-                named[place] = name
-        if lost := [place for place in places if place not in named]:
-            raise CdmppError(
-                f"{_REFUSED}: a stage begins at {self.rank.ops[lost[0]].name}, with which no module begins; give cuts "
-                "in a plan file, names of modules"
-            )
-        return [self._own(named[place]) for place in places]
+    def _clipped(self, parameters: str) -> list[str]:
+        """Lines that clip gradients, by ``clip_grad_norm_`` where all are of one mesh and of one stage."""
+        if (clip := self.workload.update.clip_norm) is None:
+            return []
+        degrees = self.plan.degrees
+        if degrees.tp == 1 and degrees.pp == 1:
+            return [f"torch.nn.utils.clip_grad_norm_({parameters}, {clip})"]
+        stages = ", group" if degrees.pp > 1 else ""
+        return [f"clip_gradients([*{parameters}], {clip}{stages})"]
 
-    def _step(self, pipeline: Pipeline | None) -> list[str]:
-        clip = self.workload.update.clip_norm
-        clipped = (
-            []
-            if clip is None
-            else [f"torch.nn.utils.clip_grad_norm_({'parameters' if pipeline else 'model.parameters()'}, {clip})"]
-        )
+    def _step(self, code: StageCode | None) -> list[str]:
         head = ["for number in range(STEPS):", "    start_s = time.perf_counter()", "    optimizer.zero_grad()"]
-        if pipeline:
-            asked = "" if pipeline.return_outputs else ", return_outputs=False"
+        is_divided = self._tensor is not None and self._tensor.divides_loss
+        if code:
+            asked = "" if code.pipeline.return_outputs else ", return_outputs=False"
+            passes = [f"schedule.step(*(inputs if is_first else ()), target=target if is_last else None{asked})"]
+            if is_divided:
+                passes = ["with loss_parallel():", *(f"    {line}" for line in passes)]
             return [
                 *head,
                 "    torch.manual_seed(number * 1000 + place)",
                 "    inputs, target = (move(one, device) for one in make_batch(BATCH))",
-                f"    schedule.step(*(inputs if is_first else ()), target=target if is_last else None{asked})",
-                *(f"    {line}" for line in clipped),
+                *(f"    {line}" for line in (*passes, *code.sum_lines(), *self._clipped("parameters"))),
                 "    optimizer.step()",
                 "    told(number, start_s, device)",
             ]
@@ -271,8 +276,10 @@ class TorchScript:
         if self._repeats_attention:
             forward = ["with AttentionAgain():", *(f"    {line}" for line in forward)]
         passes = [*forward, "loss.backward()"]
-        if self._tensor and self._tensor.divides_loss:
+        if is_divided:
             passes = ["with loss_parallel():", *(f"    {line}" for line in passes)]
+        if self._context:
+            passes = [self._context.around, *(f"    {line}" for line in passes)]
         if sync.endswith(":"):
             passes = [sync, *(f"    {line}" for line in passes)]
         elif sync:
@@ -284,7 +291,7 @@ class TorchScript:
             "        torch.manual_seed((number * MICRO_BATCHES + part) * 1000 + place)",
             "        inputs, target = (move(one, device) for one in make_batch(BATCH))",
             *(f"        {line}" for line in passes),
-            *(f"    {line}" for line in clipped),
+            *(f"    {line}" for line in self._clipped("model.parameters()")),
             "    optimizer.step()",
             "    told(number, start_s, device)",
         ]

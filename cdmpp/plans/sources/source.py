@@ -94,6 +94,8 @@ class RankWork:
     """True if parameters are kept in another type than that in which the passes read them, as only FSDP does."""
     by_device: Mapping[str, RankWork] = field(default_factory=dict)
     """Name of a device -> the same work on it, where ranks may stand on unlike ones; this is that of the first."""
+    is_clipped: bool = False
+    """True if the update clips gradients to a norm over all of them."""
     dispatch_s: tuple[float, ...] = ()
     """Seconds in which the host prepares and dispatches each op, while its device runs earlier ones. Starts and pauses
     of the ops follow from them. Empty: unknown."""

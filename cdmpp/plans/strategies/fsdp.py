@@ -33,6 +33,7 @@ class FSDP(Strategy):
     title = "fully sharded data parallel"
     casts_parameters: ClassVar[bool] = True
     copies_buffers: ClassVar[bool] = True
+    sums_parts: ClassVar[bool] = True
     degrees: ClassVar[tuple[str, ...]] = ("dp_shard",)
 
     reshard_after_forward: bool = True
@@ -51,6 +52,10 @@ class FSDP(Strategy):
     def sharding(self, sizes: Mapping[str, int]) -> tuple[str, ...]:
         """Return the degrees along which parameters are divided: all along which ranks have the same ones."""
         return tuple(sizes)
+
+    def norms_along(self, sizes: Mapping[str, int]) -> tuple[str, ...]:
+        """Return the degrees along which a reduce-scatter divides gradients."""
+        return tuple(name for name in self.sharding(sizes) if sizes[name] > 1)
 
     def gradient_parts(self, sizes: Mapping[str, int]) -> int:
         """Return the parts that a reduce-scatter leaves."""
@@ -209,7 +214,7 @@ class FSDP(Strategy):
 
     def torch_lines(self, axes: str = "", optimizer: str = "torch.optim.AdamW") -> tuple[str, ...]:
         """ModuleCall ``fully_shard`` on each block and on the model."""
-        again = "" if self.reshard_after_forward else ", reshard_after_forward=False"
+        again = "" if self.reshard_after_forward and not self.is_pipelined else ", reshard_after_forward=False"
         again += f", mesh={axes}" if axes else ""
         return (f"for block in blocks: fully_shard(block{again})", f"fully_shard(model{again})")
 

@@ -94,6 +94,7 @@ class DividedTensors:
             else:
                 self.call(node)
         self.updates()
+        self.tensors()
         if self.layout.whole:
             names = ", ".join(dict.fromkeys(map(title_of, self.layout.whole)))
             self.local.warnings.append(f"tensor: these linear layers run whole on every rank: {names}")
@@ -114,6 +115,16 @@ class DividedTensors:
         elif found:
             size, first = sum(bytes_of_value(new.meta["val"]) for new in found.values()), next(iter(found.values()))
             self.exchange("all_reduce", first, "update once", size, "gradients of parts, together", first)
+
+    def tensors(self) -> None:
+        """Name the parameters of the layers that ``parallelize_module`` divides, and of norms along the sequence."""
+        named, own = self.layout.exported.graph_signature.inputs_to_parameters, list[Any](self.layout.partial)
+        for node, role in self.layout.roles.items():
+            if (one := self.layout.linears.get(node)) is not None:
+                own += [one.parameter, one.bias] if one.bias is not None else [one.parameter]
+            elif role != LOSS:
+                own.append(node.args[0])
+        self.local.tensors |= {named[one.name] for one in own}
 
     def exchange(self, kind: str, node: Any, when: str, size: int, title: str, of: Any, blocks: bool = False) -> None:
         """Note an exchange, as ``LocalGraph.exchange``."""

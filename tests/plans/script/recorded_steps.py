@@ -14,8 +14,40 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor.experimental._context_parallel import _attention as attention
 
 from benchmarks.gloo_jobs.record import exchanges_of
+
+
+class _Ring(torch.autograd.Function):
+    """PyTorch's own ring attention with the kernel of a CPU, which ``context_parallel`` refuses."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, group, is_causal):
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        out, sums = attention._templated_ring_attention(group, 2, kernel, q, k, v, is_causal=is_causal)
+        ctx.save_for_backward(q, k, v, out, sums)
+        ctx.group, ctx.is_causal = group, is_causal
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        found = attention._templated_ring_attention_backward(
+            ctx.group, 2, kernel, grad, "grad_out", *ctx.saved_tensors, ctx.is_causal, dropout_p=0.0
+        )
+        return *found, None, None
+
+
+def _dispatch(seq_dim, mesh):
+    nn.functional.scaled_dot_product_attention = lambda q, k, v, is_causal=False: _Ring.apply(
+        q, k, v, mesh.get_group(), is_causal
+    )
+
+
+attention._enable_context_parallel_dispatcher_impl = _dispatch
+attention._disable_context_parallel_dispatcher_impl = lambda: None
 
 
 def main(script: Path, group: int, folder: Path) -> None:

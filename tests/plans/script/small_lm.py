@@ -35,5 +35,32 @@ class LM(nn.Module):
         return self.head(x)
 
 
+class Llama(nn.Module):
+    """Llama of transformers, with few heads of keys and values, and biases."""
+
+    def __init__(self):
+        super().__init__()
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        config = LlamaConfig(
+            vocab_size=96, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, attention_bias=True, mlp_bias=True, use_cache=False,
+        )  # fmt: skip
+        self.llama = LlamaForCausalLM(config)
+
+    def forward(self, tokens):
+        return self.llama(tokens, return_dict=False)[0]
+
+
+def make_llama(batch=2):
+    return Llama(), (torch.randint(0, 96, (batch, 16)),)
+
+
 def make(batch=2):
     return LM(), (torch.randint(0, 96, (batch, 16)),)
+
+
+def make_tied(batch=2):
+    model, inputs = make(batch)
+    model.head.weight = model.embedding.weight
+    return model, inputs

@@ -30,6 +30,7 @@ from cdmpp.plans.plan import Plan
 from cdmpp.plans.script.torch_script import TorchScript
 from cdmpp.plans.script.torchtitan_config import TorchtitanConfig
 from cdmpp.plans.sources.predicted import PredictedSource
+from cdmpp.plans.strategies.context import Context
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.hsdp import HSDP
@@ -67,6 +68,22 @@ PLANS = {
     "tensor along the sequence, fused": (
         Plan(DDP(), ParallelDegrees(tp=2), update="fused", model_parallel=(Tensor(sequence_parallel=True),)), 2,
     ),
+    "tensor and 1f1b": (Plan(DDP(), ParallelDegrees(pp=2, tp=2), model_parallel=(*piped("1f1b"), Tensor())), 8),
+    "tensor along the sequence, interleaved": (
+        Plan(DDP(), ParallelDegrees(pp=2, tp=2), model_parallel=(
+            *piped("interleaved1f1b", stages_per_rank=2), Tensor(sequence_parallel=True))), 8,
+    ),
+    "context and ddp": (
+        Plan(DDP(), ParallelDegrees(dp_replicate=2, cp=2), model_parallel=(Context(method="ring"),)), 4,
+    ),
+    "context by gathers and fsdp": (
+        Plan(FSDP(), ParallelDegrees(cp=2), model_parallel=(Context(load_balance=False),)), 2,
+    ),
+    "zbv": (Plan(DDP(), ParallelDegrees(pp=2), model_parallel=piped("zbvzerobubble")), 8),
+    "dualpipev": (Plan(FSDP(), ParallelDegrees(pp=2, dp_shard=2), model_parallel=piped("dualpipev")), 16),
+    "tensor along the sequence and fsdp": (
+        Plan(FSDP(), ParallelDegrees(dp_shard=2, tp=2), model_parallel=(Tensor(sequence_parallel=True),)), 4,
+    ),
     "tensor along the sequence": (
         Plan(DDP(), ParallelDegrees(tp=2), model_parallel=(Tensor(sequence_parallel=True, loss_parallel=False),)), 2,
     ),
@@ -75,9 +92,49 @@ PLANS = {
 
 
 @pytest.fixture(scope="module")
-def source():
-    workload = Workload(NETWORK, mode="training_step", optimizer="adamw")
-    return PredictedSource(workload, devices.get("h100"))
+def sources():
+    """A source for each network and update, read once."""
+    workloads = {
+        "plain": Workload(NETWORK, mode="training_step", optimizer="adamw"),
+        "clipped": Workload(NETWORK, mode="training_step", optimizer=Update("adamw", clip_norm=0.01)),
+        "shared": Workload(f"{FOLDER / 'small_lm.py'}:make_tied", mode="training_step", optimizer="adamw"),
+    }
+    workloads["llama"] = Workload(f"{FOLDER / 'small_lm.py'}:make_llama", mode="training_step", optimizer="adamw")
+    return {name: PredictedSource(one, devices.get("h100")) for name, one in workloads.items()}
+
+
+@pytest.fixture
+def source(sources):
+    return sources["plain"]
+
+
+CLIPPED = {
+    "fsdp": (Plan(FSDP(), ParallelDegrees(dp_shard=2)), 4),
+    "hsdp": (Plan(HSDP(), ParallelDegrees(dp_replicate=2, dp_shard=2)), 8),
+    "ddp": (Plan(DDP(), ParallelDegrees(dp_replicate=2)), 4),
+    "tensor": (Plan(DDP(), ParallelDegrees(tp=2), model_parallel=(Tensor(),)), 2),
+    "tensor along the sequence": (
+        Plan(DDP(), ParallelDegrees(tp=2), model_parallel=(Tensor(sequence_parallel=True),)), 2,
+    ),
+    "tensor and fsdp": (Plan(FSDP(), ParallelDegrees(dp_shard=2, tp=2), model_parallel=(Tensor(),)), 4),
+    "tensor along the sequence and fsdp": (
+        Plan(FSDP(), ParallelDegrees(dp_shard=2, tp=2), model_parallel=(Tensor(sequence_parallel=True),)), 4,
+    ),
+    "1f1b": (Plan(DDP(), ParallelDegrees(pp=2), model_parallel=piped("1f1b")), 8),
+    "tensor and 1f1b": (Plan(DDP(), ParallelDegrees(pp=2, tp=2), model_parallel=(*piped("1f1b"), Tensor())), 8),
+}  # fmt: skip
+SHARED = {
+    "tensor": (Plan(DDP(), ParallelDegrees(tp=2), model_parallel=(Tensor(),)), 2),
+    "tensor and fsdp": (Plan(FSDP(), ParallelDegrees(dp_shard=2, tp=2), model_parallel=(Tensor(),)), 4),
+    "1f1b and ddp": (Plan(DDP(), ParallelDegrees(pp=2, dp_replicate=2), model_parallel=piped("1f1b")), 16),
+    "1f1b and fsdp": (Plan(FSDP(), ParallelDegrees(pp=2, dp_shard=2), model_parallel=piped("1f1b")), 16),
+    "tensor and 1f1b": (Plan(DDP(), ParallelDegrees(pp=2, tp=2), model_parallel=(*piped("1f1b"), Tensor())), 8),
+    "zbv": (Plan(DDP(), ParallelDegrees(pp=2), model_parallel=piped("zbvzerobubble")), 8),
+}
+
+
+MESSAGES = {"all_to_all": ("send", "recv")}
+"""A ring's messages are all-to-alls in which each rank sends everything to one other."""
 
 
 def on_gloo(kind, size, ranks):
@@ -89,30 +146,45 @@ def script_of(source, plan, batch):
     return work, TorchScript(source.workload, plan, batch, work.rank).text
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_a_script_exchanges_what_its_plan_says(name, source, tmp_path):
-    plan, batch = PLANS[name]
-    work, text = script_of(source, plan, batch)
-    script = tmp_path / "script.py"
+def recorded(text, plan, folder):
+    """Run a script; what each rank exchanges in each step."""
+    script = folder / "script.py"
     script.write_text(text)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    group = max(plan.degrees.dp_shard, plan.degrees.tp)
+    group = max(plan.degrees.dp_shard, plan.degrees.tp, plan.degrees.cp)
     words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(plan.ranks)]
-    words += ["--master-port", str(port), str(FOLDER / "recorded_steps.py"), str(script), str(group), str(tmp_path)]
+    words += ["--master-port", str(port), str(FOLDER / "recorded_steps.py"), str(script), str(group), str(folder)]
     paths = os.pathsep.join([str(FOLDER.parents[2]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "STEPS": str(STEPS), "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(plan.ranks)]
+
+
+EVERY = [
+    *(("plain", name, *one) for name, one in PLANS.items()),
+    *(("clipped", name, *one) for name, one in CLIPPED.items()),
+    *(("shared", name, *one) for name, one in SHARED.items()),
+    ("llama", "tensor", *SHARED["tensor"]),
+    ("llama", "tensor and fsdp", *SHARED["tensor and fsdp"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "plan", "batch"), EVERY, ids=lambda one: one if isinstance(one, str) else "")
+def test_a_script_exchanges_what_its_plan_says(kind, name, plan, batch, sources, tmp_path):
+    work, text = script_of(sources[kind], plan, batch)
+    steps = recorded(text, plan, tmp_path)
     lowered = lower_work(work, plan, fitted(AlphaBeta(1e-4, 1e-9), plan.ranks), fold=False)
     for rank in range(plan.ranks):
-        steps = json.loads((tmp_path / f"{rank}.json").read_text())
-        recorded = [tuple(row) for row in steps[-1]]
+        ran = [(one, size) for kind, size in steps[rank][-1] for one in MESSAGES.get(kind, (kind,))]
         predicted = [on_gloo(*row, plan.ranks) for row in rank_rows(lowered.graph.exchanges, rank)]
-        assert Counter(recorded) == Counter(predicted)
-        sent = [[size for kind, size in rows if kind == "send"] for rows in (recorded, predicted)]
+        assert Counter(ran) == Counter(predicted)
+        sent = [[size for one, size in rows if one == "send"] for rows in (ran, predicted)]
         assert sent[0] == sent[1]
+        if plan.degrees.tp > 1 and plan.ranks == plan.degrees.tp:
+            assert ran == predicted, "one thread exchanges all, one after the other"
 
 
 def test_what_no_script_can_have_is_refused(source):
@@ -120,15 +192,6 @@ def test_what_no_script_can_have_is_refused(source):
     work = source.work(2, ParallelDegrees())
     with pytest.raises(CdmppError, match="PyTorch has no such loop"):
         TorchScript(source.workload, tensor, 4, work.rank)
-    clipped, divided = (
-        Workload(NETWORK, mode="training_step", optimizer=Update("adamw", clip_norm=1.0)),
-        Plan(DDP(), ParallelDegrees(tp=2), model_parallel=(Tensor(),)),
-    )
-    with pytest.raises(CdmppError, match="leave --clip-norm out"):
-        TorchScript(clipped, divided, 4, work.rank)
-    v = Plan(DDP(), ParallelDegrees(pp=2), model_parallel=piped("zbvzerobubble", stages_per_rank=2))
-    with pytest.raises(CdmppError, match="zbvzerobubble"):
-        script_of(source, v, 8)
     cut = Plan(DDP(), ParallelDegrees(pp=2), model_parallel=piped("1f1b", cuts=("scaled_dot_product_attention_2#29",)))
     with pytest.raises(CdmppError, match=r"no module begins|pipeline.cuts"):
         script_of(source, cut, 8)

@@ -34,9 +34,17 @@ COLUMNS = {
     "fused": ("qkv", "up"),
     "gated": ("attention.wq", "attention.wk", "attention.wv", "layer.gate", "layer.up"),
     "cross": ("q", "k", "v", "wi"),
+    "biased": ("q", "k", "v", "up"),
 }
-ROWS = {"fused": ("proj", "down"), "gated": ("attention.wo", "layer.down"), "cross": ("o", "wo")}
-NORMS = {"fused": ("ln_1", "ln_2"), "gated": ("norm_1", "norm_2"), "cross": ("norm_1", "norm_2")}
+ROWS = {
+    "fused": ("proj", "down"),
+    "gated": ("attention.wo", "layer.down"),
+    "cross": ("o", "wo"),
+    "biased": ("o", "down"),
+}
+NORMS = {
+    "fused": ("ln_1", "ln_2"), "gated": ("norm_1", "norm_2"), "cross": ("norm_1", "norm_2"), "biased": ("ln_1", "ln_2"),
+}  # fmt: skip
 KINDS = {"all_reduce": "all_reduce", "all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter"}
 
 

@@ -50,10 +50,9 @@ SETTINGS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(("kind", "ranks"), [*((kind, ranks) for kind in KINDS for ranks in (2, 4)), ("biased", 2)])
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
-def test_ranks_compute_what_one_does(kind, settings, ranks):
+def test_ranks_compute_what_one_does(kind, ranks, settings):
     step, _, job = divided(Language(kind), ranks, **settings)
     names = [name for name, one in step.exported.state_dict.items() if one.requires_grad]
     for name in names:
@@ -68,7 +67,7 @@ def test_ranks_compute_what_one_does(kind, settings, ranks):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5, msg=name)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "biased"])
 def test_a_rank_has_its_part_of_columns_and_rows(kind):
     network = Language(kind)
     source, ranks = source_of(network, tokens()), 2
@@ -163,7 +162,14 @@ def test_exchanges_are_those_of_parallelize_module(kind, ranks, options, expecte
 
 
 @pytest.mark.parametrize(
-    ("kind", "ranks", "options"), [("gated", 2, "sequence words loss"), ("fused", 4, "words loss")]
+    ("kind", "ranks", "options"),
+    [
+        ("gated", 2, "sequence words loss"),
+        ("fused", 4, "words loss"),
+        ("biased", 2, "words loss optimizer=sgd"),
+        ("biased", 2, "sequence words loss clip"),
+        ("fused", 2, "sequence words loss"),
+    ],
 )
 def test_a_real_run_exchanges_and_computes_what_is_planned(kind, ranks, options):
     real, (_, local, _) = (

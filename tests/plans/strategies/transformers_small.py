@@ -41,6 +41,25 @@ class FusedBlock(nn.Module):
         return x + self.down(functional.gelu(self.up(self.ln_2(x))))
 
 
+class BiasedBlock(nn.Module):
+    """Grouped queries by one kernel, with few heads of keys and values, and biases everywhere, as of Qwen2."""
+
+    def __init__(self, heads: int = 8, groups: int = 2) -> None:
+        super().__init__()
+        self.size = WIDTH // heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.q, self.o = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.k, self.v = (nn.Linear(WIDTH, groups * self.size) for _ in range(2))
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        y = self.ln_1(x)
+        q, k, v = (by_heads(one(y), self.size) for one in (self.q, self.k, self.v))
+        found = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + self.o(found.transpose(1, 2).flatten(2))
+        return x + self.down(functional.gelu(self.up(self.ln_2(x))))
+
+
 class Attention(nn.Module):
     """Grouped queries with rotary positions, written out."""
 
@@ -115,9 +134,9 @@ class Language(nn.Module):
         super().__init__()
         self.words = nn.Embedding(VOCABULARY, WIDTH)
         self.places = nn.Embedding(TOKENS, WIDTH) if kind == "fused" else None
-        make = {"fused": FusedBlock, "gated": GatedBlock, "cross": CrossBlock}[kind]
+        make = {"fused": FusedBlock, "gated": GatedBlock, "cross": CrossBlock, "biased": BiasedBlock}[kind]
         self.blocks = nn.ModuleList(make(**settings) for _ in range(blocks))
-        self.norm = nn.LayerNorm(WIDTH) if kind == "fused" else Normed(WIDTH)
+        self.norm = nn.LayerNorm(WIDTH) if kind in ("fused", "biased") else Normed(WIDTH)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
         if tied:
             self.head.weight = self.words.weight
