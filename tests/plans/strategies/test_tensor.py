@@ -167,7 +167,7 @@ def test_exchanges_are_those_of_parallelize_module(kind, ranks, options, expecte
         ("gated", 2, "sequence words loss"),
         ("fused", 4, "words loss"),
         ("biased", 2, "words loss optimizer=sgd"),
-        ("biased", 2, "sequence words loss clip"),
+        ("biased", 2, "sequence words loss"),
         ("fused", 2, "sequence words loss"),
     ],
 )
