@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
+from scipy.optimize import linprog, nnls
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -57,6 +57,25 @@ def of_terms(terms: Floats, measured_s: Floats, seen: Mask) -> Floats:
 def of_one(amount: Floats, measured_s: Floats, seen: Mask) -> Floats:
     """Take the median rate of the rows that are seen; (n,) seconds of all rows."""
     return amount * float(np.median(measured_s[seen] / amount[seen]))
+
+
+def nearest_in_order(values: Floats, weights: Floats, order: Floats) -> Floats:
+    """Return the (n,) numbers nearest to ``values`` for which no row of ``order @ found`` is above 0.
+
+    Args:
+        values: (n,).
+        weights: (n,) of each number's absolute change, whose sum is least.
+        order: (conditions, n).
+    """
+    count, own = len(values), np.eye(len(values))
+    found = linprog(
+        np.concatenate([np.zeros(count), weights]),
+        A_ub=np.block([[own, -own], [-own, -own], [order, np.zeros_like(order)]]),
+        b_ub=np.concatenate([values, -values, np.zeros(len(order))]),
+        bounds=[(None, None)] * count + [(0, None)] * count,
+        method="highs",
+    )
+    return np.asarray(found.x[:count])
 
 
 def out_of_fold(

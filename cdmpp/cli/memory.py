@@ -39,16 +39,16 @@ def add_memory_arguments(verb: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--degrees", type=text, metavar="NAME=N,...", help=degrees)
     framework = (
-        "an hf: decoder as megatron or nanotron runs it, from its sizes alone, with settings of "
-        "cdmpp.plans.frameworks, such as megatron,sequence_parallel=true (default: as PyTorch runs it eagerly)"
+        "an hf: decoder as megatron or nanotron runs it, from its sizes alone, also without --memory-only; with "
+        "settings of cdmpp.plans.frameworks, such as megatron,recompute=full (default: as PyTorch runs it eagerly)"
     )
     group.add_argument("--framework", type=text, metavar="NAME[,SETTING=VALUE]", help=framework)
 
 
 def is_memory_only(options: argparse.Namespace) -> bool:
     """Return True if only memory is asked for; ``UsageError`` for options of that question without it."""
-    if given := [name for name in ("degrees", "framework") if getattr(options, name) and not options.memory_only]:
-        raise UsageError(f"--{given[0]} goes with --memory-only: searches choose degrees, and have PyTorch's kernels")
+    if options.degrees and not options.memory_only:
+        raise UsageError("--degrees goes with --memory-only: searches choose degrees")
     return bool(options.memory_only)
 
 
@@ -86,7 +86,7 @@ def memory(options: argparse.Namespace) -> None:
     limit_bytes, is_gpu, network = None if limit is None else 1e9 * limit, device.kind != "cpu", str(options.network)
     gc.disable()  # graphs are all kept
     if source is None:
-        found = framework_answer(*_decoder(options), plan, global_batch, is_gpu, limit_bytes, network, told)
+        found = framework_answer(*decoder(options), plan, global_batch, is_gpu, limit_bytes, network, told)
     else:
         found = memory_answer(source, plan, topology, global_batch, is_gpu, limit_bytes, network, told)
     gc.enable()
@@ -114,7 +114,7 @@ def _source(options: argparse.Namespace, device: Device) -> Any:
     return StoredSource(workload, device, options.model, make, before_reading)
 
 
-def _decoder(options: argparse.Namespace) -> tuple[TransformerShape, Framework]:
+def decoder(options: argparse.Namespace) -> tuple[TransformerShape, Framework]:
     """Return sizes and framework; ``UsageError`` for options of a step that a framework's settings say."""
     from cdmpp.plans.frameworks import framework_of
     from cdmpp.plans.transformer_config import shape_of

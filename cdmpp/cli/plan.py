@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdmpp.cli import step
+from cdmpp.cli.framework import framework_question
 from cdmpp.cli.memory import add_memory_arguments, is_memory_only, memory
 from cdmpp.cli.output import show
 from cdmpp.cli.partition import add_partition_arguments, is_partition, partition
@@ -92,6 +93,10 @@ def run(options: argparse.Namespace) -> None:
     if options.runtime == "torch" and not any(getattr(options, name) for name in _ONE_WAY):
         _ask(options)
         return
+    if options.framework is not None:
+        raise UsageError(
+            "--framework does not go with --strategy or --plan but with --memory-only: all plans are ranked"
+        )
     if given:
         one = next((name for name in _ONE_WAY if getattr(options, name)), "runtime tvm")
         names = (f"--{name.replace('_', '-')}" for name in (given[0], one))
@@ -117,6 +122,10 @@ def _ask(options: argparse.Namespace) -> None:
     reports, chosen = {"": oracle_report(found, options.price, options.explain)}, found.best
     if options.explain is not None:
         chosen = found.named(options.explain)
+    if options.framework is not None:  # its settings are those of its rules
+        show(reports, options, rows="")
+        write_plan(chosen.plan, options, question.global_batch)
+        return
     searched = refine(question, chosen.plan, options.optimizer)
     reports["optimized"] = plan_report(searched, chosen.words)
     show(reports, options, rows="")
@@ -155,6 +164,8 @@ def _question(options: argparse.Namespace) -> Question:
         sources = unlike_source(options, counts, _source).sources
         settings |= {"warnings": told, "even_shares": options.even_shares}
         return unlike_question(sources, counts, _global_batch(options), links, **settings)
+    if options.framework is not None:
+        return framework_question(options, names, _global_batch(options), told)
     device = devices.get(options.device)
     topology_of(options.ranks, device, **links, can_grow=True)  # before anything is read
     source = _source(options, device)

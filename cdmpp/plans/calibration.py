@@ -65,7 +65,7 @@ class Calibration:
 
     def topology(self, nominal: Topology) -> Topology:
         """Return the links as the runs found them."""
-        return at_bandwidth(nominal, self.bandwidth, self.holds_between_nodes)
+        return at_bandwidth(nominal, self.bandwidth, self.bandwidth if self.holds_between_nodes else 1.0)
 
     def source(self, nominal: StepSource) -> StepSource:
         """Return what a rank computes as the runs found it."""
@@ -178,14 +178,13 @@ def read_runs(path: Path) -> tuple[Run, ...]:
     return tuple(runs)
 
 
-def at_bandwidth(topology: Topology, share: float, between_nodes: bool = True) -> Topology:
-    """Return a topology whose links carry ``share`` of its bandwidth, with the same start-ups.
+def at_bandwidth(topology: Topology, inside: float, between: float | None = None) -> Topology:
+    """Return a topology whose links carry shares of its bandwidth, inside nodes and ``between`` them; None: the same.
 
-    What a collective of one byte takes is its start-up; the rest of its time follows its bytes. Without
-    ``between_nodes``, links between nodes stay as they are.
+    What a collective of one byte takes is its start-up, which stays; the rest of its time follows its bytes.
     """
 
-    def slower(cost: Callable[..., CollectiveEstimate]) -> Callable[..., CollectiveEstimate]:
+    def slower(cost: Callable[..., CollectiveEstimate], share: float) -> Callable[..., CollectiveEstimate]:
         def cost_at(collective: Collective, *flows: float) -> CollectiveEstimate:
             whole, least = cost(collective, *flows), cost(replace(collective, bytes=1), *flows)
 
@@ -202,12 +201,12 @@ def at_bandwidth(topology: Topology, share: float, between_nodes: bool = True) -
 
         return cost_at
 
-    if share == 1.0:
-        return topology
-    found = replace(topology, near=slower(topology.near), near_rate=share * topology.near_rate)
-    if topology.far is None or not between_nodes:
+    found, between = topology, inside if between is None else between
+    if inside != 1.0:
+        found = replace(found, near=slower(found.near, inside), near_rate=inside * found.near_rate)
+    if found.far is None or between == 1.0:
         return found
-    return replace(found, far=slower(topology.far), far_rate=share * topology.far_rate)
+    return replace(found, far=slower(found.far, between), far_rate=between * found.far_rate)
 
 
 def _log_ratio(runs: Sequence[Run], predicted_s: Predicted, calibration: Calibration) -> float:

@@ -237,7 +237,7 @@ class CutPlaces:
             for place in self.layers
         ]
         pairs = [*zip(self.layers, self.layers[1:], inside, inside[1:], strict=False)]
-        best = [self._best(before, after) for before, after, _, _ in pairs]
+        best = [self.best(before, after) for before, after, _, _ in pairs]
         modules = tuple(place for place, (_, _, a, b) in zip(best, pairs, strict=True) if a != b)
         return modules, tuple(best)
 
@@ -262,7 +262,7 @@ class CutPlaces:
         found = dict[str, int]()
         for name, place in self.begins.items():
             if before := [one for one in self.layers if one < place]:
-                own = self._best(before[-1], place)
+                own = self.best(before[-1], place)
                 found |= {name: own, name.removeprefix(WRAPPED): own}
         for place in self.forward[1:]:
             found.setdefault(self.rank.ops[place].name, place)
@@ -286,8 +286,8 @@ class CutPlaces:
             f"pipeline.cuts names {name!r}, {why}; later stages can begin with {some(modules, ', ', 8)} (nearest first)"
         )
 
-    def _best(self, before: int, after: int) -> int:
-        """The cut with the fewest bytes behind the op ``before`` and up to the op ``after``."""
+    def best(self, before: int, after: int) -> int:
+        """Return the cut with the fewest bytes behind the op ``before`` and up to the op ``after``."""
         unknown, sizes = self._crossing
         own = self.forward[bisect_right(self.forward, before) : bisect_right(self.forward, after)]
         return min(reversed(own), key=lambda place: (unknown[place], sizes[place]))

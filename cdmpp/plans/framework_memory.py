@@ -10,6 +10,10 @@ import numpy as np
 
 from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import StepMemory
+from cdmpp.plans.allocator import CONTEXT
+from cdmpp.plans.block_cuts import shared_out
+from cdmpp.plans.communicators import communicator_bytes
+from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.frameworks import Framework
 from cdmpp.plans.live_bytes import LiveBytes
 from cdmpp.plans.looped_memory import looped_parts
@@ -21,6 +25,24 @@ from cdmpp.plans.transformer_rank import stage_rank
 from cdmpp.plans.transformer_shape import StageOf, TransformerShape, stage_parameters, stored_score_bytes
 from cdmpp.steps.step_graph import RankGraph
 from cdmpp.steps.strategy import RankBytes
+
+
+def framework_bytes(
+    shape: TransformerShape, framework: Framework, degrees: ParallelDegrees, batch: int, micro_batches: int
+) -> float:
+    """Return the most bytes of a rank, with what is no tensor, on GPUs.
+
+    Args:
+        shape: of the model.
+        framework: that runs it.
+        degrees: of the job.
+        batch: examples of a micro-batch.
+        micro_batches: of one replica in a step.
+    """
+    shards = degrees.dp_replicate if framework.shards_state else 1
+    job = FrameworkJob(shape, framework, batch, micro_batches, degrees.tp, degrees.pp, degrees.cp, shards)
+    nccl = communicator_bytes(degrees.beyond_one())
+    return float(max(replace(one, context=CONTEXT, communicators=nccl).peak_bytes for one in framework_parts(job)))
 
 
 @dataclass(frozen=True)
@@ -90,12 +112,7 @@ class FrameworkJob:
         """
         shape = self.shape
         each = 4 * shape.hidden**2 + (3 if shape.is_gated else 2) * shape.hidden * shape.inner
-        total, found, stage = shape.layers * each + shape.vocabulary * shape.hidden, [0] * count, 0
-        for block in range(1, shape.layers + 1):
-            found[stage] += 1
-            if block * each * count > total * (stage + 1) and stage < count - 1:
-                stage += 1
-        return tuple(found)
+        return tuple(shared_out([each] * shape.layers, shape.vocabulary * shape.hidden, count))
 
 
 def framework_parts(job: FrameworkJob) -> list[MemoryParts]:

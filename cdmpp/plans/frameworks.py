@@ -11,6 +11,7 @@ from typing import Any
 
 from cdmpp.devices.sheet import nearest
 from cdmpp.errors import UsageError
+from cdmpp.plans.framework_host import FrameworkHost
 from cdmpp.plans.sizes import MIB
 from cdmpp.steps.strategy import RankBytes
 
@@ -78,6 +79,10 @@ class Framework:
     PyTorch asks the device whether the stream of the collective has got there."""
     waits_for_messages: bool = True
     """True if the host waits for each message between stages of a pipeline, and so is not ahead."""
+    fused_norms: bool = True
+    """True if a root mean square norm is one kernel; else its calls run one by one in float32."""
+    host: FrameworkHost = FrameworkHost()
+    """What its Python takes around PyTorch."""
     blas_workspace_bytes: int = 2 * 32 * MIB
     """cuBLAS, of the two threads that launch; ``CUBLAS_WORKSPACE_CONFIG=:4096:8`` of deterministic jobs, and GPUs from
     Hopper on, have 32 MiB each, others 8.1 MiB."""
@@ -115,7 +120,17 @@ class Framework:
         return self.weight * (self.update_copies * parameters - (-parameters // shards))
 
 
-MEGATRON = Framework("megatron", attention_copies=1, messages=2)
+_ASSUMED = {"unhidden": 0.1, "collective_s": 5e-5, "message_s": 2e-4, "far_message_s": 1e-3, "step_s": 1e-3}
+"""Nobody publishes these; jobs of which something was measured fit their own."""
+_MEGATRON_HOST = FrameworkHost(
+    dispatch=1.8, **_ASSUMED,
+    origin="1.8 times PyTorch's own time, as Megatron-core 0.9 takes on a CPU; its exchanges are assumed",
+)  # fmt: skip
+"""Measured by ``python -m benchmarks.plans.megatron_host``: 1.77 and 1.81 in two runs."""
+_NANOTRON_HOST = FrameworkHost(
+    dispatch=1.0, **_ASSUMED, origin="PyTorch's own time: nobody measured nanotron's; its exchanges are assumed",
+)  # fmt: skip
+MEGATRON = Framework("megatron", attention_copies=1, messages=2, host=_MEGATRON_HOST)
 """Megatron-core with Transformer Engine: gradients are added into buffers in float32 by the kernels that make them, the
 loss casts logits to float32 and works inside them; ``schedules.py`` keeps the gradient that it sent to the stage before
 until it has the next one, and receives the next input meanwhile."""
@@ -123,6 +138,7 @@ NANOTRON = Framework(
     "nanotron", passing_gradient=2, bucket=2, update_copies=2, gather_buffers=2, sequence_parallel=True,
     balances_head=True, vocabulary_multiple=1, rotary_copies=True,
     activation_copies=1, dropout=False, holds_logits=False, inplace_loss=False, host_ahead=256,
+    fused_norms=False, host=_NANOTRON_HOST,
 )  # fmt: skip
 """nanotron, as its branch of December 2024 runs Llama: gradients of a pass in bfloat16, added up in float32; buckets of
 DDP where states are whole; copies of all weights where ZeRO gathers them; two buffers for all gathered tokens. A queue
@@ -140,9 +156,17 @@ def framework_of(text: str) -> Framework:
     if name not in FRAMEWORKS:
         raise UsageError(f"unknown framework {name!r}: expected {', '.join(FRAMEWORKS)}")
     found = FRAMEWORKS[name]
-    names = [one.name for one in fields(Framework) if one.name != "name"]
+    names = [one.name for one in fields(Framework) if one.name not in ("name", "host")]
+    names += [f"host.{one}" for one in FrameworkHost.LIMITS]
     for part in given:
         setting, _, value = part.partition("=")
+        if (number := setting.removeprefix("host.")) != setting and number in FrameworkHost.LIMITS:
+            try:
+                told = {number: float(value), "origin": "as --framework says"}
+                found = replace(found, host=replace(found.host, **told))
+            except ValueError as error:
+                raise UsageError(f"framework setting {setting} is {value!r}: expected a number") from error
+            continue
         if setting not in names:
             raise UsageError(f"framework {name}: {setting!r} is no setting; {nearest(setting, names)}")
         found = replace(found, **{setting: _value(setting, value, getattr(found, setting))})

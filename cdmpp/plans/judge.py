@@ -52,6 +52,15 @@ class Judge:
     _structures: dict[tuple[object, ...], StageStructure] = field(default_factory=dict, repr=False)
     _held: dict[tuple[object, ...], HeldStages] = field(default_factory=dict, repr=False)
 
+    def timed_by(self, source: StepSource) -> Judge:
+        """Return a judge of the same work with the times of another source.
+
+        What ranks hold and where they are cut stays as it is: for sources whose ops, bytes and exchanges are the same,
+        and for pipelines that are not cut by times.
+        """
+        works = {key: one.timed_by(source) for key, one in self._works.items()}
+        return replace(self, source=source, _works=works)
+
     def closed_form(self, plans: Candidates, topology: Topology) -> ClosedForm:
         """Compute time and memory of all plans.
 

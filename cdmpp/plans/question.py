@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.collectives.topology import Topology
-from cdmpp.plans.candidates import Candidates, candidates
+from cdmpp.plans.candidates import VALID, Candidates, candidates
 from cdmpp.plans.closed_form import ClosedForm
 from cdmpp.plans.combinations import Combination, combinations, usual
 from cdmpp.plans.degrees import ParallelDegrees
@@ -70,6 +70,13 @@ class Question:
     """What was assumed where the question said nothing, a sentence each."""
     schedules: tuple[Schedule, ...] = ()
     """Orders of a pipeline's passes that are tried; empty: those of ``candidates.searched``."""
+    rules: Callable[[Sequence[str]], tuple[Combination, ...]] = combinations
+    """Names of combinations -> the strategies, with the settings of a framework."""
+    recomputes: bool | None = None
+    """True, False: all modules are recomputed, or none; None: both are tried where there are modules."""
+    memory_bytes: Callable[[ParallelDegrees, int, int, str], float] | None = None
+    """Degrees, micro-batch, micro-batches and strategy of replicas of a plan -> most bytes of a rank; None: those that
+    the kernels of the source hold."""
     input_samples_per_s: float | None = None
     """The input pipeline yields so many examples a second for all devices; None: as many as they need."""
     progress: bool = field(default=False, compare=False, kw_only=True)
@@ -139,16 +146,30 @@ class Question:
     def _candidates(self, ranks: int, names: tuple[str, ...]) -> Candidates:
         limits = self.source.limits()
         schedules = self.schedules or None
-        return candidates(combinations(names), ranks, self.global_batch, limits, schedules, self._can_recompute)
+        can_recompute = self.recomputes is not False and self._can_recompute
+        found = candidates(self.rules(names), ranks, self.global_batch, limits, schedules, can_recompute)
+        return found.taken((found.recompute == 1) | (found.reason != VALID)) if self.recomputes else found
 
     def _judged_as(self, plans: Candidates, costs: ClosedForm) -> Judged:
         """Plans of the question with these costs."""
         costs = replace(costs, inputs_s=self.inputs_s)
+        if self.memory_bytes is not None:
+            costs = replace(costs, memory_bytes=self._known_bytes(plans, costs))
         fits = ~np.isnan(costs.step_s)
         if self.memory_limit_bytes is not None:
             fits &= ~(costs.memory_bytes > self.memory_limit_bytes)  # unknown memory is no reason
         same = twins(plans, costs)
         return Judged(plans, costs, fits & ~same, same)
+
+    def _known_bytes(self, plans: Candidates, costs: ClosedForm) -> NDArray[np.float64]:
+        """Return what the framework of the question holds under each plan that can be."""
+        found, known = np.full(len(plans), np.nan), self.memory_bytes
+        assert known is not None
+        for row in np.flatnonzero(~np.isnan(costs.step_s)).tolist():
+            strategy = plans.combinations[int(plans.combination[row])].strategy.name
+            sizes = int(plans.micro_batch[row]), int(plans.micro_batches[row])
+            found[row] = known(plans.degrees_of(row), *sizes, strategy)
+        return found
 
     def plan(self, plans: Candidates, row: int) -> Plan:
         """Make the plan of one row."""

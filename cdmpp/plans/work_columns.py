@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -40,6 +40,12 @@ class WorkColumns:
     def times(self) -> StepTimes:
         """How long its ops take."""
         return self.source.times(self.batch, self.degrees, self.strategies) or StepTimes.of(self.work)
+
+    def timed_by(self, source: StepSource) -> WorkColumns:
+        """Return the same work with the times of another source, whose ops, bytes and exchanges are the same."""
+        found = replace(self, source=source)
+        found.__dict__.update({name: value for name, value in self.__dict__.items() if name not in ("source", "times")})
+        return found
 
     def rank(self, recomputes: bool) -> RankGraph:
         """Return the rank as it runs where all modules are recomputed, or as it is."""

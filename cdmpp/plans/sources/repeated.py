@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.degrees import ParallelDegrees
@@ -144,7 +147,26 @@ class _Repetition:
         if few.memory is not None and self.more.memory is not None:
             sizes = [[getattr(one, each.name) for each in fields(StepMemory)] for one in (few.memory, self.more.memory)]
             memory = StepMemory(*(low + self.copies * (high - low) for low, high in zip(*sizes, strict=True)))
-        return replace(few, rank=self._rank(), exchanges=tuple(exchanges), memory=memory, dispatch_s=())
+        return replace(few, rank=self._rank(), exchanges=tuple(exchanges), memory=memory, dispatch_s=self._dispatch_s())
+
+    def _dispatch_s(self) -> tuple[float, ...]:
+        """Seconds of the host for each op; empty: unknown."""
+        if not (self.few.dispatch_s and self.more.dispatch_s):
+            return ()
+        few, more = (np.array(one.dispatch_s) for one in (self.few, self.more))
+        places, done = list[NDArray[np.int64]](), 0
+        for period in (self.forward, self.backward):
+            copy = np.arange(period.second, period.end)
+            places += [np.arange(done, period.first), *[copy] * (self.copies + 2)]
+            done = period.end
+        order = np.concatenate([*places, np.arange(done, len(few))])
+        updates = [
+            [place for place, op in enumerate(work.rank.ops) if op.phase == "update"] for work in (self.few, self.more)
+        ]
+        found = few[order]
+        grown = few[updates[0]] + self.copies * (more[updates[1]] - few[updates[0]])
+        found[np.isin(order, updates[0])] = np.maximum(grown, 0.0)
+        return tuple(found.tolist())
 
     def place(self, old: int) -> int:
         """Where an op of the few blocks is among all of them."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from cdmpp.errors import CdmppError
 from cdmpp.plans.balance import balanced
+from cdmpp.plans.block_cuts import block_cuts
 from cdmpp.plans.cut import stages_of
 from cdmpp.plans.cut_places import CutPlaces
 from cdmpp.plans.divided_backward import AGAIN
@@ -29,6 +30,7 @@ SendCost = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 """Bytes of messages -> seconds of each."""
 MICRO_BATCHES = Limits(1, 1024, "micro-batches")
 """A replay holds the operations of each."""
+BALANCES = ("time", "blocks", "products")
 STAGES = LoopedSchedule.LIMITS["stages_per_rank"]
 _TORCH = {
     "1f1b": "Schedule1F1B", "gpipe": "ScheduleGPipe", "interleaved1f1b": "ScheduleInterleaved1F1B",
@@ -105,6 +107,10 @@ class Pipeline(Strategy):
     """None: the schedule's own number."""
     overlap: bool = field(default=False, kw_only=True)
     """True if a stage computes while it sends and receives."""
+    balance: str = field(default="time", kw_only=True)
+    """What is shared out where nothing names the cuts, one of ``BALANCES``: ``time``, so that the slowest stage is as
+    fast as can be; ``blocks``, as many to each stage, as Megatron does; ``products``, as nanotron does: a stage takes
+    blocks until what it and those before it multiply exceeds its share, and the head counts."""
     return_outputs: bool = field(default=True, kw_only=True)
     """True if ``schedule.step`` returns the outputs, as by default: the last stage keeps those of all micro-batches."""
 
@@ -112,6 +118,7 @@ class Pipeline(Strategy):
         super().__post_init__()
         names = [one.name for one in (*SCHEDULES, *LOOPED) if one.is_in_torch]
         check_choice("pipeline.schedule", self.schedule, names)
+        check_choice("pipeline.balance", self.balance, BALANCES)
         if self.cuts is not None:
             object.__setattr__(self, "cuts", fitting("pipeline.cuts", self.cuts, tuple[str, ...]))
             check_once("pipeline.cuts", self.cuts)
@@ -180,6 +187,8 @@ class Pipeline(Strategy):
                         f"expected {', '.join(sorted(self.cuts, key=on.named))}, each at a place of its own"
                     )
             return found
+        if self.balance != "time":
+            return block_cuts(on, count, counts_head=self.balance == "products")
         places = on.places(count)
         each_s = np.zeros(len(places))
         if send_s is not None:
@@ -196,6 +205,7 @@ class Pipeline(Strategy):
         texts: dict[str, Callable[[], str]] = {
             "schedule": lambda: f"schedule {self.schedule}: {self.order.title}",
             "micro_batches": lambda: f"{self.micro_batches} micro-batches",
+            "balance": lambda: f"stages share out {self.balance}",
             "cuts": lambda: "balanced stages" if self.cuts is None else f"stages begin with {', '.join(self.cuts)}",
             "stages_per_rank": lambda: f"{self.order.stages_per_rank} stages a rank",
             "overlap": lambda: f"stages compute {'while they' if self.overlap else 'or'} send and receive",

@@ -25,7 +25,7 @@ from cdmpp.steps.step_graph import Gradient, ModuleSpan, RankGraph, StepGraph
 from cdmpp.steps.strategy import RankBytes, Strategy
 from cdmpp.units import quantity
 
-FRAMEWORKS = ("torch", "deepspeed")
+FRAMEWORKS = ("torch", "deepspeed", "megatron")
 
 
 @STRATEGIES.register
@@ -39,6 +39,9 @@ class ZeRO(Strategy):
     DeepSpeed: an all-reduce of each bucket of gradients (by default it is no reduce-scatter: each rank drops what is
     not its own), then one all-gather of all parameters. Stage 1 exchanges the sum of accumulated batches, stage 2 the
     gradients of each. Without ``overlap`` (its ``overlap_comm``) buckets leave after the backward pass.
+
+    Megatron's distributed optimizer, and nanotron's, stage 1 only: one reduce-scatter of all gradients after the last
+    backward pass, then one all-gather of all parameters.
     """
 
     LIMITS = {"stage": Limits(1, 2), "bucket_elements": Limits(1, 2**40, "elements")}
@@ -53,11 +56,15 @@ class ZeRO(Strategy):
     bucket_elements: int = 500_000_000
     """Most elements of a bucket of DeepSpeed, its ``reduce_bucket_size``: a buffer of that size is there in the passes,
     with ``overlap`` two."""
+    gathered_share: float = 1.0
+    """Bytes of a parameter that Megatron gathers by those of its gradient: 0.5 of 16 bits, added up in 32."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.framework is not None:
             check_choice("zero.framework", self.framework, FRAMEWORKS)
+        if self.framework == "megatron" and (self.stage > 1 or self.overlap):
+            raise CdmppError("zero.framework is megatron: it is known for stage 1, without overlap")
         if self.framework == "torch" and self.stage > 1:
             raise CdmppError(
                 "zero.stage is 2, and torch's ZeroRedundancyOptimizer has stage 1: take framework deepspeed, or fsdp "
@@ -68,6 +75,11 @@ class ZeRO(Strategy):
     def is_deepspeed(self) -> bool:
         """Return True if DeepSpeed runs the step."""
         return self.framework == "deepspeed" or self.stage > 1
+
+    @property
+    def is_megatron(self) -> bool:
+        """Return True if Megatron or nanotron runs the step."""
+        return self.framework == "megatron"
 
     def shards(self, sizes: Mapping[str, int]) -> int:
         """Return all ranks that have the same parameters; torch divides them evenly only if none is large."""
@@ -82,7 +94,7 @@ class ZeRO(Strategy):
     @property
     def ends_backward(self) -> bool:
         """True of torch's, whose gradients are those of DistributedDataParallel."""
-        return self.overlap and not self.is_deepspeed
+        return self.overlap and not self.is_deepspeed and not self.is_megatron
 
     @property
     def exchanges_each_batch(self) -> bool:
@@ -95,6 +107,13 @@ class ZeRO(Strategy):
         ranks = self.ranks_of(graph, sizes)
         trained = graph.ranks[0].gradients
         after = {rank.rank: len(rank.ops) - 1 for rank in graph.ranks}
+        if self.is_megatron:
+            last = {rank.rank: max(one.ready_after for one in rank.gradients) for rank in graph.ranks}
+            size, gathered = self._whole_bytes(trained)
+            return (
+                Exchange("reduce_scatter", size, last, name="gradients"),
+                Exchange("all_gather", gathered, after, name="updated parameters"),
+            )
         if not self.is_deepspeed:
             sent = [
                 Exchange("broadcast", trained[place].bytes, after, name=f"{trained[place].name} updated")
@@ -122,9 +141,18 @@ class ZeRO(Strategy):
             found = Launches.of(self.exchanges(graph, many[0])[:-1], len(many))
             padded = [_padded_bytes(rank.gradients, ranks) for ranks in counts]
             return found.then("all_gather", len(rank.ops) - 1, np.array([padded], np.int64))
+        if self.is_megatron:
+            found = Launches.of(self.exchanges(graph, many[0])[:-1], len(many))
+            gathered = np.full((1, len(many)), self._whole_bytes(rank.gradients)[1], np.int64)
+            return found.then("all_gather", len(rank.ops) - 1, gathered)
         found, sizes = DDP(overlap=self.overlap).launches(graph, many), [one.bytes for one in rank.gradients]
         sent = np.array(sizes, np.int64)[np.array([_sent(sizes, ranks) for ranks in counts], np.int64).T]
         return found.then("broadcast", len(rank.ops) - 1, sent)
+
+    def _whole_bytes(self, trained: Sequence[Gradient]) -> tuple[int, int]:
+        """Bytes of all gradients, and of all parameters as Megatron gathers them."""
+        size = sum(one.bytes for one in trained)
+        return size, math.ceil(self.gathered_share * size)
 
     def buckets(self, rank: RankGraph) -> list[list[Gradient]]:
         """Return buckets of DeepSpeed: as gradients become ready, one closes before it would be too large."""
@@ -148,6 +176,10 @@ class ZeRO(Strategy):
         ranks = math.prod(sizes.values())
         if ranks == 1:
             return super().rank_bytes(held, modules, sizes, batches)
+        if self.is_megatron:
+            own = super().rank_bytes(held, modules, sizes, batches)
+            states, updates = (math.ceil(size / ranks) for size in (held.state_bytes, held.update_bytes))
+            return replace(own, state_bytes=states, update_bytes=updates)
         if not self.is_deepspeed:
             own = DDP().rank_bytes(held, modules, sizes, batches)
             parameters = [rows * size for one in modules for rows, size in one.trained_rows or one.rows]
@@ -181,12 +213,15 @@ class ZeRO(Strategy):
         """Describe one setting for a reader."""
         return {
             "stage": f"stage {self.stage}",
-            "framework": "of DeepSpeed" if self.is_deepspeed else "of torch",
+            "framework": "of DeepSpeed" if self.is_deepspeed else f"of {self.framework or 'torch'}",
+            "gathered_share": f"gathers {self.gathered_share:g} bytes for each of a gradient",
             "bucket_elements": f"buckets of {self.bucket_elements:,} elements",
         }.get(setting) or super().describe(setting)
 
     def torch_lines(self, axes: str = "", optimizer: str = "torch.optim.AdamW") -> tuple[str, ...]:
         """Wrap the optimizer, or write DeepSpeed's settings."""
+        if self.is_megatron:
+            return ("# Megatron-LM: --use-distributed-optimizer; nanotron: zero_stage: 1",)
         if not self.is_deepspeed:
             return (
                 *DDP().torch_lines(axes),
