@@ -10,7 +10,6 @@ from cdmpp.plans.combinations import Combination, combinations
 from cdmpp.plans.frameworks import Framework
 from cdmpp.plans.schedules import SCHEDULES
 from cdmpp.plans.sizes import MOST_BYTES
-from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.plans.strategies.tensor import Tensor
@@ -52,5 +51,5 @@ def _ruled(one: Strategy, framework: Framework) -> Strategy:
     if isinstance(one, Pipeline):
         return replace(one, balance="products" if framework.balances_head else "blocks", return_outputs=False)
     if isinstance(one, Tensor):
-        return STRATEGIES["tensor"](framework="megatron", sequence_parallel=framework.sequence_parallel)
+        return Tensor(framework="megatron", sequence_parallel=framework.sequence_parallel)
     raise UsageError(f"--framework {framework.name} with {one.name}: its times are known for data, zero1, tp and pp")

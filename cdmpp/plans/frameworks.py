@@ -162,8 +162,8 @@ def framework_of(text: str) -> Framework:
         setting, _, value = part.partition("=")
         if (number := setting.removeprefix("host.")) != setting and number in FrameworkHost.LIMITS:
             try:
-                told = {number: float(value), "origin": "as --framework says"}
-                found = replace(found, host=replace(found.host, **told))
+                own: Any = {number: float(value)}
+                found = replace(found, host=replace(found.host, origin="as --framework says", **own))
             except ValueError as error:
                 raise UsageError(f"framework setting {setting} is {value!r}: expected a number") from error
             continue

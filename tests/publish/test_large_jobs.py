@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,13 +13,11 @@ from benchmarks.plans import nanotron_jobs
 from benchmarks.plans.large_factors import Factors, fitted
 from benchmarks.plans.large_job import Job, Links, Run, Stages
 from benchmarks.plans.large_pieces import BLOCK, EMBEDDING, HEAD, Exchange, Pass, Piece, Pieces
-from benchmarks.plans.large_scores import Choice, Interval, of_one, of_terms, out_of_fold
-from benchmarks.plans.megatron_network import GPT, Shape
+from benchmarks.plans.large_scores import Choice, Interval, nearest_in_order, of_one, of_terms, out_of_fold
+from benchmarks.plans.megatron_network import Shape
 from benchmarks.plans.nanotron_jobs import blocks_of
-from benchmarks.plans.vtrain_jobs import pieces
 from cdmpp.collectives.topology import topology_of
 
-SHAPE = Shape(256, 8, 0, 128, vocabulary=1000)
 PLAIN = Factors(1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 SECONDS = st.floats(0, 10, allow_nan=False)
@@ -75,25 +72,6 @@ def test_replicas_add_up_the_gradients_of_the_heaviest_stage_once():
     replicas = links.seconds(Exchange("all_reduce", 2 * 9 * 10**6), range(2), PLAIN)
     ends = links.seconds(Exchange("all_reduce", 2 * 10**6), range(0, 4, 2), PLAIN)
     assert Job(own, 3).parts(PLAIN)["gradients"] == pytest.approx(replicas + ends)
-
-
-def test_pieces_of_a_network_add_up_to_its_ops_and_blocks_run_again():
-    own = pieces(SHAPE, 1, 2, "a100")
-    assert [len(own.each[name].forward.device_s) > 3 for name in (EMBEDDING, BLOCK, HEAD)] == [True] * 3
-    block = own.each[BLOCK]
-    again = own.recomputed.each[BLOCK]
-    assert again.backward.device_s.sum() == pytest.approx(block.forward.device_s.sum() + block.backward.device_s.sum())
-    assert len(again.backward.exchanges) == 4 and block.forward.exchanges[0].bytes == 2 * 2 * 128 * 256
-    assert again.forward is block.forward and own.recomputed.each[HEAD] is own.each[HEAD]
-
-
-@pytest.mark.parametrize("tensor", [1, 2, 4])
-def test_the_network_of_a_rank_has_the_parameters_that_its_shape_says(tensor):
-    sizes = [sum(one.numel() for one in GPT(replace(SHAPE, layers=many), tensor).parameters()) for many in (1, 2, 3)]
-    assert all(b - a == SHAPE.block_parameters(tensor) for a, b in pairwise(sizes))
-    rest = SHAPE.entries(tensor) * SHAPE.hidden + SHAPE.sequence * SHAPE.hidden + 2 * SHAPE.hidden
-    assert sizes[0] == SHAPE.block_parameters(tensor) + rest
-    assert SHAPE.entries(2) == 512 and SHAPE.entries(1) == 1000
 
 
 def test_factors_are_found_again_and_unseen_ones_keep_their_values():
@@ -164,3 +142,10 @@ def test_ranks_of_a_sequence_share_what_is_between_rows_and_columns():
     assert [(one.kind, one.bytes) for one in shared.each[BLOCK].forward.exchanges] == [
         ("all_gather", size), ("reduce_scatter", size), ("all_gather", size), ("reduce_scatter", size)
     ]  # fmt: skip
+
+
+def test_numbers_change_as_little_as_an_order_asks():
+    order = np.array([[1.0, -1.0, 0.0], [0.0, 1.0, -1.0]])  # rising
+    found = nearest_in_order(np.array([1.0, 3.0, 2.0]), np.array([1.0, 1.0, 5.0]), order)
+    assert found == pytest.approx([1.0, 2.0, 2.0])
+    assert nearest_in_order(np.array([1.0, 2.0, 3.0]), np.ones(3), order) == pytest.approx([1.0, 2.0, 3.0])

@@ -18,7 +18,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.registry import STRATEGIES
-from cdmpp.platform.limits import Limits, check_choice
+from cdmpp.platform.limits import Limits, check_choice, numbers
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.launches import Launches
 from cdmpp.steps.step_graph import Gradient, ModuleSpan, RankGraph, StepGraph
@@ -44,7 +44,11 @@ class ZeRO(Strategy):
     backward pass, then one all-gather of all parameters.
     """
 
-    LIMITS = {"stage": Limits(1, 2), "bucket_elements": Limits(1, 2**40, "elements")}
+    LIMITS = {
+        "stage": Limits(1, 2),
+        "bucket_elements": Limits(1, 2**40, "elements"),
+        "gathered_share": numbers(0.01, 10, "bytes a byte"),
+    }
     name = "zero"
     title = "ZeRO, sharded optimizer"
     averages_by_hooks = True
