@@ -172,7 +172,7 @@ MADE: list[tuple[Any, Mapping[str, tuple[Any, ...]]]] = [
     (FSDP(), {}),
     *((kind(), {}) for kind in STRATEGIES if issubclass(kind, OperatorStrategy)),
     (HSDP(), {}),
-    (ZeRO(), {}),
+    (ZeRO(), {"gathered_share": (1.5,)}),
     (ParameterServer(), {"sum_bytes_per_s": (1.5, 10**18)}),
     (Pipeline(), {"cuts": ([],)}),
     (Collective("all_reduce", 8, 2), {}),
