@@ -156,6 +156,10 @@ class PredictedSource(StepSource):
 
     def limits(self) -> Mapping[str, int]:
         """Return the most stages (forward operators that read parameters), and the most ranks that divide operators."""
+        return self._limits
+
+    @cached_property
+    def _limits(self) -> Mapping[str, int]:
         step = self._at(self._low, _WHOLE).step
         assert step is not None
         numbers = {one.number for one in (*step.parameters, *step.frozen)}
