@@ -1,131 +1,76 @@
-"""Counts of CPU programs beside what a processor executes, by callgrind: ``python -m benchmarks.counts``.
+"""Counts of CPU programs beside what a processor executes: ``python -m benchmarks.counts``.
 
-Needs TVM, valgrind and gcc on an x86-64 machine, about 20 minutes on one core. What was done is kept in
-``executed.csv`` and is not done again; ``docs/results/counts.md`` is written from it. ``--before FOLDER``: a checkout
-of an earlier version, whose counts of the same programs stand beside.
+Needs TVM and gcc on an x86-64 machine with AVX-512, about 25 minutes on one core; ``--arm`` groups of AArch64 programs
+need ``qemu-aarch64`` and ``aarch64-linux-gnu-gcc``. What was done is kept in ``executed.csv.xz`` and is not done again;
+several processes may run at once with a ``--part`` each. ``--again`` reads machine code that is kept once more.
+``docs/results/counts.md`` is written from the table, and that of ``python -m benchmarks.counts.caches``.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import json
 import logging
-import os
-import subprocess
-import sys
-from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
+import time
+import zlib
+from itertools import groupby
 
-from benchmarks.counts.executed import Runnable, executed
-from benchmarks.counts.kernels import arguments_of
-from benchmarks.counts.page import Row, write_counts
-from benchmarks.counts.programs import Case, cases, program_of
-from cdmpp.devices.cores import get_core
-from cdmpp.machine_code.cpu.code_features import KINDS
-from cdmpp.machine_code.cpu.compile import Compiled, compiled
-from cdmpp.machine_code.cpu.native import native_amounts
+from benchmarks.counts.caches import cache_sections
+from benchmarks.counts.measuring import read_code, row_of, run_together
+from benchmarks.counts.page import write_counts
+from benchmarks.counts.programs import Case, cases
+from benchmarks.counts.table import Row, add_rows, read_rows, write_rows
 
-ROWS = Path(__file__).with_name("executed.csv")
-TOGETHER = 12
-CORE = "zen3"
-"""Its cycles are of no interest here."""
-log = logging.getLogger(__name__)
-_COUNT = """
-import json, sys
-from cdmpp.devices.cores import get_core
-from cdmpp.machine_code.cpu.native import native_amounts
-for line in sys.stdin:
-    amounts = native_amounts(*json.loads(line), get_core("zen3"))
-    print(sum(amounts["machine_" + name] for name in {kinds!r}))
-"""
+TOGETHER = 24
+"""Programs that are run in one go."""
 
 
-def counted(code: Compiled) -> tuple[float, bool]:
-    """Instructions that one run executes as the code vector says, and whether it calls that known."""
-    amounts = native_amounts(*code, get_core(CORE))
-    unknown = amounts["unknown_loops"] + amounts["machine_unmatched_loops"] > 0
-    return sum(amounts[f"machine_{kind.name}"] for kind in KINDS), not unknown
-
-
-def counted_by(checkout: Path, codes: Sequence[Compiled]) -> list[float]:
-    """The same by another version of this project."""
-    script = _COUNT.format(kinds=[kind.name for kind in KINDS])
-    environment = {**os.environ, "PYTHONPATH": str(checkout)}
-    lines = "".join(json.dumps(list(code)) + "\n" for code in codes)
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(
-        command, input=lines, env=environment, cwd=checkout, capture_output=True, text=True, check=True
-    )
-    return [float(line) for line in done.stdout.split()]
-
-
-def measure(batch: Sequence[Case], before: Path | None) -> list[Row]:
-    """Rows of the cases that compile and run."""
-    made: list[tuple[Case, Compiled, Runnable]] = []
-    for case in batch:
-        try:
-            program = program_of(case)
-            code = compiled(program)
-        except Exception as error:  # noqa: BLE001 - TVM raises several types
-            log.warning("%s is left out: %s", case.key, str(error).splitlines()[-1][:200])
-            continue
-        made.append((case, code, Runnable(code.assembly, arguments_of(program.module))))
-    codes = [code for _, code, _ in made]
-    earlier = counted_by(before, codes) if before else [None] * len(made)
-    truth = executed([runnable for _, _, runnable in made]) if made else []
-    return [
-        Row(**asdict(case), executed=count, counted=round(counted(code)[0]), known=counted(code)[1], before=then)
-        for (case, code, _), count, then in zip(made, truth, earlier, strict=True)
-    ]
-
-
-def measured(batch: Sequence[Case], before: Path | None) -> list[Row]:
-    """The same, one by one where a program of the batch does not run."""
-    try:
-        return measure(batch, before)
-    except subprocess.CalledProcessError as error:
-        if len(batch) == 1:
-            log.warning("%s is left out: %s", batch[0].key, (error.stderr or str(error))[-300:])
-            return []
-    return [row for case in batch for row in measured([case], before)]
-
-
-def read_rows() -> list[Row]:
-    """What is kept."""
-    if not ROWS.exists():
-        return []
-    with ROWS.open(newline="") as file:
-        return [Row.of(line) for line in csv.DictReader(file)]
-
-
-def keep(rows: Sequence[Row]) -> None:
-    """Add rows to what is kept."""
-    fresh = not ROWS.exists()
-    with ROWS.open("a", newline="") as file:
-        writer = csv.DictWriter(file, list(Row.__dataclass_fields__), lineterminator="\n")
-        if fresh:
-            writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
+def batches(missing: list[Case]) -> list[list[Case]]:
+    """Cases by what is drawn together, AArch64 apart."""
+    found: list[list[Case]] = []
+    for _, group in groupby(missing, key=lambda case: case.group):
+        group = list(group)
+        if not found or len(found[-1]) >= TOGETHER or found[-1][0].arm != group[0].arm:
+            found.append([])
+        found[-1] += group
+    return found
 
 
 def main() -> None:
-    """Measure what is missing, and write the page."""
+    """Count what is missing, and write the page."""
     from rich.console import Console
     from rich.progress import track
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--recorded", type=int, default=240, help="recorded tasks besides the kernels")
-    parser.add_argument("--before", type=Path, help="checkout of an earlier version")
+    parser.add_argument("--recorded", type=int, default=1150, help="groups of recorded tasks besides the kernels")
+    parser.add_argument("--arm", type=int, default=0, help="groups of recorded tasks for AArch64")
+    parser.add_argument("--part", default="0/1", help="such as 1/4: the second of four parts")
+    parser.add_argument("--minutes", type=float, default=1e9, help="stop after so many")
+    parser.add_argument("--again", action="store_true", help="read kept machine code again where counts differed")
     parser.add_argument("--page-only", action="store_true", help="only write the page")
     options = parser.parse_args()
-    done = {row.key for row in read_rows()}
-    missing = [case for case in cases(options.recorded) if case.key not in done] if not options.page_only else []
-    batches = [missing[start : start + TOGETHER] for start in range(0, len(missing), TOGETHER)]
-    for batch in track(batches, "counting", console=Console(stderr=True)):
-        keep(measured(batch, options.before))
-    write_counts(read_rows())
+    logging.basicConfig(level=logging.ERROR)
+    start, (part, parts) = time.monotonic(), map(int, options.part.split("/"))
+    if not options.page_only and not options.again:
+        done = {row.key for row in read_rows()}
+        mine = [
+            case for case in cases(options.recorded, options.arm) if zlib.crc32(case.group.encode()) % parts == part
+        ]
+        missing = [case for case in mine if case.key not in done]
+        for batch in track(batches(missing), "counting", console=Console(stderr=True)):
+            if time.monotonic() - start > 60 * options.minutes:
+                break
+            add_rows(run_together(batch))
+    write_counts(write_rows(counted_again) if options.again else write_rows(), cache_sections())
+
+
+def counted_again(rows: list[Row]) -> list[Row]:
+    """The rows as the reader counts now, where the machine code is kept and the counts were not the same or unknown."""
+    found = []
+    for row in rows:
+        settled = row.error or (row.known and row.executed == row.counted)
+        kept = None if settled else read_code(row)
+        found.append(row_of(row, *kept) if kept else row)
+    return found
 
 
 if __name__ == "__main__":

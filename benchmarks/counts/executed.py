@@ -1,19 +1,17 @@
-"""Instructions that compiled programs execute, counted by callgrind: exact, whatever else the machine does."""
+"""How often the blocks of compiled programs run: exact, whatever else the machine does."""
 
 from __future__ import annotations
 
-import re
 import subprocess
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from benchmarks.counts.blocks import Counted, counting
+
 DRIVER = Path(__file__).with_name("driver.c")
-_LAMBDA = ".L__tvm_parallel_lambda"
-_ALIGN = "\t.p2align\t4"
-_OBJECT, _FUNCTION, _COST = re.compile(r"ob=(.*)"), re.compile(r"fn=(.*)"), re.compile(r"\+?-?\d+ (\d+)$")
+ARM = "aarch64"
 
 
 class Runnable(NamedTuple):
@@ -24,59 +22,80 @@ class Runnable(NamedTuple):
     """Of its PrimFunc, such as ``float32:1x8x14x14``."""
 
 
-def executed(programs: Sequence[Runnable]) -> list[int]:
-    """Instructions that one run of each takes in its own functions: what these call and TVM's wrapper are left out.
+class Tools(NamedTuple):
+    """What assembles and runs programs of a processor."""
+
+    compiler: str
+    assembler: str
+    linker: str
+    runs: tuple[str, ...] = ()
+    """Command in front of the program's."""
+
+
+HERE = Tools("gcc", "as", "ld")
+EMULATED = Tools(
+    *("aarch64-linux-gnu-gcc", "aarch64-linux-gnu-as", "aarch64-linux-gnu-ld"),
+    ("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"),
+)
+"""Debian's ``gcc-aarch64-linux-gnu`` and ``qemu-user``."""
+
+
+class Executed(NamedTuple):
+    """What a program did, or why nothing is known of it."""
+
+    program: Counted
+    runs: tuple[int, ...]
+    """Of each of its blocks."""
+    error: str = ""
+
+
+def executed(programs: Sequence[Runnable], arm: bool = False) -> list[Executed]:
+    """How often the blocks of each run; one that fails does not stop the others.
 
     Raises:
-        subprocess.CalledProcessError: a program does not run, or valgrind is missing.
+        subprocess.CalledProcessError: the compiler or the emulator is missing.
     """
+    tools = EMULATED if arm else HERE
     with TemporaryDirectory() as name:
         folder = Path(name)
-        _run("gcc", "-O2", str(DRIVER), "-o", str(folder / "driver"), "-ldl")
-        words = []
+        driver = build_driver(folder, tools)
+        counted, words, errors = [], [], {}
         for i, program in enumerate(programs):
+            counted.append(counting(program.assembly, arm))
             source, library = folder / f"program{i}.s", folder / f"program{i}.so"
-            source.write_text(_assembled_by_gnu(program.assembly))
-            _run("gcc", "-shared", "-o", str(library), str(source), "-lm")
+            source.write_text(counted[-1].assembly)
+            made = assemble(source, library, tools)
+            if made:
+                errors[i] = made
             words += [str(library), ",".join(program.arguments)]
-        out = folder / "costs"
-        flags = (
-            "--compress-strings=no",
-            "--compress-pos=no",
-            "--dump-line=no",
-            "--skip-plt=no",
-            f"--callgrind-out-file={out}",
-        )
-        _run("valgrind", "--tool=callgrind", *flags, str(folder / "driver"), *words)
-        costs = _costs(out.read_text())
-    return [costs[f"program{i}.so"] for i in range(len(programs))]
+        told = command(*tools.runs, str(driver), *words)
+    found = []
+    for i, (program, line) in enumerate(zip(counted, told.splitlines(), strict=True)):
+        status, *numbers = line.split()
+        runs = tuple(int(number) for number in numbers)[: len(program.blocks)]
+        error = errors.get(i, "") or ("" if status == "0" else f"it ended with status {status}")
+        found.append(Executed(program, () if error else runs, error))
+    return found
 
 
-def _assembled_by_gnu(assembly: str) -> str:
-    """Without lines for debuggers and the alignment of loops, and with a symbol for the function that threads run."""
-    lines = (line for line in assembly.splitlines() if line != _ALIGN)  # of data it ends otherwise
-    kept = (line for line in lines if not line.startswith(("\t.file", "\t.loc")))
-    return "\n".join(kept).replace(_LAMBDA, _LAMBDA.removeprefix(".L")) + "\n"
+def build_driver(folder: Path, tools: Tools = HERE) -> Path:
+    """The driver as a program in ``folder``."""
+    driver = folder / "driver"
+    command(tools.compiler, "-O2", str(DRIVER), "-o", str(driver), "-Wl,--no-as-needed", "-ldl", "-lm", "-rdynamic")
+    return driver
 
 
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True)
+def assemble(source: Path, library: Path, tools: Tools = HERE) -> str:
+    """Make a library of assembly; returns what went wrong."""
+    item = source.with_suffix(".o")
+    link = (tools.linker, "-shared", "-z", "notext", "-o", str(library), str(item))
+    for words in ((tools.assembler, "-o", str(item), str(source)), link):
+        done = subprocess.run(words, capture_output=True, text=True)
+        if done.returncode:
+            return done.stderr[-300:]
+    return ""
 
 
-def _costs(text: str) -> dict[str, int]:
-    """Name of a library -> instructions of its functions that compute."""
-    costs: defaultdict[str, int] = defaultdict(int)
-    library = function = ""
-    called = False
-    for line in text.splitlines():
-        if match := _OBJECT.match(line):
-            library = Path(match[1]).name
-        elif match := _FUNCTION.match(line):
-            function = match[1]
-        elif line.startswith("calls="):
-            called = True
-        elif match := _COST.match(line):
-            if not called and ("compute_" in function or "__tvm_parallel_lambda" in function):
-                costs[library] += int(match[1])
-            called = False
-    return costs
+def command(*words: str) -> str:
+    """What a command prints."""
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout

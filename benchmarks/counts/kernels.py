@@ -124,6 +124,106 @@ def _resized(channels: int, size: int, out: int) -> list[Any]:
     return [x, topi.image.resize2d(x, [0.0] * 4, (out, out), method="linear")]
 
 
+def _matmul_gradient(n: int, k: int, m: int) -> list[Any]:
+    from tvm import te
+
+    a, d = _tensor(n, k, name="a"), _tensor(n, m, name="d")
+    r = te.reduce_axis((0, n), name="r")
+    return [a, d, te.compute((k, m), lambda i, j: te.sum(a[r, i] * d[r, j], axis=r), name="out")]
+
+
+def _conv_weight_gradient(channels: int, size: int, filters: int, kernel: int) -> list[Any]:
+    from tvm import te
+
+    out = size - kernel + 1
+    x, d = _tensor(2, channels, size, size), _tensor(2, filters, out, out, name="d")
+    n, y, z = (te.reduce_axis((0, extent), name=name) for extent, name in ((2, "n"), (out, "y"), (out, "z")))
+    shape = (filters, channels, kernel, kernel)
+    weight = te.compute(
+        shape, lambda f, c, i, j: te.sum(x[n, c, y + i, z + j] * d[n, f, y, z], axis=[n, y, z]), name="out"
+    )
+    return [x, d, weight]
+
+
+def _softmax_gradient(rows: int, columns: int) -> list[Any]:
+    from tvm import topi
+
+    y, d = _tensor(rows, columns, name="y"), _tensor(rows, columns, name="d")
+    dot = topi.sum(topi.multiply(y, d), axis=1, keepdims=True)
+    return [y, d, topi.multiply(y, topi.subtract(d, dot))]
+
+
+def _activation_gradient(*shape: int) -> list[Any]:
+    from tvm import topi
+
+    x, d = _tensor(*shape), _tensor(*shape, name="d")
+    s = topi.sigmoid(x)
+    slope = topi.add(s, topi.multiply(topi.multiply(x, s), topi.subtract(topi.full_like(s, 1.0), s)))
+    return [x, d, topi.multiply(d, slope)]
+
+
+def _adam(n: int) -> list[Any]:
+    from tvm import te, topi
+
+    w, g, m, v = (_tensor(n, name=name) for name in "wgmv")
+    mean = te.compute((n,), lambda i: m[i] * 0.9 + g[i] * 0.1, name="mean")
+    square = te.compute((n,), lambda i: v[i] * 0.999 + g[i] * g[i] * 0.001, name="square")
+    root = topi.add(topi.sqrt(square), topi.full_like(square, 1e-8))
+    return [w, g, m, v, topi.subtract(w, topi.divide(mean, root))]
+
+
+def _group_norm(groups: int, channels: int, size: int) -> list[Any]:
+    from tvm import topi
+
+    x = _tensor(1, channels, size, size)
+    scale, shift = _tensor(channels, name="scale"), _tensor(channels, name="shift")
+    return [x, scale, shift, topi.nn.group_norm(x, scale, shift, groups, 1, [2, 3])]
+
+
+def _function(name: str, *shape: int) -> list[Any]:
+    from tvm import topi
+
+    x = _tensor(*shape)
+    return [x, getattr(topi, name)(x)]
+
+
+def _padded(*shape: int) -> list[Any]:
+    from tvm import topi
+
+    x = _tensor(*shape)
+    return [x, topi.nn.pad(x, [0, 0, 1, 2], [0, 0, 3, 1])]
+
+
+def _cumulated(rows: int, columns: int) -> list[Any]:
+    from tvm import topi
+
+    x = _tensor(rows, columns)
+    return [x, topi.cumsum(x, axis=1)]
+
+
+def _clipped(*shape: int) -> list[Any]:
+    from tvm import topi
+
+    x = _tensor(*shape)
+    return [x, topi.clip(x, -0.3, 0.4)]
+
+
+def _doubles(n: int) -> list[Any]:
+    from tvm import topi
+
+    x, y = _tensor(n, dtype="float64"), _tensor(n, dtype="float64", name="y")
+    return [x, y, topi.add(topi.multiply(x, y), y)]
+
+
+def _quantised(n: int, k: int, m: int) -> list[Any]:
+    from tvm import te
+
+    a, b = _tensor(n, k, dtype="int8", name="a"), _tensor(k, m, dtype="int8", name="b")
+    r = te.reduce_axis((0, k), name="r")
+    out = te.compute((n, m), lambda i, j: te.sum(a[i, r].astype("int32") * b[r, j].astype("int32"), axis=r), name="out")
+    return [a, b, out]
+
+
 KERNELS: dict[str, tuple[str, Callable[..., list[Any]], tuple[Any, ...]]] = {
     "matmul 17x23x19": ("matmul", _matmul, (17, 23, 19)),
     "matmul 65x127x33": ("matmul", _matmul, (65, 127, 33)),
@@ -152,6 +252,30 @@ KERNELS: dict[str, tuple[str, Callable[..., list[Any]], tuple[Any, ...]]] = {
     "concatenation 19x21": ("elementwise", _moves, (19, 21)),
     "gather 31 of 50x17": ("elementwise", _gathered, (50, 17, 31)),
     "bilinear resize 13 to 29": ("elementwise", _resized, (3, 13, 29)),
+    "matmul 1x255x7": ("matmul", _matmul, (1, 255, 7)),
+    "matmul 128x64x96": ("matmul", _matmul, (128, 64, 96)),
+    "matmul 33x1x65": ("matmul", _matmul, (33, 1, 65)),
+    "matmul of int8 19x37x21": ("matmul", _quantised, (19, 37, 21)),
+    "conv2d 16x14x14, 32 filters 1x1": ("conv2d", _conv2d, (16, 14, 32, 1, 1, 0, 1)),
+    "conv2d 8x9x9, 16 filters 3x3, stride 2": ("conv2d", _conv2d, (8, 9, 16, 3, 2, 1, 1)),
+    "softmax 7x1": ("softmax", _softmax, (7, 1)),
+    "softmax 64x128": ("softmax", _softmax, (64, 128)),
+    "group norm 12x9x9": ("norm", _group_norm, (3, 12, 9)),
+    "cumulative sum 7x53": ("reduce", _cumulated, (7, 53)),
+    "product of 13x31 rows": ("reduce", _reduce, ("prod", 13, 31, 1)),
+    "tanh of 31x33": ("elementwise", _function, ("tanh", 31, 33)),
+    "erf of 1021": ("elementwise", _function, ("erf", 1021)),
+    "logarithm of 511": ("elementwise", _function, ("log", 511)),
+    "reciprocal root of 17x65": ("elementwise", _function, ("rsqrt", 17, 65)),
+    "padding of 3x5x11x13": ("elementwise", _padded, (3, 5, 11, 13)),
+    "clipping of 4099": ("elementwise", _clipped, (4099,)),
+    "doubles 2053": ("elementwise", _doubles, (2053,)),
+    "gradient of matmul weights 37x29x23": ("matmul", _matmul_gradient, (37, 29, 23)),
+    "gradient of matmul weights 64x48x80": ("matmul", _matmul_gradient, (64, 48, 80)),
+    "gradient of conv2d weights 3x11x11, 5 filters": ("conv2d", _conv_weight_gradient, (3, 11, 5, 3)),
+    "gradient of softmax 19x45": ("softmax", _softmax_gradient, (19, 45)),
+    "gradient of silu 23x47": ("elementwise", _activation_gradient, (23, 47)),
+    "Adam's step of 3001": ("elementwise", _adam, (3001,)),
 }
 """Name -> class of operators, what builds it, its sizes."""
 

@@ -245,7 +245,8 @@ def test_what_takes_too_long_to_follow_is_unknown() -> None:
 def test_arithmetic(text: str, value: int | None) -> None:
     flow = ir_flow(
         f"define i32 @main_compute_(i32 %argument, ptr %memory) {{\nentry:\n  %r = {text}\n  %c = icmp eq i32 %r, "
-        f"{value or 0}\n  br i1 %c, label %yes, label %no\nyes:\n  ret i32 0\nno:\n  ret i32 1\n}}\n"
+        f"{value or 0}\n  br i1 %c, label %yes, label %no\nyes:\n  store i32 0, ptr %memory\n"
+        "  ret i32 0\nno:\n  ret i32 1\n}\n"
     )
     if value is None:
         assert flow.unknown == 1

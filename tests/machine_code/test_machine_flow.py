@@ -89,6 +89,47 @@ def test_what_data_decide_is_unknown(check: str) -> None:
     assert flow.unknown == 1
 
 
+def diamond(left: int, right: int, around: int = 0, inner: str = "") -> str:
+    """Two ways of so many instructions each, which data decide, behind ``around`` others."""
+    first, second = "nop\n" * (left - 1), "nop\n" * right
+    return (
+        "nop\n" * around + "vucomiss (%rdi), %xmm0\njne .LBB0_2\n.LBB0_1:\n"
+        f"{first}{inner}jmp .LBB0_3\n.LBB0_2:\n{second}.LBB0_3:\nnop"
+    )
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "around", "known"),
+    [
+        (30, 30, 0, True),
+        (60, 59, 0, True),
+        (30, 26, 0, False),
+        (30, 26, 400, True),
+        (1, 0, 100, True),
+        (30, 0, 400, False),
+    ],
+)
+def test_ways_of_about_the_same_length_are_as_good_as_known(left: int, right: int, around: int, known: bool) -> None:
+    flow = machine_flow(wrapped(diamond(left, right, around)))
+    assert (flow.unknown == 0) == known
+
+
+def test_branches_behind_an_undecided_one_are_held_by_its_range() -> None:
+    inner = "vucomiss (%rsi), %xmm0\nje .LBB0_5\n.LBB0_4:\n" + "nop\n" * 20 + ".LBB0_5:\n"
+    assert machine_flow(wrapped(diamond(10, 20, 400, inner))).unknown > 0
+    assert machine_flow(wrapped(diamond(10, 20, 4000, inner))).unknown == 0
+
+
+def test_a_call_that_data_decide_weighs_more_than_an_instruction() -> None:
+    assert machine_flow(wrapped(diamond(30, 30, 400))).unknown == 0
+    assert machine_flow(wrapped(diamond(30, 30, 400, "callq *(%rax)\n"))).unknown > 0
+
+
+def test_how_long_a_loop_runs_is_unknown_where_data_end_it() -> None:
+    loop = "nop\n" * 900 + ".LBB0_1:\nnop\nvucomiss (%rdi), %xmm0\njne .LBB0_1"
+    assert machine_flow(wrapped(loop.replace("nop\nvu", "nop\n" * 40 + "vu"))).unknown > 0
+
+
 def test_jumps_through_tables_are_unknown() -> None:
     assert machine_flow(wrapped("jmpq *.LJTI0_0(,%rax,8)\n.LBB0_1:\nnop")).unknown >= 1
 

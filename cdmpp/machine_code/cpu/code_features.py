@@ -11,9 +11,9 @@ from pathlib import Path
 from cdmpp.features import names, prefixed, read_features
 
 CODE_VERSION = "6"
-CODE_READER = "4"
+CODE_READER = "5"
 """Version of the reader; vectors of an earlier one are derived again. 4: what decides branches is carried out, also in
-vectors."""
+vectors. 5: SSE is told apart as AVX is, and where both ways of a branch meet again bounds what data can change."""
 _DECLARED = read_features(Path(__file__).with_suffix(".json"))
 CLASSES = _DECLARED["classes"]
 """Instructions of the IR, most of them by lanes: scalar, up to 128, 256 and 512 bits of float32."""

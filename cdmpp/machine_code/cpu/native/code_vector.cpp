@@ -178,8 +178,7 @@ struct Assembled {
       return;
     }
     flow = flow_in<X86Control>(whole, *part, one.role);
-    bool undecided = flow.unknown > 0 && std::count(flow.undecided.begin(), flow.undecided.end(), 1) > 0;
-    if (undecided && X86VectorControl::may_decide(whole)) flow = flow_in<X86VectorControl>(whole, *part, one.role);
+    if (flow.before_much && X86VectorControl::may_decide(whole)) flow = flow_in<X86VectorControl>(whole, *part, one.role);
   }
 };
 

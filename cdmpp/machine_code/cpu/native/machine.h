@@ -1,6 +1,6 @@
 // Amounts of a whole run, counted in the machine code and simulated on the core.
 #pragma once
-#include <memory>
+#include <deque>
 #include <map>
 #include <set>
 #include "aarch64.h"
@@ -37,20 +37,16 @@ class Places {
     Blocks chain{block};
     while (dominator_[chain.back()] >= 0) chain.push_back(dominator_[chain.back()]);
     std::reverse(chain.begin(), chain.end());
-    Blocks past;
-    const Addresses* addresses = nullptr;
-    for (size_t i = 0; i < chain.size(); ++i) {
-      auto& known = known_[past];
-      if (!known && past.empty()) known = std::make_unique<Addresses>(is_vector_.size());
-      addresses = known.get();
-      if (i + 1 == chain.size()) break;
+    if (known_.empty()) known_.emplace_back(is_vector_.size());
+    int now = 0;
+    for (size_t i = 0; i + 1 < chain.size(); ++i) {
       int loop = headed_[chain[i]];
       bool inside = loop >= 0 && bodies_[loop].has[block];
-      for (int part : {chain[i], inside ? -1 : -2, chain[i + 1]}) past.push_back(part);
-      auto& next = known_[past];
-      if (!next) next = std::make_unique<Addresses>(after(*addresses, chain[i], inside ? loop : -1, chain[i + 1]));
+      auto [step, is_new] = steps_.try_emplace({now, chain[i], inside, chain[i + 1]}, static_cast<int>(known_.size()));
+      if (is_new) known_.push_back(after(known_[now], chain[i], inside ? loop : -1, chain[i + 1]));
+      now = step->second;
     }
-    return *addresses;
+    return known_[now];
   }
 
  private:
@@ -61,7 +57,8 @@ class Places {
   int flags_;
   Blocks headed_, dominator_;
   std::vector<std::vector<int>> written_;
-  std::map<Blocks, std::unique_ptr<Addresses>> known_;
+  std::deque<Addresses> known_;                 // by the way there, the first at the entry
+  std::map<std::array<int, 4>, int> steps_;     // place in `known_`, block, whether in its loop, next block -> place
   int64_t next_ = FIRST_UNKNOWN;
 
   // On through `from`, in some iteration of its `loop` where there is one, to the beginning of `to`.

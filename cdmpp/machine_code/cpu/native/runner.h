@@ -11,7 +11,8 @@ struct Flow {
   std::vector<double> entries;     // of each loop
   std::vector<char> undecided;     // blocks that end in a branch that data decide
   bool complete = true;            // false where it took too long to follow
-  double unknown = 0.0;            // of these branches, where they decide about more than a little
+  double unknown = 0.0;            // of these branches, where they change more than a little
+  bool before_much = false;        // whether they lie in front of more than a little
 
   double trips(size_t loop) const { return entries[loop] > 0 ? std::max(1.0, runs[loops[loop].header] / entries[loop]) : 1.0; }
 };

@@ -103,8 +103,12 @@ constexpr Text ONLY_READS[] = {
 };
 constexpr Text KEEPS_TARGET[] = {"vfmadd", "vfmsub", "vfnmadd", "vfnmsub", "vpermi2", "vpermt2", "vpternlog"};
 constexpr Text OVERWRITES[] = {"k", "lea", "mov", "pop", "set", "v"};
+constexpr Text OVERWRITES_IN_SSE[] = {
+    "vcvtdq2", "vcvtp", "vcvttp", "vlddqu", "vmov", "vpabs", "vpextr", "vpmovmskb", "vpmovsx", "vpmovzx", "vpshufd",
+    "vpshufhw", "vpshuflw", "vrcpps", "vroundp", "vrsqrtps", "vsqrtp"
+};
 constexpr Text STORES[] = {
-    "kmov", "mov", "set", "vextract", "vmaskmov", "vmov", "vpextr", "vpmaskmov", "vpscatter", "vscatter"
+    "kmov", "mov", "set", "vextract", "vmaskmov", "vmov", "vpextr", "vpmaskmov", "vpmov", "vpscatter", "vscatter"
 };
 constexpr Text READS_FLAGS[] = {"adc", "cmov", "j", "sbb", "set"};
 constexpr Text SETS_FLAGS[] = {

@@ -36,11 +36,16 @@ class Decoder {
     cut(line, mnemonic, rest);
     if (mnemonic == "rep" || mnemonic == "lock" || mnemonic == "notrack") cut(rest, mnemonic, rest);
     if (mnemonic.empty()) throw Unsupported();
+    // Of SSE: the same as what AVX names with a `v`, but that most write to what they read.
+    std::string with_v;
+    bool vectors = has(rest, "mm");
+    bool two_operands = mnemonic[0] != 'v' && ((vectors && has(rest, "%xmm")) || mnemonic.starts_with("cvt"));
+    if (two_operands) mnemonic = with_v = "v" + std::string(mnemonic);
     auto operands = split_operands(rest);
     Operation item;
-    item.width = has(rest, "%zmm") ? 64 : has(rest, "%ymm") ? 32 : has(rest, "%xmm") ? 16 : 8;
+    item.width = !vectors ? 8 : has(rest, "%zmm") ? 64 : has(rest, "%ymm") ? 32 : has(rest, "%xmm") ? 16 : 8;
     Text memory;
-    bool touches = operate(item, mnemonic, operands, memory);
+    bool touches = operate(item, mnemonic, operands, two_operands, memory);
     for (auto [beginning, name] : RULES) if (starts_with(mnemonic, beginning)) { item.name = name; break; }
     static constexpr Text MOVES[] = {"vmov", "vmaskmov", "vpmaskmov", "vbroadcast", "vpbroadcast", "vextract"};
     bool moves = starts_with_any(mnemonic, MOVES) && mnemonic != "vextractps";
@@ -65,7 +70,8 @@ class Decoder {
     for (Text operand : operands) masked |= !masks_of(operand).empty();
     item.masked = touches && masked && !item.lanes;
     item.moved = moved_bytes(mnemonic, item.width);
-    item.scalar = mnemonic.ends_with("ss");
+    // A double counts as one where it is computed; moves of 64 bits are of two floats as well.
+    item.scalar = mnemonic.ends_with("ss") || (mnemonic.ends_with("sd") && is_any_of(item.name, FLOATS));
     for (int name : registers_of(memory)) item.address_registers.add(name);
     if (Text place; displaced(memory, place, item.displacement)) {
       item.addressed = true;
@@ -140,7 +146,7 @@ class Decoder {
   }
 
   // Registers read and written, and whether memory is loaded from and stored to.
-  bool operate(Operation& item, Text name, const std::vector<Text>& operands, Text& memory) {
+  bool operate(Operation& item, Text name, const std::vector<Text>& operands, bool two_operands, Text& memory) {
     if (name == "cltd" || name == "cqto") { item.reads.add(registers.id("rax")); item.writes.add(registers.id("rdx")); }
     if (name == "cltq" || name == "cwtl") { item.reads.add(registers.id("rax")); item.writes.add(registers.id("rax")); }
     bool touches = false, one = operands.size() == 1;
@@ -163,7 +169,8 @@ class Decoder {
         item.writes.add(id);
         bool three = name.starts_with("imul") && operands.size() == 3;
         bool merged = !masks.empty() && !has(operands[i], "{z}");
-        if (starts_with_any(name, KEEPS_TARGET) || merged || !(starts_with_any(name, OVERWRITES) || three)) {
+        bool overwrites = two_operands ? writes_alone(name, operands) : starts_with_any(name, OVERWRITES) || three;
+        if (starts_with_any(name, KEEPS_TARGET) || merged || !overwrites) {
           item.reads.add(id);
         }
       }
@@ -177,7 +184,16 @@ class Decoder {
     return touches;
   }
 
+  // Whether an instruction of SSE, named with a `v`, writes all of its target without reading it.
+  static bool writes_alone(Text name, const std::vector<Text>& operands) {
+    static constexpr Text MERGE[] = {"vmovhps", "vmovlps", "vmovhpd", "vmovlpd", "vmovhl", "vmovlh"};
+    if (starts_with_any(name, MERGE)) return false;
+    if (name == "vmovss" || name == "vmovsd") return has(operands[0], "(");
+    return starts_with_any(name, OVERWRITES_IN_SSE);
+  }
   static int moved_bytes(Text name, int width) {
+    static constexpr Text LANES[] = {"vpabsd", "vpminsd", "vpmaxsd"};
+    if (name.starts_with("vp") && is_any(name, LANES)) return width;
     if (!name.starts_with('v')) return name.ends_with('b') ? 1 : name.ends_with('w') ? 2 : name.ends_with('l') ? 4 : 8;
     for (auto [ending, bytes] : PARTS) if (name.ends_with(ending)) return bytes;
     int part = name.ends_with("bq") ? 8 : name.ends_with("bd") || name.ends_with("wq") ? 4 : 2;
