@@ -134,18 +134,20 @@ def wanted(programs: int) -> list[Row]:
 _TEXT = """
 ## Caches
 
-{n} programs under callgrind's cache simulator (valgrind 3.19: {ways}; a line has 64 bytes), which
-has seen nothing of their arguments, beside the lines that the features of their [ASTs](../architecture.md) say: `crowded_miss_bytes_32kib`
-and `miss_bytes_1024kib`. These are sums over stores, each of which begins with empty caches, and know neither registers
-spilled to the stack nor what one store leaves in the cache for the next: they were not made to be exact, and models
-are trained on them as they are. Wanted: a median within 5 %, 90 % within 20 %.
+{n} programs under callgrind's cache simulator (valgrind 3.19: {ways}; a line has 64
+bytes), which has seen nothing of their arguments, beside the lines that the features of their
+[ASTs](../architecture.md) say: `crowded_miss_bytes_32kib` and `miss_bytes_1024kib`. These are sums over stores, each of
+which begins with empty caches, and know neither registers spilled to the stack nor what one store leaves in the cache
+for the next: they were not made to be exact, and models are trained on them as they are. Wanted: a median within 5 %,
+90 % within 20 %.
 """
 _ORACLE = """
 ## Callgrind beside counted blocks
 
 The same programs, instructions and accesses of every kind, those of calls, returns, pushes and pops included. Callgrind
-counts the lanes of gathers and of masked accesses one by one: loads and stores differ where there are such. Where the two count other instructions, callgrind tells more;
-why is not explained yet, and such programs are left out of the table above.
+counts the lanes of gathers and of masked accesses one by one: loads and stores differ where there are such. Where the
+two count other instructions, callgrind tells more; why is not explained yet, and such programs are left out of the
+table above.
 """
 
 
