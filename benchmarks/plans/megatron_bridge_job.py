@@ -11,12 +11,12 @@ from functools import cache
 import numpy as np
 
 from benchmarks.plans.megatron_bridge_data import CLUSTERS, MODELS, Plan
+from benchmarks.plans.one_plan import one_plan
 from cdmpp import Workload, devices
 from cdmpp.collectives import cluster as clusters
 from cdmpp.collectives.topology import Topology, on_cluster
 from cdmpp.errors import CdmppError
-from cdmpp.plans.candidates import DEGREES, VALID, Candidates
-from cdmpp.plans.combinations import Combination
+from cdmpp.plans.candidates import Candidates
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.judge import Judge
 from cdmpp.plans.mesh import Mesh
@@ -136,24 +136,12 @@ def candidates_of(plan: Plan) -> Candidates:
     Megatron's distributed optimizer gathers parameters once a step and scatters gradients once, as FSDP does in a
     pipeline; its FSDP does both for each micro-batch.
     """
-    degrees, operators = degrees_of(plan), operators_of(plan)
     pipeline = Pipeline(
         "interleaved1f1b" if plan.vp > 1 else "1f1b", plan.micro_batches,
         stages_per_rank=plan.vp if plan.vp > 1 else None, overlap=plan.vp == 1,
     )  # fmt: skip
-    model_parallel = (*operators, pipeline) if plan.pp > 1 else operators
-    combination = Combination(
-        "megatron", FSDP(is_pipelined=not plan.fsdp), model_parallel, ("dp_shard", *degrees.beyond_one())
-    )
-
-    def column(value: int) -> np.ndarray:
-        return np.array([value], np.int64)
-
-    return Candidates(
-        (combination,), plan.gpus, plan.global_batch, {}, (pipeline.order,), column(0),
-        np.array([[getattr(degrees, name) for name in DEGREES]], np.int64), column(plan.micro_batch),
-        column(plan.micro_batches), column(0), column(0), column(VALID),
-    )  # fmt: skip
+    strategy = FSDP(is_pipelined=not plan.fsdp)
+    return one_plan(strategy, operators_of(plan), pipeline, degrees_of(plan), plan.global_batch, plan.micro_batch)
 
 
 @cache
