@@ -75,6 +75,10 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Rank all ways to train; or, where one is given, search its settings; or choose machines, or cut for devices."""
+    if options.framework is not None and (is_partition(options) or is_asked(options) or options.devices is not None):
+        raise UsageError(
+            "--framework is of equal devices and a number of them: leave out other questions, and --devices"
+        )
     if is_partition(options):
         partition(options, _source)
         return
