@@ -156,11 +156,15 @@ class Judged:
         return {"title": "MPT under FSDP", "note": note, "commands": [_COMMAND], "columns": COLUMNS, "rows": table}
 
     def _interval_ahead(self, seen: Mask) -> Interval:
-        """Return the interval of sizes larger than all that were seen: of each but the first two, from smaller ones."""
+        """Return the interval of sizes larger than all that were seen: of each but the first two, from smaller ones.
+
+        Rows are left out whose kind of GPU and product no smaller size has.
+        """
         sizes = np.array([SIZES.index(one) for one in self.sizes])
         apart, measured = list[Floats](), list[Floats]()
         for size in sorted({*sizes[seen].tolist()})[_LEAST:]:
-            asked = seen & (sizes == size)
+            has_factor = (self.terms[seen & (sizes < size)] > 0).any(axis=0)
+            asked = seen & (sizes == size) & ((self.terms <= 0) | has_factor).all(axis=1)
             apart.append(self.predicted(seen & (sizes < size), asked))
             measured.append(self.measured_s[asked])
         return Interval.of(np.concatenate(apart), np.concatenate(measured))
