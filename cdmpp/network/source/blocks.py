@@ -1,6 +1,6 @@
 """Blocks: a list of modules of a model that run one after the other and are alike, so that a few of them say the rest.
 
-Nothing is known by name: modules are compared, and the model is run once with blocks that compute nothing.
+Nothing is known by name: modules are compared, and the model is run once, without values, to compare the operators.
 """
 
 from __future__ import annotations
@@ -62,8 +62,9 @@ def blocks_in(model: Any, example: tuple[Any, ...], few: int = FEW[0]) -> Blocks
     """Return the largest list of a model that is made of blocks, ``LEAST`` or more; None where there is none.
 
     Blocks have the same modules, parameters of the same shapes, and the same attributes, but for their own number. Each
-    is called once, with the results of the one before it and otherwise with the same arguments, nothing runs between
-    two of them, and only the last one's results are read by anything else.
+    is called once, with the results of the one before it and otherwise with the same arguments, and runs the same
+    operators (the first one may run others); nothing runs between two of them, and only the last one's results are read
+    by anything else.
 
     Args:
         model: a torch module.
@@ -155,13 +156,15 @@ def _is_same(one: Any, two: Any, own: Any, other: Any, numbers: tuple[int, int])
 
 
 def _are_chained(model: Any, example: tuple[Any, ...], blocks: list[Any]) -> bool:
-    """Return True if the model calls each block once, with the results of the one before it."""
+    """Return True if the model calls each block once, with the results of the one before it, and all run the same."""
     import torch
     from torch._guards import detect_fake_mode
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
-    run, without_values = _Run(blocks), detect_fake_mode([*model.parameters(), *example]) or contextlib.nullcontext()
+    run = _Run(blocks)
+    without_values = detect_fake_mode([*model.parameters(), *example]) or FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        with torch.no_grad(), without_values, run.watched():
+        with torch.enable_grad(), without_values, run.watched():
             result = model(*example)
     except Exception:
         return False
@@ -169,7 +172,7 @@ def _are_chained(model: Any, example: tuple[Any, ...], blocks: list[Any]) -> boo
 
 
 class _Run:
-    """One run of a model in which the first block computes, and the others give results like its own."""
+    """One run of a model, without values, and the operators that each block runs."""
 
     def __init__(self, blocks: list[Any]) -> None:
         self.blocks = blocks
@@ -177,8 +180,11 @@ class _Run:
         """Block, form and values of its arguments, and how many operators ran before it."""
         self.made = list[list[Any]]()
         """Results of each call."""
+        self.ran = list[list[Any]]()
+        """Operators of each call, with the forms of what they read and the modes that they run in."""
         self.operators, self.inside, self.read = 0, False, set[int]()
         """Operators outside of blocks, and the tensors that those behind the last block read."""
+        self.inner = {id(one) for block in blocks for one in (*block.parameters(), *block.buffers())}
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -189,7 +195,9 @@ class _Run:
 
         class Watch(TorchDispatchMode):
             def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                if not run.inside:
+                if run.inside:
+                    run.ran[-1].append((function, _modes(), *map(_form, tree_leaves((args, kwargs)))))
+                else:
                     run.operators += 1
                     run.read |= {id(one) for one in tree_leaves((args, kwargs))}
                 return function(*args, **(kwargs or {}))
@@ -212,11 +220,13 @@ class _Run:
 
         values, form = tree_flatten((args, kwargs))
         self.calls.append((number, form, values, self.operators))
+        self.ran.append([_modes()])
         self.inside = True
-        if not self.made:
-            self.template = forward(*args, **kwargs)
-        found = tree_map_only(torch.Tensor, torch.empty_like, self.template)
-        self.inside, self.read = False, set()
+        result = forward(*args, **kwargs)
+        self.inside = False
+        # own tensors, so that what a block passes on unread counts as its result
+        found = tree_map_only(torch.Tensor, lambda one: torch.empty_like(one, requires_grad=one.requires_grad), result)
+        self.operators, self.read = self.calls[-1][3], self.read & self.inner
         self.made.append([one for one in tree_leaves(found) if isinstance(one, torch.Tensor)])
         return found
 
@@ -228,10 +238,12 @@ class _Run:
             return False
         if len({operators for *_, operators in self.calls}) > 1:
             return False
+        if any(one != self.ran[1] for one in self.ran[2:]):
+            return False
         second = self._tokens(1)
         if ("before", 0) not in second[1] or any(self._tokens(one) != second for one in range(2, len(self.calls))):
             return False
-        behind = {id(one) for found in self.made[:-1] for one in found}
+        behind = self.inner | {id(one) for found in self.made[:-1] for one in found}
         return not behind & (self.read | {id(one) for one in tree_leaves(result)})
 
     def _tokens(self, number: int) -> tuple[Any, list[Any]]:
@@ -247,6 +259,26 @@ class _Run:
             else:
                 found.append(("same", id(one)) if isinstance(one, torch.Tensor) or not _is_plain(one) else one)
         return form, found
+
+
+def _modes() -> tuple[Any, ...]:
+    """Return what decides what runs beside an operator: gradients, checkpoints and autocast."""
+    import torch
+
+    casts = [torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in ("cpu", "cuda")]
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), hooks is None, *casts
+
+
+def _form(value: Any) -> Any:
+    """Return what of an operator's argument decides how much it computes; numbers do not, but for zero."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape), value.dtype, value.requires_grad
+    if isinstance(value, float):
+        return bool(value)
+    return value if _is_plain(value) or isinstance(value, torch.dtype) else type(value)
 
 
 def _is_plain(value: Any) -> bool:

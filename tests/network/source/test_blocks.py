@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from cdmpp.network.source.blocks import FEW, LEAST, blocks_in
 
@@ -73,6 +78,56 @@ class Ladder(Chain):
         return self.last(x)
 
 
+class ByNumber(Block):
+    def forward(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
+        x = super().forward(x, scale)
+        return torch.tanh(x) if self.number == LEAST - 2 else x
+
+
+class ByMode(Chain):
+    """Its later blocks run in another way than the first ones: under another precision, or without gradients."""
+
+    def __init__(self, mode: Callable[[bool], AbstractContextManager[Any]]) -> None:
+        super().__init__(*equal())
+        self.mode = mode
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for number, block in enumerate(self.layers):
+            with self.mode(number >= FEW[1]):
+                x = block(x)
+        return self.last(x)
+
+
+class Checkpointed(Chain):
+    """Some blocks run again in the backward pass."""
+
+    def __init__(self, reentrant: bool, every: int = 1) -> None:
+        super().__init__(*equal())
+        self.reentrant, self.every = reentrant, every
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for number, block in enumerate(self.layers):
+            again = number % self.every == 0
+            x = checkpoint(block, x, use_reentrant=self.reentrant) if again else block(x)
+        return self.last(x)
+
+
+class WeightsRead(Chain):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + sum(block.up.weight.square().sum() for block in self.layers)
+
+
+class Dropped(Chain):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for block in self.layers:
+            if torch.rand([]) > 0.1:
+                x = block(x)
+        return self.last(x)
+
+
 def equal(many: int = LEAST) -> list[nn.Module]:
     return [Block(number) for number in range(many)]
 
@@ -87,6 +142,10 @@ def hooked() -> nn.Module:
     model = Chain(*equal())
     model.layers[4].register_forward_hook(lambda *given: None)
     return model
+
+
+def test_blocks_that_all_run_again() -> None:
+    assert blocks_in(Checkpointed(reentrant=False), (X,)) is not None
 
 
 def test_lists_of_equal_blocks() -> None:
@@ -115,6 +174,13 @@ def test_lists_of_equal_blocks() -> None:
         *(kind(*equal()) for kind in (AllRead, Between, EverySecond, Twice, Ladder)),
         tied(),
         hooked(),
+        Chain(*map(ByNumber, range(LEAST))),
+        ByMode(lambda on: torch.autocast("cpu", torch.bfloat16, enabled=on)),
+        ByMode(torch.set_grad_enabled),
+        Checkpointed(False, FEW[1]),
+        Checkpointed(True, FEW[1]),
+        WeightsRead(*equal()),
+        Dropped(*equal()),
     ],
     ids=[
         "few",
@@ -129,6 +195,13 @@ def test_lists_of_equal_blocks() -> None:
         "ladder",
         "tied",
         "hooked",
+        "by number",
+        "autocast",
+        "no gradients",
+        "checkpoint of some",
+        "reentrant checkpoint of some",
+        "weights read",
+        "dropped",
     ],
 )
 def test_others(model: nn.Module) -> None:
