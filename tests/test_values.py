@@ -25,6 +25,7 @@ from cdmpp.network.eager.runtime import EagerRuntime
 from cdmpp.network.training_step import StepBuffer
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.framework_host import FrameworkHost
 from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP
@@ -179,7 +180,10 @@ MADE: list[tuple[Any, Mapping[str, tuple[Any, ...]]]] = [
     (cluster.get("dgx-a100"), {"name": TEXTS, "title": TEXTS, "source": TEXTS}),
     (interconnect.get("nvlink3"), {
         **dict.fromkeys(("name", "title"), TEXTS), **dict.fromkeys(("sources", "ranges"), ({},)),
-        "bandwidth_gbps": (1.5,)}),
+        **dict.fromkeys(("bandwidth_gbps", "reached_gbps"), (1.5,))}),
+    (FrameworkHost(), {
+        **dict.fromkeys(("collective_s", "message_s", "far_message_s", "step_s"), (0, 1.5)),
+        "dispatch": (1.5,), "unhidden": (0,), "origin": TEXTS}),
     (topology_of(2, "a100", link="nvlink3"), {
         "name": TEXTS, "near_rate": SECONDS, "far_rate": SECONDS,
         **dict.fromkeys(("warnings", "near_flags"), ([], ["x", "x"]))}),
