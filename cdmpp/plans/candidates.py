@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -23,6 +23,10 @@ IntArray = NDArray[np.int64]
 DEGREES = tuple(one.name for one in fields(ParallelDegrees))
 VALID, FACTORS, LIMIT, BATCH, SCHEDULE = range(5)
 """Reasons by number."""
+
+
+def _unknown(degree: str, ranks: int, strategies: Sequence[Strategy]) -> str:  # noqa: ARG001
+    return ""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ class Candidates:
     """1 where every module runs its forward pass again in the backward pass."""
     reason: IntArray
     """``VALID``, or why the plan cannot be."""
+    refusal: Callable[[str, int, Sequence[Strategy]], str] = field(default=_unknown, kw_only=True)
+    """Degree over its limit, ranks and strategies that divide -> layer and rule, as ``StepSource.refusal`` says."""
 
     def __len__(self) -> int:
         return len(self.reason)
@@ -103,7 +109,9 @@ class Candidates:
         if reason == LIMIT:
             degrees = self.degrees_of(row)
             name = next(name for name, most in self.limits.items() if getattr(degrees, name) > most)
-            return f"{TITLES[name]} over {getattr(degrees, name)} ranks: this network allows {self.limits[name]}"
+            ranks, most = getattr(degrees, name), self.limits[name]
+            why = self.refusal(name, ranks, combination.model_parallel)
+            return why or f"{TITLES[name]} over {ranks} ranks: this network allows {most}"
         if reason == BATCH:
             replicas = int(self.degree(*BATCHED)[row])
             return f"{self.global_batch} examples cannot be divided evenly among {replicas} replicas"

@@ -147,7 +147,8 @@ class Question:
         limits = self.source.limits()
         schedules = self.schedules or None
         can_recompute = self.recomputes is not False and self._can_recompute
-        found = candidates(self.rules(names), ranks, self.global_batch, limits, schedules, can_recompute)
+        every = candidates(self.rules(names), ranks, self.global_batch, limits, schedules, can_recompute)
+        found = replace(every, refusal=self.source.refusal)
         return found.taken((found.recompute == 1) | (found.reason != VALID)) if self.recomputes else found
 
     def _judged_as(self, plans: Candidates, costs: ClosedForm) -> Judged:

@@ -165,11 +165,16 @@ class PredictedSource(StepSource):
         numbers = {one.number for one in (*step.parameters, *step.frozen)}
         calls = [one.call for one in step.calls if one.phase == "forward"]
         layers = {node_of(one) for one in calls if numbers & {number for number, _ in one.resident}}
-        return {"pp": max(1, len(layers)), **{name: self.limit_of(name)[0] for name in SPLITS}}
+        return {"pp": max(1, len(layers)), **{name: self._limit(name) for name in SPLITS}}
 
-    def limit_of(self, degree: str) -> tuple[int, str]:
-        """Return the most ranks that divide operators along ``degree``, and the layer that allows no more."""
-        return _DIVIDING[degree]().limit(self._export(self._low).exported)
+    def _limit(self, degree: str) -> int:
+        return _DIVIDING[degree]().limit(self._export(self._low).exported)[0]
+
+    def refusal(self, degree: str, ranks: int, strategies: Sequence[Strategy] = ()) -> str:
+        """Return why operators cannot be divided so, as ``work`` says it; empty for stages, and where they can."""
+        if degree not in SPLITS:
+            return ""
+        return self._refused(_split(ParallelDegrees(**{degree: ranks}), strategies))
 
     def _refused(self, split: _Split) -> str:
         """Why operators cannot be divided so; empty if they can."""

@@ -64,6 +64,10 @@ class RepeatedSource(StepSource):
             first["pp"] += (self.blocks - FEW) * (more["pp"] - first["pp"])
         return first
 
+    def refusal(self, degree: str, ranks: int, strategies: Sequence[Strategy] = ()) -> str:
+        """Return that of the network with few blocks, whose blocks are the same."""
+        return self._sources[0].refusal(degree, ranks, strategies)
+
     def work(self, batch: int, degrees: ParallelDegrees, strategies: Sequence[Strategy] = ()) -> RankWork:
         """Return the work of one rank; ``CdmppError`` as of the source, or if the blocks in the middle differ."""
         if (key := (batch, degrees, tuple(strategies))) not in self._works:

@@ -213,6 +213,13 @@ class StepSource(ABC):
     def limits(self) -> Mapping[str, int]:
         """Return the largest possible value of each degree that has one here; others have none."""
 
+    def refusal(self, degree: str, ranks: int, strategies: Sequence[Strategy] = ()) -> str:  # noqa: ARG002
+        """Return the layer and the rule that keep so many ranks from dividing operators along one of ``SPLITS``.
+
+        Empty where the source does not know them; ``strategies`` as of ``work``.
+        """
+        return ""
+
     def prepare(  # noqa: B027
         self, batches: Iterable[int], degrees: Iterable[ParallelDegrees], strategies: Sequence[Strategy] = ()
     ) -> None:
@@ -232,6 +239,10 @@ class BehindSource(StepSource):
     def limits(self) -> Mapping[str, int]:
         """Return those of the source."""
         return self.nominal.limits()
+
+    def refusal(self, degree: str, ranks: int, strategies: Sequence[Strategy] = ()) -> str:
+        """Return that of the source."""
+        return self.nominal.refusal(degree, ranks, strategies)
 
     def prepare(
         self, batches: Iterable[int], degrees: Iterable[ParallelDegrees], strategies: Sequence[Strategy] = ()

@@ -68,6 +68,10 @@ class StoredSource(StepSource):
         """Return those of ``make``, which reads the network."""
         return self._made.limits()
 
+    def refusal(self, degree: str, ranks: int, strategies: Sequence[Strategy] = ()) -> str:
+        """Return that of ``make``, which reads the network."""
+        return self._made.refusal(degree, ranks, strategies)
+
     @cached_property
     def _made(self) -> StepSource:
         self.before_reading()

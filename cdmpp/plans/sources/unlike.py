@@ -50,6 +50,10 @@ class UnlikeSource(StepSource):
         each = [source.limits() for source in self.sources.values()]
         return reduce(lambda a, b: {**a, **{name: min(most, a.get(name, most)) for name, most in b.items()}}, each)
 
+    def refusal(self, degree: str, ranks: int, strategies: Sequence[Strategy] = ()) -> str:
+        """Return that on the first device: all have the same network."""
+        return self._first.refusal(degree, ranks, strategies)
+
     def prepare(
         self, batches: Iterable[int], degrees: Iterable[ParallelDegrees], strategies: Sequence[Strategy] = ()
     ) -> None:

@@ -31,6 +31,7 @@ from cdmpp.plans.distributed_step import replay_plan
 from cdmpp.plans.judge import Judge
 from cdmpp.plans.lower import lower
 from cdmpp.plans.plan import Plan
+from cdmpp.plans.search_plans import search_plans
 from cdmpp.plans.sources.source import StepSource
 from cdmpp.plans.strategies import STRATEGIES
 
@@ -359,3 +360,14 @@ def test_what_cannot_be_divided_evenly_is_refused_with_the_rule():
     assert source.limits()["tp"] == 1
     with pytest.raises(CdmppError, match="tensor=2: the network has no pair of linear layers"):
         source.work(4, ParallelDegrees(tp=2))
+
+
+def test_a_search_says_which_layer_keeps_so_many_ranks_from_dividing():
+    """The limit of a degree is a number; the reason has the layer, what it has, and the rule of the framework."""
+    workload = Workload(Language("gated"), tokens())
+    asked = {"device": "a100", "link": "nvlink3", "global_batch": 8, "progress": False}
+    told = r"no plan for 8 devices: tensor=8: blocks.0.attention.wk gives 4 heads, .* expected 1, 2, 4 ranks"
+    with pytest.raises(CdmppError, match=told):
+        search_plans(workload, ranks=8, strategies=("tensor",), **asked)
+    found = search_plans(workload, ranks=8, strategies=("tensor", "data"), **asked)
+    assert any("blocks.0.attention.wk gives 4 heads" in why for why in found.rejected), found.rejected
