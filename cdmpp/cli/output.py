@@ -55,13 +55,16 @@ def check_output(options: argparse.Namespace, *others: Path | None, reads: Seque
             raise CdmppError(f"cannot write {path}: {folder} is no folder that you may write to")
 
 
-def show(reports: Mapping[str, Report], options: argparse.Namespace, rows: str | None = None) -> None:
+def show(
+    reports: Mapping[str, Report], options: argparse.Namespace, rows: str | None = None, others_lead: bool = False
+) -> None:
     """Say the warnings, print the reports as text or JSON, and write the files.
 
     Args:
         reports: key in the JSON -> report; the report of an empty key is the answer that the others stand in.
         options: with what ``add_output_arguments`` declared.
         rows: key of the report whose rows a CSV file holds; None: the last one that has some.
+        others_lead: in text and HTML the answer stands below the other reports.
     """
     from cdmpp.report.html import write_html
     from cdmpp.report.rows import write_csv
@@ -69,19 +72,21 @@ def show(reports: Mapping[str, Report], options: argparse.Namespace, rows: str |
     from cdmpp.report.timeline_file import write_timeline
 
     shown = list(reports.values())
+    printed = [*shown[1:], *shown[:1]] if others_lead else shown
     for warning in dict.fromkeys(warning for report in shown for warning in report.warnings):
         warn(warning)
     if options.json:
         parts = {key: report.answer for key, report in reports.items() if key}
         print_json(reports[""].answer | parts if parts else reports[""].answer)
     else:
-        for place, report in enumerate(shown):
+        for place, report in enumerate(printed):
             if place:
                 print()
             print_report(report, getattr(options, "rows", 0))
     for name, write in (("csv", write_csv), ("html", write_html), ("timeline", write_timeline)):
         if (path := getattr(options, name, None)) is not None:
-            write([reports[rows]] if name == "csv" and rows is not None else shown, path)
+            ordered = printed if name == "html" else shown
+            write([reports[rows]] if name == "csv" and rows is not None else ordered, path)
             say(f"wrote {path}")
 
 

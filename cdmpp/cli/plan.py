@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cdmpp.cli import step
 from cdmpp.cli.framework import framework_question
 from cdmpp.cli.memory import add_memory_arguments, is_memory_only, memory
+from cdmpp.cli.network import precision_option
 from cdmpp.cli.output import show
 from cdmpp.cli.partition import add_partition_arguments, is_partition, partition
 from cdmpp.cli.plan_options import add_memory_argument, add_search_arguments, check_torch, write_plan, write_torch
@@ -130,7 +131,7 @@ def _ask(options: argparse.Namespace) -> None:
         show(reports, options, rows="")
         write_plan(chosen.plan, options, question.global_batch)
         return
-    searched = refine(question, chosen.plan, options.optimizer)
+    searched = replace(refine(question, chosen.plan, options.optimizer), precision=precision_option(options))
     reports["optimized"] = plan_report(searched, chosen.words)
     show(reports, options, rows="")
     write_plan(searched.plan, options, question.global_batch)

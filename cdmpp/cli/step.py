@@ -131,13 +131,14 @@ def run(options: argparse.Namespace) -> None:
     workload = on_replica(workload, options)
     source = divided_source(workload, options)
     found = cdmpp.predict_step(workload, device=options.device, progress=sys.stderr.isatty(), **runtime)
-    reports = {"": step_report(found)}
-    if options.ranks is not None:
+    has_ranks = options.ranks is not None
+    reports = {"": step_report(found, is_part=has_ranks)}
+    if has_ranks:
         reports["replay"] = replay_report(replayed_on(found, source, options))
     searched = planned_on(found, options) if options.optimize else None
     if searched is not None:
         reports["optimized"] = plan_report(searched)
-    show(reports, options)
+    show(reports, options, others_lead=has_ranks)
     if searched is not None:
         write_plan(searched.plan, options, global_batch_of(searched.plan, found.step.batch))
     elif options.plan is not None:

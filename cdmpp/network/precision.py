@@ -56,6 +56,14 @@ class Precision:
         return self.reduced if self.reduced and dtype == self.weights else dtype
 
     @property
+    def torch_policy(self) -> str:
+        """Return the ``mp_policy`` of ``fully_shard`` as Python, of a model in the type that ranks keep; else empty."""
+        if not self.sharded:
+            return ""
+        reduced = f", reduce_dtype=torch.{self.reduced}" if self.reduced else ""
+        return f"MixedPrecisionPolicy(param_dtype=torch.{self.weights}{reduced})"
+
+    @property
     def compiled_dtype(self) -> str:
         """Type of a compiled program; ``UsageError``: TVM's programs are made in float32, or mixed with float16.
 

@@ -240,7 +240,8 @@ def optimize_step(
     evaluator = Evaluator(scale_ranks(StepGraph((rank,)), plan.ranks), topology, plan, memory, method)
     result = search(evaluator, memory_limit_bytes, most_accumulation_steps, step.step.optimizer)
     full = memory_warning(device, result.peak_bytes or 0, "a rank")
-    return replace(result, warnings=(*filter(None, (full,)), *_of_kernels(step, device), *slower, *result.warnings))
+    told = (*filter(None, (full,)), *_of_kernels(step, device), *slower, *result.warnings)
+    return replace(result, warnings=told, precision=precision)
 
 
 def plan_for(ranks: int | None, strategy: str | Strategy | None, plan: Plan | None) -> Plan:

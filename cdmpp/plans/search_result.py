@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from cdmpp.network.precision import Precision
 from cdmpp.plans.cost import Cost
 from cdmpp.plans.plan import Plan
-from cdmpp.plans.torch_settings import torch_settings
+from cdmpp.plans.torch_settings import PLAIN, torch_settings
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class SearchResult:
     """The optimizer that the settings name."""
     warnings: tuple[str, ...] = ()
     """Assumptions and limits of the result, a sentence each."""
+    precision: Precision = PLAIN
+    """Types of the job, which the settings name."""
 
     @property
     def iteration_s(self) -> float:
@@ -62,7 +65,7 @@ class SearchResult:
     @property
     def settings(self) -> tuple[str, ...]:
         """These lines of Python realise the plan."""
-        return torch_settings(self.plan, self.optimizer)
+        return torch_settings(self.plan, self.optimizer, self.precision)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON takes it; units are in the names of the keys."""

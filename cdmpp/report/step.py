@@ -9,13 +9,19 @@ from cdmpp.report.report import Report, Total
 from cdmpp.report.timeline import spans_of
 
 
-def step_report(found: StepPrediction) -> Report:
-    """Report kernels as rows, most total time first."""
+def step_report(found: StepPrediction, is_part: bool = False) -> Report:
+    """Report kernels as rows, most total time first.
+
+    Args:
+        found: the step of one device.
+        is_part: the step of several devices stands above it, so that its title says that it is of one.
+    """
     step, made, whole_s = found.step, found.prediction, found.latency_s or 1.0
     phases = found.phase_s
     classes = by_class(made).items()
+    begin = "One device by itself: " if is_part else ""
     return Report(
-        title=f"{step.graph.name} on {made.device}, batch {step.batch}, {step.optimizer}, model {made.model}, "
+        title=f"{begin}{step.graph.name} on {made.device}, batch {step.batch}, {step.optimizer}, model {made.model}, "
         f"schedule {made.schedule}",
         answer=found.to_dict(),
         totals=_totals(found),

@@ -70,7 +70,9 @@ def test_only_operators_of_pytorch_are_divided(tmp_path, capsys):
 def test_options_make_a_pipeline(capsys):
     options = ["--ranks", "2", "--strategy", "pipeline", "--micro-batches", "2", "--pipeline-schedule", "gpipe"]
     assert main([*STEP, "--batch", "8", *options]) == 0, "by PyTorch's own operators, unless said otherwise"
-    assert "2 ranks: ddp + pipeline over pcie4" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert told.startswith("2 ranks: ddp + pipeline over pcie4"), "the step of the plan leads"
+    assert told.index("2 ranks: ddp") < told.index("\n\nOne device by itself: "), told
     assert main([*STEP, "--batch", "8", "--ranks", "2", "--strategy", "pipeline", "--pipeline-schedule", "x"]) == 2
     assert "pipeline.schedule is 'x'; one of gpipe, 1f1b" in capsys.readouterr().err
 

@@ -9,9 +9,11 @@ import inspect
 
 import pytest
 
+from cdmpp.network.precision import PRECISIONS
 from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP
+from cdmpp.plans.strategies.hsdp import HSDP
 from cdmpp.plans.strategies.parameter_server import ParameterServer
 from cdmpp.plans.torch_settings import torch_settings
 from cdmpp.steps.step_graph import Gradient, Op, RankGraph
@@ -59,6 +61,28 @@ def test_torch_has_each_setting(plan):
     assert "use_reentrant" in inspect.signature(checkpoint).parameters
     if plan == Plan():
         assert torch_settings(plan) == ("model = DistributedDataParallel(model)",)
+
+
+@pytest.mark.parametrize(
+    ("precision", "given"),
+    [
+        ("bf16", None),
+        ("bf16-fsdp", {"param_dtype": "torch.bfloat16", "reduce_dtype": "torch.float32"}),
+        ("bf16-fsdp-pure", {"param_dtype": "torch.bfloat16"}),
+    ],
+)
+@pytest.mark.parametrize("strategy", [FSDP(), HSDP()])
+def test_fsdp_has_the_types_of_its_precision(strategy, precision, given):
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    found = calls(torch_settings(Plan(strategy), precision=PRECISIONS[precision]))
+    assert len(found["fully_shard"]) == 2
+    assert all(("mp_policy" in keywords(call)) == (given is not None) for call in found["fully_shard"])
+    made = [
+        {one.arg: ast.unparse(one.value) for one in call.keywords} for call in found.get("MixedPrecisionPolicy", [])
+    ]
+    assert made == ([] if given is None else [given])
+    assert {key for one in made for key in one} <= set(inspect.signature(MixedPrecisionPolicy).parameters)
 
 
 @pytest.fixture

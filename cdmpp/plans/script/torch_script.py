@@ -24,7 +24,7 @@ from cdmpp.plans.strategies.context import Context
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.tensor import Tensor
-from cdmpp.plans.torch_settings import optimizer_class
+from cdmpp.plans.torch_settings import optimizer_class, shared_lines
 from cdmpp.steps.step_graph import RankGraph
 from cdmpp.synchrony.policies.synchronous import Synchronous
 
@@ -65,6 +65,8 @@ class TorchScript:
             raise CdmppError(f"{_REFUSED} of {plan.synchrony.title}: PyTorch has no such loop")
         if precision.float8 or precision.scales_loss:  # type: ignore[union-attr]
             raise CdmppError(f"{_REFUSED} of precision {precision}: give fp32, tf32, bf16 or bf16-autocast")
+        if precision.sharded and not (isinstance(plan.strategy, FSDP) and plan.degrees.dp_shard > 1):  # type: ignore[union-attr]
+            raise CdmppError(f"{_REFUSED} of precision {precision} without FSDP: give a plan of fsdp or hsdp, or bf16")
         check_recompute(self.workload, plan, _REFUSED)
         update = self.workload.update
         if update.ema or update.optimizer not in ("sgd", "adam", "adamw", "adafactor"):
@@ -163,7 +165,7 @@ class TorchScript:
 
     def _model(self) -> list[str]:
         precision = self.workload.precision
-        dtype = {"bfloat16": "torch.bfloat16", "float16": "torch.float16"}.get(precision.weights)  # type: ignore[union-attr]
+        dtype = {"bfloat16": "torch.bfloat16", "float16": "torch.float16"}.get(precision.sharded or precision.weights)  # type: ignore[union-attr]
         return [
             f"model = make_model().to(device{f', {dtype}' if dtype else ''}).train()",
             *(self._tensor.lines if self._tensor else ()),
@@ -196,7 +198,7 @@ class TorchScript:
         if not axes:
             return []
         strategy = self.plan.strategy.in_pipeline() if self.plan.degrees.pp > 1 else self.plan.strategy
-        lines = strategy.torch_lines(axes, self._class())
+        lines = shared_lines(strategy, self.workload.precision, axes, self._class())  # type: ignore[arg-type]
         if any("blocks" in line for line in lines):
             names = self._names([one.name for one in self.rank.modules if not one.is_kept])
             lines = (f"blocks = [block for name, block in model.named_modules() if name in {names}]", *lines)

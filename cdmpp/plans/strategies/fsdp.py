@@ -212,11 +212,13 @@ class FSDP(Strategy):
         """Scatter the gradients of the last batch, or of all."""
         return "" if self.scatter_each_batch else "model.set_requires_gradient_sync(is_last)"
 
-    def torch_lines(self, axes: str = "", optimizer: str = "torch.optim.AdamW") -> tuple[str, ...]:
-        """ModuleCall ``fully_shard`` on each block and on the model."""
+    def torch_lines(self, axes: str = "", optimizer: str = "torch.optim.AdamW", policy: str = "") -> tuple[str, ...]:
+        """Call ``fully_shard`` on each block and on the model, with a ``policy`` of types where one is given."""
         again = "" if self.reshard_after_forward and not self.is_pipelined else ", reshard_after_forward=False"
         again += f", mesh={axes}" if axes else ""
-        return (f"for block in blocks: fully_shard(block{again})", f"fully_shard(model{again})")
+        again += ", mp_policy=policy" if policy else ""
+        made = (f"policy = {policy}",) if policy else ()
+        return (*made, f"for block in blocks: fully_shard(block{again})", f"fully_shard(model{again})")
 
     def _gathers(self, order: Sequence[int], is_backward: bool) -> ModuleCalls:
         """All-gathers of modules by number. With overlap one may leave where the module before begins.

@@ -99,6 +99,7 @@ def sources():
         "clipped": Workload(NETWORK, mode="training_step", optimizer=Update("adamw", clip_norm=0.01)),
         "shared": Workload(f"{FOLDER / 'small_lm.py'}:make_tied", mode="training_step", optimizer="adamw"),
     }
+    workloads |= {one: replace(workloads["plain"], precision=one) for one in ("bf16-fsdp", "bf16-fsdp-pure")}
     workloads["llama"] = Workload(f"{FOLDER / 'small_lm.py'}:make_llama", mode="training_step", optimizer="adamw")
     return {name: PredictedSource(one, devices.get("h100")) for name, one in workloads.items()}
 
@@ -167,6 +168,8 @@ EVERY = [
     *(("plain", name, *one) for name, one in PLANS.items()),
     *(("clipped", name, *one) for name, one in CLIPPED.items()),
     *(("shared", name, *one) for name, one in SHARED.items()),
+    *((one, "fsdp", *CLIPPED["fsdp"]) for one in ("bf16-fsdp", "bf16-fsdp-pure")),
+    ("bf16-fsdp", "hsdp", *CLIPPED["hsdp"]),
     ("llama", "tensor", *SHARED["tensor"]),
     ("llama", "tensor and fsdp", *SHARED["tensor and fsdp"]),
 ]
@@ -246,6 +249,11 @@ def test_recomputations_that_no_script_can_have_are_refused(source):
         TorchScript(again["attention"], piped_plan, 8, rank)
     with pytest.raises(CdmppError, match="recompute attention: give none, full or op"):
         TorchtitanConfig(replace(LLAMA, recompute="attention"), Plan(FSDP(), ParallelDegrees(dp_shard=2)), 2, rank)
+
+
+def test_types_that_only_fsdp_keeps_apart_are_refused_without_it(sources):
+    with pytest.raises(CdmppError, match="precision bf16-fsdp without FSDP: give a plan of fsdp or hsdp, or bf16"):
+        script_of(sources["bf16-fsdp"], Plan(DDP(), ParallelDegrees(dp_replicate=2)), 4)
 
 
 def test_a_network_in_memory_has_no_script():
