@@ -71,7 +71,8 @@ class OperatorExchanges:
     def with_sums(self, replicas: Sequence[Exchange]) -> Iterator[Exchange]:
         """Put the sum of each gradient of which ranks have parts before the exchange of its module's gradients.
 
-        FSDP2 sums them up, one after the other, as it collects the gradients of a module, which then follow.
+        FSDP2 sums them up, one after the other, as it collects the gradients of a module, which then follow. They have
+        a queue of their own: that of the operators is in the order of the list, where later ones stand before them.
         """
         sums = dict[str, list[OpExchange]]()
         for kind, step in enumerate(self.job.steps):
@@ -82,7 +83,9 @@ class OperatorExchanges:
             own = sums.pop(one.name.removesuffix(" of replicas").removesuffix(" gradients"), [])
             ends = {rank: after for other in replicas if other.name == one.name for rank, after in other.after.items()}
             for each in own:
-                yield from self._placed(each, ends, {rank: (after + 1,) for rank, after in ends.items()})
+                before = {rank: (after + 1,) for rank, after in ends.items()}
+                for made in self._placed(each, ends, before):
+                    yield replace(made, group=f"{each.degree}, sums")
             yield replace(one, follows=True) if own else one
         assert not sums, f"no module has the gradients of {[*sums]}"
 

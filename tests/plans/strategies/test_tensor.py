@@ -34,6 +34,7 @@ from cdmpp.plans.plan import Plan
 from cdmpp.plans.search_plans import search_plans
 from cdmpp.plans.sources.source import StepSource
 from cdmpp.plans.strategies import STRATEGIES
+from cdmpp.plans.strategies.fsdp import FSDP
 
 KINDS = ("fused", "gated", "cross")
 
@@ -346,6 +347,19 @@ def test_one_rank_is_a_step_on_one_device():
     assert replayed.iteration_s == pytest.approx(
         rank.start_s + rank.tail_s + sum(op.duration_s + op.gap_s for op in rank.ops)
     )
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_sums_of_norms_under_fsdp_wait_for_no_later_layer(kind, blocks):
+    """Blocks whose gradients are collected stand in the backward pass before others that still exchange."""
+    source = source_of(Language(kind, blocks=blocks), tokens())
+    plan = Plan(
+        FSDP(), ParallelDegrees(dp_shard=2, tp=2), model_parallel=(STRATEGIES["tensor"](sequence_parallel=True),)
+    )
+    replayed = replay_plan(source, plan, global_batch=8, device="t4", link="pcie4")
+    own = [one for one in replayed.spans if one.rank == 0 and one.name.endswith("ln_1.weight gradient")]
+    assert replayed.iteration_s > 0 and (kind != "fused" or len(own) == blocks)
 
 
 def test_what_cannot_be_divided_evenly_is_refused_with_the_rule():
