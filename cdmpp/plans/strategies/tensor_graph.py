@@ -32,6 +32,10 @@ from cdmpp.plans.strategies.tensor_shard import Shard
 from cdmpp.plans.strategies.tensor_tokens import is_of_experts
 from cdmpp.programs.experts import COUNT_BYTES, IMBALANCE
 
+ASYNC_IS_MODELLED = (
+    "async_tp: how much of gathers and scatters products hide is by a model that was compared with no run of its own"
+)
+"""Warning of each plan with it."""
 BLOCKS = "cdmpp_blocks"
 """Key in the ``meta`` of a weight that is divided: sizes of the blocks of which each rank has a part."""
 
@@ -98,6 +102,8 @@ class DividedTensors:
         if self.layout.whole:
             names = ", ".join(dict.fromkeys(map(title_of, self.layout.whole)))
             self.local.warnings.append(f"tensor: these linear layers run whole on every rank: {names}")
+        if self.is_async:
+            self.local.warnings.append(ASYNC_IS_MODELLED)
         return self.local.done()
 
     def updates(self) -> None:

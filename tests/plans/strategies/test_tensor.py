@@ -35,6 +35,7 @@ from cdmpp.plans.search_plans import search_plans
 from cdmpp.plans.sources.source import StepSource
 from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.plans.strategies.fsdp import FSDP
+from cdmpp.plans.strategies.tensor_graph import ASYNC_IS_MODELLED
 
 KINDS = ("fused", "gated", "cross")
 
@@ -256,6 +257,9 @@ def test_async_exchanges_take_place_beside_their_products(shared_inputs):
         for one in (plain, beside)
     ]
     assert times[1] < times[0]
+    assert [ASYNC_IS_MODELLED in work.warnings for work in works] == [False, True]
+    plan = Plan(degrees=ParallelDegrees(tp=2), model_parallel=(beside,))
+    assert ASYNC_IS_MODELLED in replay_plan(source, plan, 2, device="t4", link="pcie4").warnings
     with pytest.raises(CdmppError, match="tensor.async_tp is true without sequence_parallel"):
         STRATEGIES["tensor"](async_tp=True)
 
