@@ -31,8 +31,9 @@ _NOTE = """Bytes that PyTorch allocated at most, of decoders of 12 to 32 layers 
 GB200: tensor, pipeline (interleaved too), sequence and context parallelism, distributed optimizer, full
 recomputation. No number is fitted: sizes of Megatron's tensors, workspaces of cuBLAS and Transformer Engine and the
 order of the pipeline give all. Which settings matter, such as these workspaces, a second copy of the result of
-fused attention, and the buffers of Megatron's own attention and of messages between stages, was found by looking at
-errors of these rows and then read in Megatron's source. Whether scores of attention are stored is written down
+fused attention, and the buffers of Megatron's own attention, was found by looking at errors of these rows and then
+read in Megatron's source. That a stage holds two messages was not: it is inferred from what these rows left over, and
+from memory of how Megatron's schedules.py sends. Whether scores of attention are stored is written down
 nowhere for most rows, and makes up to half of the memory: kernel known means the nearer of the two, one bit of each
 row. Rows whose stages or second model are written nowhere, and encoders, are left out. Fitted: factors of six
 terms, least absolute relative error, all rows of the same test left out. More than 3 % low are three tests of the
