@@ -12,6 +12,8 @@ from functools import partial
 from types import MethodType
 from typing import Any
 
+from cdmpp.programs.as_exported import as_exported
+
 FEW = (4, 5)
 """Numbers of blocks that are read: the second one where the first one does not say what all run."""
 LEAST = 8
@@ -164,7 +166,7 @@ def _are_chained(model: Any, example: tuple[Any, ...], blocks: list[Any]) -> boo
     run = _Run(blocks)
     without_values = detect_fake_mode([*model.parameters(), *example]) or FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        with torch.enable_grad(), without_values, run.watched():
+        with torch.enable_grad(), as_exported(without_values), run.watched():
             result = model(*example)
     except Exception:
         return False

@@ -9,6 +9,7 @@ from typing import Any
 
 from cdmpp.errors import CdmppError, UsageError
 from cdmpp.platform.allocation import within_free_memory
+from cdmpp.programs.as_exported import as_exported
 from cdmpp.programs.refusal import first_line, place_of
 
 LOSSES = ("cross_entropy", "mse", "model")
@@ -40,9 +41,10 @@ def with_loss(model: Any, example: tuple[Any, ...], loss: Loss, target: Any = No
     import torch
     from torch._guards import detect_fake_mode
 
-    without_values = detect_fake_mode([*model.parameters(), *example]) or contextlib.nullcontext()
+    mode = detect_fake_mode([*model.parameters(), *example])
+    without_values = contextlib.nullcontext() if mode is None else mode
     try:
-        with torch.no_grad(), without_values:
+        with torch.no_grad(), contextlib.nullcontext() if mode is None else as_exported(mode):
             output = model(*example)
     except CdmppError:
         raise
