@@ -66,7 +66,7 @@ def blocks_in(model: Any, example: tuple[Any, ...], few: int = FEW[0]) -> Blocks
     Blocks have the same modules, parameters of the same shapes, and the same attributes, but for their own number. Each
     is called once, with the results of the one before it and otherwise with the same arguments, and runs the same
     operators (the first one may run others); nothing runs between two of them, and only the last one's results are read
-    by anything else.
+    by anything else. What runs before and behind them is the same with few of them in the list.
 
     Args:
         model: a torch module.
@@ -80,7 +80,12 @@ def blocks_in(model: Any, example: tuple[Any, ...], few: int = FEW[0]) -> Blocks
     if not found:
         return None
     largest = max(found, key=lambda one: sum(each.numel() for each in one.parameters()))
-    return Blocks(largest, tuple(largest._modules), few) if _are_chained(model, example, list(largest)) else None
+    made, whole = Blocks(largest, tuple(largest._modules), few), _run(model, example, list(largest))
+    if whole is None or not whole.is_chain:
+        return None
+    with made.shortened():
+        short = _run(model, example, list(largest))
+    return made if short is not None and short.is_chain and short.outside == whole.outside else None
 
 
 def _outermost(module: Any) -> Iterator[Any]:
@@ -157,8 +162,8 @@ def _is_same(one: Any, two: Any, own: Any, other: Any, numbers: tuple[int, int])
     return False
 
 
-def _are_chained(model: Any, example: tuple[Any, ...], blocks: list[Any]) -> bool:
-    """Return True if the model calls each block once, with the results of the one before it, and all run the same."""
+def _run(model: Any, example: tuple[Any, ...], blocks: list[Any]) -> _Run | None:
+    """Run a model without values; None where it cannot run so."""
     import torch
     from torch._guards import detect_fake_mode
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -167,10 +172,10 @@ def _are_chained(model: Any, example: tuple[Any, ...], blocks: list[Any]) -> boo
     without_values = detect_fake_mode([*model.parameters(), *example]) or FakeTensorMode(allow_non_fake_inputs=True)
     try:
         with torch.enable_grad(), as_exported(without_values), run.watched():
-            result = model(*example)
+            run.result = model(*example)
     except Exception:
-        return False
-    return run.is_chain(result)
+        return None
+    return run
 
 
 class _Run:
@@ -184,8 +189,11 @@ class _Run:
         """Results of each call."""
         self.ran = list[list[Any]]()
         """Operators of each call, with the forms of what they read and the modes that they run in."""
-        self.operators, self.inside, self.read = 0, False, set[int]()
-        """Operators outside of blocks, and the tensors that those behind the last block read."""
+        self.outside = list[Any]()
+        """Operators outside of blocks, with the forms of what they read and the modes that they run in."""
+        self.inside, self.read = False, set[int]()
+        """True in a block; and the tensors that operators behind the last block read."""
+        self.result: Any = None
         self.inner = {id(one) for block in blocks for one in (*block.parameters(), *block.buffers())}
 
     @contextlib.contextmanager
@@ -197,10 +205,9 @@ class _Run:
 
         class Watch(TorchDispatchMode):
             def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                if run.inside:
-                    run.ran[-1].append((function, _modes(), *map(_form, tree_leaves((args, kwargs)))))
-                else:
-                    run.operators += 1
+                ran = run.ran[-1] if run.inside else run.outside
+                ran.append((function, _modes(), *map(_form, tree_leaves((args, kwargs)))))
+                if not run.inside:
                     run.read |= {id(one) for one in tree_leaves((args, kwargs))}
                 return function(*args, **(kwargs or {}))
 
@@ -221,19 +228,21 @@ class _Run:
         from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
         values, form = tree_flatten((args, kwargs))
-        self.calls.append((number, form, values, self.operators))
+        self.calls.append((number, form, values, len(self.outside)))
         self.ran.append([_modes()])
         self.inside = True
         result = forward(*args, **kwargs)
         self.inside = False
         # own tensors, so that what a block passes on unread counts as its result
         found = tree_map_only(torch.Tensor, lambda one: torch.empty_like(one, requires_grad=one.requires_grad), result)
-        self.operators, self.read = self.calls[-1][3], self.read & self.inner
+        del self.outside[self.calls[-1][3] :]
+        self.read &= self.inner
         self.made.append([one for one in tree_leaves(found) if isinstance(one, torch.Tensor)])
         return found
 
-    def is_chain(self, result: Any) -> bool:
-        """Return True if the run was one chain of blocks, and ended in ``result``."""
+    @property
+    def is_chain(self) -> bool:
+        """Return True if each block was called once, with the results of the one before it, and all ran the same."""
         from torch.utils._pytree import tree_leaves
 
         if [number for number, *_ in self.calls] != list(range(len(self.blocks))):
@@ -246,7 +255,7 @@ class _Run:
         if ("before", 0) not in second[1] or any(self._tokens(one) != second for one in range(2, len(self.calls))):
             return False
         behind = self.inner | {id(one) for found in self.made[:-1] for one in found}
-        return not behind & (self.read | {id(one) for one in tree_leaves(result)})
+        return not behind & (self.read | {id(one) for one in tree_leaves(self.result)})
 
     def _tokens(self, number: int) -> tuple[Any, list[Any]]:
         """Return the form of a call's arguments, and of each whether it is a result of the block before it."""

@@ -119,6 +119,13 @@ class WeightsRead(Chain):
         return super().forward(x) + sum(block.up.weight.square().sum() for block in self.layers)
 
 
+class Counted(Chain):
+    """What runs in front depends on how many blocks there are."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(torch.tanh(x) if len(self.layers) > max(FEW) else x)
+
+
 class Dropped(Chain):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.first(x)
@@ -180,6 +187,7 @@ def test_lists_of_equal_blocks() -> None:
         Checkpointed(False, FEW[1]),
         Checkpointed(True, FEW[1]),
         WeightsRead(*equal()),
+        Counted(*equal()),
         Dropped(*equal()),
     ],
     ids=[
@@ -201,6 +209,7 @@ def test_lists_of_equal_blocks() -> None:
         "checkpoint of some",
         "reentrant checkpoint of some",
         "weights read",
+        "counted",
         "dropped",
     ],
 )
