@@ -163,22 +163,28 @@ class LocalGraph:
 
         return map_arg(old.args, self.nodes.__getitem__), map_arg(old.kwargs, self.nodes.__getitem__)
 
-    def call(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], like: Any, name: str = "") -> Any:
-        """Add a call; it stands in the same place of the model as the node ``like`` of the whole graph.
-
-        With a ``name`` it does what ``like`` does. ``CdmppError``: it cannot run on what one rank has.
-        """
+    def value(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], like: Any) -> Any:
+        """Return what a call gives, without numbers; ``CdmppError`` names ``like`` where it cannot run."""
         from torch.fx import map_arg
 
-        new = self.graph.create_node("call_function", target, tuple(args), dict(kwargs), name=name or None)
         try:
-            value = self.runs.run(target, *map_arg((new.args, new.kwargs), lambda node: node.meta["val"]))
+            return self.runs.run(target, *map_arg((tuple(args), dict(kwargs)), lambda node: node.meta["val"]))
         except Exception as error:
-            self.graph.erase_node(new)
             raise CdmppError(
                 f"{name_of(like)} ({like.name}{place_of_node(like)}) cannot run on a part of what it reads: "
                 f"{first_line(error)}"
             ) from error
+
+    def call(
+        self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], like: Any, name: str = "", value: Any = None
+    ) -> Any:
+        """Add a call; it stands in the same place of the model as the node ``like`` of the whole graph.
+
+        With a ``name`` it does what ``like`` does. ``value``: what it gives, where that is known. ``CdmppError``: it
+        cannot run on what one rank has.
+        """
+        value = self.value(target, args, kwargs, like) if value is None else value
+        new = self.graph.create_node("call_function", target, tuple(args), dict(kwargs), name=name or None)
         meta = like.meta if name else {key: one for key, one in like.meta.items() if key not in _OWN}
         new.meta = {**meta, "val": value}
         if name:

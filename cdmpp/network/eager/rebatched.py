@@ -52,13 +52,12 @@ def rebatched(exported: Any, own: int, batch: int) -> DividedExport | None:
             args, kwargs = local.arguments(node)
             for made in ((args, kwargs), (map_aggregate(args, scaled), map_aggregate(kwargs, scaled))):
                 try:
-                    new = local.call(node.target, *made, node, node.name)
+                    value = local.value(node.target, *made, node)
                 except CdmppError:
                     continue
-                if shapes(new.meta["val"]) == wanted:
-                    local.nodes[node] = new
+                if shapes(value) == wanted:
+                    local.nodes[node] = local.call(node.target, *made, node, node.name, value)
                     break
-                local.graph.erase_node(new)
             else:
                 return None
     return local.done()

@@ -96,6 +96,26 @@ def test_sizes_that_are_multiples_of_the_batch_by_chance_ask_for_another_export(
     assert (step.at(5) is None) == (inner == 74)
 
 
+class Numbered(nn.Module):
+    """It has two nodes of one name, whose arguments depend on the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        for _ in range(2):
+            x = x + torch.arange(len(x), dtype=x.dtype).unsqueeze(1)
+        return self.linear(x)
+
+
+def test_nodes_keep_their_names_at_another_batch():
+    step = export_step(Workload(Numbered(), torch.zeros(37, 8), mode="training_step"))
+    names, others = ([node.name for node in one.exported.graph.nodes] for one in (step, step.at(5)))
+    assert sum("arange" in name for name in names) == 2
+    assert others == names
+
+
 @pytest.mark.parametrize("batch", [1, 7])
 def test_a_step_at_another_batch_is_the_one_that_was_exported_there(batch):
     network = training_networks.Residual()
