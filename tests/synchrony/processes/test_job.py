@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import multiprocessing
 import os
@@ -33,10 +34,13 @@ def test_rounds_of_two_workers_and_two_servers_train_as_one_device(tmp_path):
     assert abs(shares[0].commits - shares[1].commits) <= 1 and shares[0].commits > 20
     assert all(one.samples == 3 * one.batches for one in shares)
     assert {one.weight for worker in record.workers for one in worker.commits} == {0.5}
-    # Equal workers: after n rounds each of five weights has (1 - RATE)^n left of its way from 0 to 1.
+    # Equal workers: after n rounds each of five weights has (1 - RATE)^n left of its way from 0 to 1. The end may find
+    # one server, with two of them, a round before the other one.
     last = record.losses[-1]
     rounds = range(shares[0].commits - 1, shares[0].commits + 2)
-    assert any(last.held_out_loss == pytest.approx(5 * (1 - toy.RATE) ** (2 * n), rel=1e-3) for n in rounds)
+    left = [(1 - toy.RATE) ** (2 * n) for n in rounds]
+    ends = [2 * first + 3 * second for first, second in itertools.product(left, left)]
+    assert any(last.held_out_loss == pytest.approx(end, rel=1e-3) for end in ends)
     assert record.losses[0].held_out_loss == 5.0 and len(record.losses) == 5
     for worker in record.workers:
         busy_s = worker.share.batches * worker.batch_s
