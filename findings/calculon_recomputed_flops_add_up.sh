@@ -18,7 +18,7 @@ commit=caa4b11f8fe1fee3ba57adaacb7590d7deabd053
 git clone --quiet "${CALCULON:-https://github.com/calculon-ai/calculon}" "$folder/calculon"
 git -C "$folder/calculon" checkout --quiet "$commit"
 python3 -m venv "$folder/venv"
-"$folder/venv/bin/python" -m pip --quiet --disable-pip-version-check install pandas psutil
+"$folder/venv/bin/python" -m pip --quiet --disable-pip-version-check install pandas==3.1.1 psutil==7.2.2
 cd "$folder/calculon"
 "$folder/venv/bin/python" - <<'PYTHON'
 import json

@@ -37,7 +37,7 @@ class WholeStep(NamedTuple):
     shapes: Mapping[str, tuple[int, ...]]
     """Name of a parameter that is divided -> its shape on one rank."""
     apart: Mapping[str, tuple[str, ...]]
-    """As of ``DividedExport``."""
+    """The field of ``DividedExport`` that has the same name."""
     meshes: Mapping[str, tuple[str, ...]]
     """The same."""
     exchanges: tuple[NodeExchange, ...]
@@ -158,7 +158,7 @@ class _Repetition:
         return found
 
     def place(self, old: int) -> int:
-        """Where a call of the few blocks is among all of them."""
+        """Return the place among all calls of a call of the few blocks."""
         if old < self.forward.second:
             return old
         return old + self.copies * (self.forward.length + (old >= self.backward.second) * self.backward.length)
@@ -479,7 +479,7 @@ class _Repetition:
 
 
 def _pass(call: Call) -> str:
-    """What stands between the name of a node, or of a call of the forward pass, and the place of a call."""
+    """This stands between the name of a node, or of a call of the forward pass, and the place of a call."""
     return "#" if call.forward is None else f" {call.name.rpartition(' ')[2].rstrip('0123456789')}"
 
 

@@ -63,7 +63,7 @@ class JudgedBlocks:
     plans: BlockPlans
     ways: tuple[Way, ...]
     costs: BlockCosts
-    """Of their blocks; a plan each."""
+    """Costs of the blocks of each plan."""
     step: BlockStep
     memory: BlockMemory
 
@@ -178,7 +178,7 @@ class BlockQuestion:
         return found.taken(kept)
 
     def _axes(self, shape: Shape) -> tuple[Sequence[object], ...]:
-        """What the settings of a shape may be that do not change its blocks."""
+        """Return the settings of a shape that do not change its blocks."""
         out, dp = ((False, True) if self.space.host else (False,)), shape.dp > 1
         tiers = range(len(self.tiers))[-1 if self.is_nearest else 0 :]
         return (
