@@ -11,10 +11,10 @@ import numpy as np
 
 from benchmarks.peers.block_source import CalculonBlocks, host_of, in_its_words, tiers_of
 from benchmarks.peers.calculon import Calculon
+from benchmarks.peers.equal_blocks.closed_form import step
+from benchmarks.peers.equal_blocks.question import BestBlocks, BlockPlan, BlockQuestion, JudgedBlocks, Space
 from benchmarks.peers.networks import BLOCKS, HEADS
 from benchmarks.peers.own_question import BATCH, MEMORY_BYTES, RANKS, SAMPLE, Answer
-from cdmpp.plans.blocks.closed_form import step
-from cdmpp.plans.blocks.question import BestBlocks, BlockPlan, BlockQuestion, JudgedBlocks, Space
 from cdmpp.plans.overlap import Floats
 
 FIRST = 1000

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.calculon import Calculon, execution
-from cdmpp.plans.blocks.links import Host, Tier
-from cdmpp.plans.blocks.question import BlockPlan
-from cdmpp.plans.blocks.way import BlockCosts, Way
+from benchmarks.peers.equal_blocks.links import Host, Tier
+from benchmarks.peers.equal_blocks.question import BlockPlan
+from benchmarks.peers.equal_blocks.way import BlockCosts, Way
 from cdmpp.plans.overlap import Floats
 
 RECOMPUTE = {"none": "none", "attention": "attn_only", "full": "full"}

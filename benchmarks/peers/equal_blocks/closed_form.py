@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cdmpp.plans.blocks.columns import BlockPlans, Flags, Integers
-from cdmpp.plans.blocks.links import Host, Tier
-from cdmpp.plans.blocks.way import BlockCosts
+from benchmarks.peers.equal_blocks.columns import BlockPlans, Flags, Integers
+from benchmarks.peers.equal_blocks.links import Host, Tier
+from benchmarks.peers.equal_blocks.way import BlockCosts
 from cdmpp.plans.overlap import Floats
 
 INNER, EDGE = 0, 1

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cdmpp.plans.blocks.columns import BlockPlans
-from cdmpp.plans.blocks.way import BlockCosts
+from benchmarks.peers.equal_blocks.columns import BlockPlans
+from benchmarks.peers.equal_blocks.way import BlockCosts
 from cdmpp.plans.overlap import Floats
 
 

@@ -7,12 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cdmpp.collectives import interconnect
-from cdmpp.collectives.topology import topology_of
+from benchmarks.peers.equal_blocks.question import BlockQuestion, Space
 from cdmpp.errors import CdmppError
-from cdmpp.plans.blocks.links import Host, tiers_of
-from cdmpp.plans.blocks.question import BlockQuestion, Space
-from tests.plans.blocks.toy_blocks import HOST, MB, TIER, ToyBlocks
+from tests.publish.equal_blocks.toy_blocks import HOST, MB, TIER, ToyBlocks
 
 FAR = replace(TIER, ranks=1024)
 NEAR = replace(TIER, seconds=lambda kind, sizes, ranks: TIER.seconds(kind, sizes, ranks) / 8, ranks=4, is_filled=True)
@@ -69,28 +66,3 @@ def test_what_nobody_can_answer_is_refused():
         replace(QUESTION, ranks=0)
     with pytest.raises(CdmppError, match="count"):
         QUESTION.best(0)
-
-
-def test_a_cluster_and_a_link_of_its_host_are_tiers():
-    """Exchanges take what the topology has for the same ranks, and copies what the sheet of the link says."""
-    topology = topology_of(32, "h100", cluster="dgx-h100", can_grow=True)
-    near, far = tiers_of(topology)
-    sizes = np.array([1e6, 64e6, 1e6])
-    for tier, members in ((near, range(8)), (far, range(0, 32, 8))):
-        expected = topology.latency_s("all_reduce", sizes, tuple(members))
-        assert tier.seconds("all_reduce", sizes, len(members)) == pytest.approx(expected)
-    assert (near.seconds("all_gather", sizes, 4) < far.seconds("all_gather", sizes, 4)).all()
-    assert [near.joins(ranks) for ranks in (1, 4, 6, 8, 16)] == [True, True, False, True, False]
-    link = interconnect.get("pcie5")
-    host = Host.over(link, 2.5e11)
-    assert host.seconds(np.array([0.0, 63e9])) == pytest.approx([0.0, 1 + link.latency_s])
-    asked = BlockQuestion(ToyBlocks(), (near, far), 32, 64, 8, 150 * MB, host)
-    best, kept = asked.best(), replace(asked, space=Space(host=False), host=None).best()
-    assert best.fit > kept.fit > 0 and best.step_s[0] <= kept.step_s[0]
-    with pytest.raises(CdmppError, match="memory_bytes"):
-        Host.over(link, float("nan"))
-
-
-def test_one_node_is_one_tier():
-    (near,) = tiers_of(topology_of(8, "h100", cluster="dgx-h100"))
-    assert near.ranks == 8

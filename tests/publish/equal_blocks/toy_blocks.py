@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cdmpp.plans.blocks.columns import BlockPlans, Shape
-from cdmpp.plans.blocks.links import Host, Tier
-from cdmpp.plans.blocks.way import BlockCosts, Way
+from benchmarks.peers.equal_blocks.columns import BlockPlans, Shape
+from benchmarks.peers.equal_blocks.links import Host, Tier
+from benchmarks.peers.equal_blocks.way import BlockCosts, Way
 from cdmpp.plans.schedules import LOOPED, SCHEDULES
 from cdmpp.simulate import Task, simulate
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cdmpp.plans.blocks.closed_form import step
-from cdmpp.plans.blocks.columns import Shape
-from cdmpp.plans.blocks.memory import in_flight, memory
-from tests.plans.blocks.toy_blocks import HOST, MB, MS, TIER, costs_of, plans, replay_s
+from benchmarks.peers.equal_blocks.closed_form import step
+from benchmarks.peers.equal_blocks.columns import Shape
+from benchmarks.peers.equal_blocks.memory import in_flight, memory
+from tests.publish.equal_blocks.toy_blocks import HOST, MB, MS, TIER, costs_of, plans, replay_s
 
 UPDATE, LINKS = np.array([MS]), [TIER, TIER]
 SHAPES = [

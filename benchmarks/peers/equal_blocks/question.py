@@ -9,12 +9,12 @@ from functools import cached_property
 
 import numpy as np
 
+from benchmarks.peers.equal_blocks.closed_form import BlockStep, step
+from benchmarks.peers.equal_blocks.columns import BlockPlans, Flags, Shape
+from benchmarks.peers.equal_blocks.links import Host, Tier
+from benchmarks.peers.equal_blocks.memory import BlockMemory, memory
+from benchmarks.peers.equal_blocks.way import EXCHANGES, FULL, OVERLAPS, RECOMPUTED, BlockCosts, BlockSource, Way, ways
 from cdmpp.errors import UsageError
-from cdmpp.plans.blocks.closed_form import BlockStep, step
-from cdmpp.plans.blocks.columns import BlockPlans, Flags, Shape
-from cdmpp.plans.blocks.links import Host, Tier
-from cdmpp.plans.blocks.memory import BlockMemory, memory
-from cdmpp.plans.blocks.way import EXCHANGES, FULL, OVERLAPS, RECOMPUTED, BlockCosts, BlockSource, Way, ways
 from cdmpp.plans.candidates import divisors
 from cdmpp.platform.limits import Limits, fitting
 
