@@ -45,7 +45,7 @@ static Any tensor_of(char* text) {
   uint64_t n = 1;
   for (char* part = strtok(text + read, "x"); part; part = strtok(NULL, "x")) n *= (uint64_t)(tensor->shape[tensor->ndim++] = atoll(part));
   tensor->data = allocate(1, 0, n * (tensor->bits / 8) + 4096, 0, 0);
-  memset(tensor->data, 0, n * (tensor->bits / 8));
+  memset(tensor->data, tensor->bits == 8, n * (tensor->bits / 8));  // masks are set
   uint32_t state = 12345;
   for (uint64_t i = 0; i < n && tensor->code == 2 && tensor->bits == 32; ++i) {
     state = state * 1664525u + 1013904223u;

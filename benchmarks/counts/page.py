@@ -18,17 +18,17 @@ _HEAD = """# Executed instructions
 
 How many instructions of its own a compiled CPU program executes: what the [code vector](../architecture.md) counts,
 beside what the processor does. Every basic block of a program has a counter, raised by moves alone, so that the counts
-are exact whatever else the machine does; the programs ran on a processor with AVX-512 (Zen 5). Inputs are random floats
-and zeros of other types, one thread, TVM 0.27 with LLVM 22. Functions that a program calls (`expf`, `memcpy`) are
-counted as calls on both sides. Tasks are those of networks (`xeon-icelake`), of training steps
-(`epyc-genoa-training`: gradients and optimizers) and kernels of odd sizes, as many of each class of operators;
-schedules are TVM's own and sampled ones. Seed 0. Written by `python -m benchmarks.counts`.
+are exact whatever else the machine does; the programs ran on a processor with AVX-512 (Zen 5). Inputs are random
+floats, masks that are set, as when programs are measured, and zeros of other types; one thread, TVM 0.27 with LLVM 22.
+Functions that a program calls (`expf`, `memcpy`) are counted as calls on both sides. Tasks are those of networks
+(`xeon-icelake`), of training steps (`epyc-genoa-training`: gradients and optimizers) and kernels of odd sizes, as many
+of each class of operators; schedules are TVM's own and sampled ones. Seed 0. Written by `python -m benchmarks.counts`.
 """
 _UNKNOWN = """
-Unknown are programs in which data may change the count by more than a hundredth: branches over masks, places of maxima
-and gradients of maximum pooling. They carry the flag `count unknown`. Where both ways of such a branch meet again, the
-difference of the longest and the shortest bounds what data can change. Classes stand here as often as each other: in
-the mix of the recorded tasks the share of unknown ones is **{mix}**.
+Unknown are programs in which data may change the count by more than a hundredth: branches over masks that are computed
+from floats, places of maxima and gradients of maximum pooling. They carry the flag `count unknown`. Where both ways of
+such a branch meet again, the difference of the longest and the shortest bounds what data can change. Classes stand
+here as often as each other: in the mix of the recorded tasks the share of unknown ones is **{mix}**.
 """
 _KINDS = """
 Loads and stores are operands in memory; what calls, returns, pushes and pops do to the stack is on neither side. Float

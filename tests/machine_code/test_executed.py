@@ -1,4 +1,4 @@
-"""What compiled programs execute: as callgrind (valgrind 3.19.0) counted on code of TVM 0.27.0.post1 with LLVM 22.
+"""What compiled programs execute: as callgrind (valgrind 3.19.0) or counters in blocks told, of TVM 0.27 (LLVM 22).
 
 ``benchmarks/counts`` compares hundreds; these are those that an earlier reader counted worst, kept as text.
 """

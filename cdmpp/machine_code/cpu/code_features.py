@@ -11,9 +11,10 @@ from pathlib import Path
 from cdmpp.features import names, prefixed, read_features
 
 CODE_VERSION = "6"
-CODE_READER = "5"
+CODE_READER = "6"
 """Version of the reader; vectors of an earlier one are derived again. 4: what decides branches is carried out, also in
-vectors. 5: SSE is told apart as AVX is, and where both ways of a branch meet again bounds what data can change."""
+vectors. 5: SSE is told apart as AVX is, and where both ways of a branch meet again bounds what data can change. 6:
+masks are set, as when programs are measured."""
 _DECLARED = read_features(Path(__file__).with_suffix(".json"))
 CLASSES = _DECLARED["classes"]
 """Instructions of the IR, most of them by lanes: scalar, up to 128, 256 and 512 bits of float32."""

@@ -15,12 +15,13 @@ struct Computing {
   Role role;
   double times = 1.0;      // that it is called
   Flow flow;
+  Masks::Known byte;       // what all single bytes hold that it loads
 };
 
 // How a function runs that is in `part`, by the control of the `whole`.
-template <class MakeControl, class Graph>
-Flow flow_in(Graph& whole, const Graph& part, Role role) {
-  MakeControl made(whole, role);
+template <class MakeControl, class Graph, class Bytes>
+Flow flow_in(Graph& whole, const Graph& part, Role role, const Bytes& bytes) {
+  MakeControl made(whole, role, bytes);
   return role == Role::WRAPPER ? flow_behind_checks(made.control, whole, part) : flow_of(made.control, whole);
 }
 
@@ -62,19 +63,27 @@ class Program {
     for (Function& function : module_.functions) {
       bool compute = has(function.name, "compute_"), thread = Text(function.name).starts_with("__tvm_parallel_lambda");
       computes |= compute;
-      if (compute || thread) functions.push_back({&function, &function, thread ? Role::THREAD : Role::KERNEL, 1.0, {}});
+      if (compute || thread) functions.push_back({&function, &function, thread ? Role::THREAD : Role::KERNEL, 1.0, {}, {}});
     }
     for (Function& function : module_.functions) {
-      if (!computes && function.name == WRAPPER) functions.push_back({&function, nullptr, Role::WRAPPER, 1.0, {}});
+      if (!computes && function.name == WRAPPER) functions.push_back({&function, nullptr, Role::WRAPPER, 1.0, {}, {}});
     }
+    std::vector<const Function*> all;
+    const Function* owner = nullptr;
     for (Computing& one : functions) {
       one.whole->link_labels();
       one.whole->define();
+      all.push_back(one.whole);
+      if (one.role != Role::THREAD) owner = one.whole;
       if (one.role == Role::WRAPPER) {
         one.part = &parts_.emplace_back(BlockGraph::after_checks(*one.whole, REFUSAL));
         one.part->define();
       }
-      one.flow = flow_in<IrControl>(*one.whole, *one.part, one.role);
+    }
+    Masks masks(all, owner);
+    for (Computing& one : functions) {
+      one.flow = flow_in<IrControl>(*one.whole, *one.part, one.role, masks);
+      one.byte = masks.all(*one.whole);
     }
     count_launches(functions);
   }
@@ -177,8 +186,9 @@ struct Assembled {
       flow = matched_flow(*part, *one.part, one.flow);
       return;
     }
-    flow = flow_in<X86Control>(whole, *part, one.role);
-    if (flow.before_much && X86VectorControl::may_decide(whole)) flow = flow_in<X86VectorControl>(whole, *part, one.role);
+    flow = flow_in<X86Control>(whole, *part, one.role, one.byte);
+    bool again = flow.before_much && X86VectorControl::may_decide(whole);
+    if (again) flow = flow_in<X86VectorControl>(whole, *part, one.role, one.byte);
   }
 };
 

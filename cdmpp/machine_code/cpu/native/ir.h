@@ -19,7 +19,7 @@ inline bool read_branch(const std::vector<Text>& lines, Branch& branch) {
 class Function : public BlockGraph {
  public:
   std::vector<Definition> definitions;  // by the id of an SSA value
-
+  Text header;                          // the line that names its arguments
 
   int id(Text value) {
     auto [found, is_new] = ids_.try_emplace(value, static_cast<int>(definitions.size()));
@@ -70,6 +70,7 @@ class Module {
           current = -1;
           functions.emplace_back();
           functions.back().name = name;
+          functions.back().header = raw;
         }
         continue;
       }

@@ -2,7 +2,7 @@
 #pragma once
 #include <map>
 #include "control.h"
-#include "ir.h"
+#include "masks.h"
 
 namespace cdmpp {
 
@@ -19,7 +19,7 @@ class IrControl {
   Control control;
 
   // Counters of threads are those of one task that does all the work.
-  IrControl(Function& function, Role role) : function_(function) {
+  IrControl(Function& function, Role role, const Masks& masks) : function_(function), masks_(masks) {
     control.blocks.resize(function.size());
     zero_ = control.constant(0);
     lost_ = control.slot();
@@ -49,6 +49,7 @@ class IrControl {
   static constexpr Text GROUP = "%0";  // of threads: the argument behind the number of the task
   struct End { Text decider; int bits = 1; };
   Function& function_;
+  const Masks& masks_;
   int zero_, lost_;
   std::vector<std::vector<int>> slots_;  // of SSA values by id, one a lane; empty where nothing needs it
   std::vector<IrType> types_;
@@ -341,6 +342,10 @@ class IrControl {
     }
     if (name == "getelementptr") return read_place(reader, out);
     if (name == "load") {
+      if (Masks::Known byte = masks_.loaded(function_, text)) {
+        if (emits) op({Code::COPY, 64, 0, out[0], control.constant(*byte)});
+        return true;
+      }
       if (!skip_flags(scan) || !reader.type(type) || type.lanes != 1 || !scan.eat(", ") || !reader.type(other) || !scan.eat(" ") || !reader.operand(other)) return false;
       if (emits) op({type.kind == IrType::POINTER ? Code::FIND : Code::LOAD, width(type), 0, out[0], reader.slots[0]});
       return true;

@@ -6,7 +6,8 @@ namespace cdmpp {
 
 class X86Control : public X86Lanes {
  public:
-  X86Control(const AsmFunction& function, Role role, bool with_vectors = false) : X86Lanes(function, role, with_vectors) {
+  X86Control(const AsmFunction& function, Role role, Byte byte, bool with_vectors = false)
+      : X86Lanes(function, role, byte, with_vectors) {
     setters_.assign(function.size(), {});
     depth_.assign(function.size(), UNSEEN);
     depth_[0] = 0;
@@ -277,7 +278,7 @@ class X86Control : public X86Lanes {
 // The same where vectors may decide: they are followed as well, which takes longer.
 class X86VectorControl : public X86Control {
  public:
-  X86VectorControl(const AsmFunction& function, Role role) : X86Control(function, role, true) {}
+  X86VectorControl(const AsmFunction& function, Role role, Byte byte) : X86Control(function, role, byte, true) {}
 
   // Whether anything of a vector or mask gets into an integer or flags.
   static bool may_decide(const AsmFunction& function) {

@@ -1,6 +1,7 @@
 // What decides branches of x86-64 machine code: integer registers, flags, places on the stack, and operands that name them.
 #pragma once
 #include <map>
+#include <optional>
 #include "assembly.h"
 #include "control.h"
 
@@ -8,6 +9,7 @@ namespace cdmpp {
 
 class X86State {
  public:
+  using Byte = std::optional<uint64_t>;  // what single bytes hold that are not on the stack
   Control control;
 
  protected:
@@ -22,6 +24,7 @@ class X86State {
   const AsmFunction& function_;
   int left_, right_, zero_, lost_, block_ = 0;
   Role role_;
+  Byte byte_;
   bool framed_ = false, with_vectors_;
   std::vector<Text> operands_;  // of the line that is read
   Flags flags_;
@@ -29,7 +32,8 @@ class X86State {
   // By whether they are in the frame, and bytes from its beginning: what integers are read from, and four bytes each.
   std::map<std::pair<bool, int64_t>, int> stack_, words_;
 
-  X86State(const AsmFunction& function, Role role, bool with_vectors) : function_(function), role_(role), with_vectors_(with_vectors) {
+  X86State(const AsmFunction& function, Role role, Byte byte, bool with_vectors)
+      : function_(function), role_(role), byte_(byte), with_vectors_(with_vectors) {
     bool is_thread = role == Role::THREAD;
     for (int i = 0; i < REGISTERS; ++i) control.slot();
     left_ = control.slot();
@@ -155,6 +159,7 @@ class X86State {
     }
     Place place = read_place(operand, true);
     if (place.on_stack) return stack_slot(place, place.at);
+    if (width == 8 && byte_) return control.constant(*byte_);
     if (place.address < 0) return lost_;
     return made(width == 64 && role_ != Role::KERNEL ? Code::FIND : Code::LOAD, width, role_ == Role::THREAD, place.address);
   }

@@ -13,7 +13,7 @@ class X86Vectors : public X86State {
   struct Target { Text place; int mask = -1; bool zeroes = false; };
   int vectors_ = 0, masks_ = 0;
 
-  X86Vectors(const AsmFunction& function, Role role, bool with_vectors) : X86State(function, role, with_vectors) {
+  X86Vectors(const AsmFunction& function, Role role, Byte byte, bool with_vectors) : X86State(function, role, byte, with_vectors) {
     if (!with_vectors) return;
     vectors_ = masks_ = static_cast<int>(control.starts.size());
     for (int i = 0; i < VECTORS * CHUNKS; ++i) masks_ = control.slot() + 1;
@@ -70,7 +70,7 @@ class X86Vectors : public X86State {
     if (!in_memory(operand)) return made(Code::COPY, width, 0, read(operand, width));
     if (has(operand, "(%rip)")) return constant_at(before(operand, "("), 0, width);
     Place place = read_place(operand, false);
-    if (!place.on_stack) return lost_;
+    if (!place.on_stack) return width == 8 && byte_ ? control.constant(*byte_) : lost_;
     return width == 64 ? chunk_on_stack(place, 0) : made(Code::COPY, width, 0, word(place, place.at));
   }
   Chunks load(Text operand, int bytes, int width = 64) {
