@@ -167,7 +167,7 @@ SECONDS = (0, 1.5, 10**18)
 TRUE = {"bool": (True,), "bool | None": (True,)}
 MADE: list[tuple[Any, Mapping[str, tuple[Any, ...]]]] = [
     (LAYER, {"network": TEXTS, "example_inputs": ODD, "inputs": ({},), "moe_imbalance": (1.5,), "boxes": (0,)}),
-    (cdmpp.Plan(), {"recompute": ([],), "devices": ([],), "shares": ([],)}),
+    (cdmpp.Plan(), {"recompute": ([],), "devices": ([],), "shares": ([],), "offload": ([],)}),
     (ParallelDegrees(), {}),
     (DDP(), {}),
     (FSDP(), {}),
@@ -178,6 +178,7 @@ MADE: list[tuple[Any, Mapping[str, tuple[Any, ...]]]] = [
     (Pipeline(), {"cuts": ([],)}),
     (Collective("all_reduce", 8, 2), {}),
     (cluster.get("dgx-a100"), {"name": TEXTS, "title": TEXTS, "source": TEXTS}),
+    (cluster.get("dgx-a100").host, {"memory_gb": (1.5,), "memory_gbps": (1.5,)}),
     (interconnect.get("nvlink3"), {
         **dict.fromkeys(("name", "title"), TEXTS), **dict.fromkeys(("sources", "ranges"), ({},)),
         **dict.fromkeys(("bandwidth_gbps", "reached_gbps"), (1.5,))}),

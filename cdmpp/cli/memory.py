@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli.output import say, show
-from cdmpp.cli.ranks import flag_dest, strategy_flags
+from cdmpp.cli.ranks import flag_dest, offload_option, strategy_flags
 from cdmpp.cli.step import checked_runtime, step_workload
 from cdmpp.cli.table import batch_of, is_table, table_source
 from cdmpp.errors import UsageError
@@ -143,7 +143,7 @@ def _plan(options: argparse.Namespace) -> Plan:
 
     flags = {flag_dest(flag): flag.option for _, _, flag in strategy_flags() if flag.option != "--servers"}
     if options.plan is not None:
-        others = ("strategy", "degrees", "accumulate_steps", "no_overlap")
+        others = ("strategy", "degrees", "accumulate_steps", "no_overlap", "offload")
         own = flags | {name: f"--{name.replace('_', '-')}" for name in others}
         if given := [option for name, option in own.items() if getattr(options, name)]:
             raise UsageError(f"{given[0]} does not go with --plan, whose file says it: leave it out")
@@ -172,7 +172,9 @@ def _named(options: argparse.Namespace) -> Plan:
     if options.no_overlap:
         made[0] = replace(made[0], overlap=False)
     degrees, steps = _degrees(options, asked.degrees), options.accumulate_steps or 1
-    return Plan(made[0], ParallelDegrees(**degrees), steps, model_parallel=tuple(made[1:]))
+    return Plan(
+        made[0], ParallelDegrees(**degrees), steps, model_parallel=tuple(made[1:]), offload=offload_option(options)
+    )
 
 
 def _degrees(options: argparse.Namespace, owned: tuple[str, ...]) -> dict[str, int]:

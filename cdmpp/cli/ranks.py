@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from cdmpp.steps.step_replay import StepReplay
     from cdmpp.steps.strategy import Flag, Strategy
 
-_OPTIONS = ("cluster", "link", "strategy", "backend", "no_overlap", "ring_steps", "straggler", "global_batch")
+_OPTIONS = (
+    "cluster",
+    "link",
+    "strategy",
+    "backend",
+    "no_overlap",
+    "offload",
+    "ring_steps",
+    "straggler",
+    "global_batch",
+)
 
 
 def add_rank_arguments(verb: argparse.ArgumentParser, left_out: Collection[str] = ()) -> None:
@@ -44,6 +54,8 @@ def add_rank_arguments(verb: argparse.ArgumentParser, left_out: Collection[str] 
     ranks.add_argument(
         "--backend", type=text, help="nccl, rccl, oneccl or gloo (default: what fits the device; to servers gloo)"
     )
+    out = "what lies in the memory of the host: parameters (with gradients and optimizer, as FSDP2's CPUOffloadPolicy)"
+    ranks.add_argument("--offload", type=text, metavar="WHAT", help=out)
     ranks.add_argument("--no-overlap", action="store_true", help="exchange only when nothing computes")
     slow = "a rank whose device takes that many times as long as the others, such as 2=1.3; may be given again"
     ranks.add_argument("--straggler", type=text, action="append", default=[], metavar="RANK=FACTOR", help=slow)
@@ -66,8 +78,8 @@ def check_ranks(options: argparse.Namespace) -> None:
 
     from_file = options.plan is not None
     if options.plan is None:
-        options.plan = plan_on(options.ranks, _strategy(options))
-    elif given := [name for name in ("strategy", "no_overlap", *settings) if getattr(options, name)]:
+        options.plan = plan_on(options.ranks, _strategy(options), offload=offload_option(options))
+    elif given := [name for name in ("strategy", "no_overlap", "offload", *settings) if getattr(options, name)]:
         raise UsageError(f"--{given[0].replace('_', '-')} does not go with --plan, whose file says it: leave it out")
     else:
         options.plan = read_plan(options.plan, options.ranks)
@@ -183,7 +195,7 @@ def _asked(options: argparse.Namespace) -> dict[str, Any]:
 def check_searched(options: argparse.Namespace) -> None:
     """Raise ``UsageError`` for an option of one plan that is given to a search."""
     chosen = [flag_dest(flag) for _, _, flag in strategy_flags()]
-    for name in (*chosen, "ring_steps", "no_overlap"):
+    for name in (*chosen, "ring_steps", "no_overlap", "offload"):
         if getattr(options, name, None):
             why = (
                 ", which chooses it: leave it out"
@@ -199,6 +211,11 @@ def strategy_flags() -> Iterator[tuple[type[Strategy], str, Flag]]:
         for one in fields(kind):
             if "flag" in one.metadata:
                 yield kind, one.name, one.metadata["flag"]
+
+
+def offload_option(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return what ``--offload`` names."""
+    return tuple(one.strip() for one in (options.offload or "").split(",") if one.strip())
 
 
 def flag_dest(flag: Flag) -> str:

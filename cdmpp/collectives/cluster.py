@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from cdmpp import devices
 from cdmpp.collectives import interconnect
 from cdmpp.collectives.collective import MOST_RANKS
+from cdmpp.collectives.host import Host
 from cdmpp.collectives.interconnect import Interconnect
 from cdmpp.devices.sheet import read_sheet, sheet_file, sheet_files
 from cdmpp.errors import CdmppError
+from cdmpp.model.config import check_keys
 from cdmpp.platform.content import read_yaml
-from cdmpp.platform.limits import Limits, check_fields
+from cdmpp.platform.limits import Limits, check_fields, fitting
 
 _Sheet = TypeVar("_Sheet")
 _OF_CPUS = frozenset({"gloo", "oneccl"})
@@ -42,6 +44,8 @@ class Cluster:
     """The number of adapters a node has for ``between``; its devices share them evenly."""
     source: str
     """The document that tells so."""
+    host: Host | None = None
+    """The memory of a node; None where nothing describes it."""
 
     def __post_init__(self) -> None:
         check_fields(self, f"cluster {self.name!r:.60}: ")
@@ -106,7 +110,7 @@ def read_cluster(path: Path) -> Cluster:
     if isinstance(found := read_yaml(path), dict) and "kinds" in found:
         raise CdmppError(f"{path} has nodes of several kinds: say which devices the ranks of a plan have, by --devices")
     keys = {"name", "title", "documents", "device", "nodes", "devices_per_node", "inside"}
-    content = read_sheet(path, {*keys, "between?", "adapters_per_node?"})
+    content = read_sheet(path, {*keys, "between?", "adapters_per_node?", "host?"})
 
     def named(field: str, look_up: Callable[[str], _Sheet]) -> _Sheet:
         try:
@@ -124,4 +128,17 @@ def read_cluster(path: Path) -> Cluster:
         named("between", interconnect.get) if content.get("between") is not None else None,
         content.get("adapters_per_node", 1),
         "; ".join(map(str, content["documents"].values())),
+        _host(path, content["host"]) if "host" in content else None,
     )
+
+
+def _host(path: Path, given: Any) -> Host:
+    """Read what a file says of the host of a node."""
+    try:
+        values = dict(fitting("host", given, Mapping))
+        check_keys(values, [one.name for one in fields(Host)], "host.")
+        if missing := [name for name in ("link", "memory_gb", "memory_gbps") if name not in values]:
+            raise CdmppError(f"host.{missing[0]} is missing")
+        return Host(interconnect.get(str(values.pop("link"))), **values)
+    except CdmppError as error:
+        raise CdmppError(f"{path}: field {error}") from error

@@ -23,6 +23,7 @@ from cdmpp.collectives.collective_model import CollectiveEstimate, shipped
 from cdmpp.collectives.cost_curve import CostCurve
 from cdmpp.collectives.curve import Curve
 from cdmpp.collectives.group_shape import GroupShape, alike, check_members
+from cdmpp.collectives.host import Host
 from cdmpp.collectives.interconnect import AlphaBeta, Interconnect
 from cdmpp.collectives.messages import read_messages, ring_of
 from cdmpp.devices import Device
@@ -73,6 +74,8 @@ class Topology:
     """Reasons to doubt all costs, a sentence each."""
     near_flags: tuple[str, ...] = ()
     """Reasons to doubt a group inside a node that leaves out some of its ranks, whose groups act next to it."""
+    host: Host | None = None
+    """The memory of each node; None where nothing describes it."""
 
     def __post_init__(self) -> None:
         check_fields(self, "topology.")
@@ -287,7 +290,7 @@ def topology_of(
                 f"cluster {cluster} is described with {described.nodes} nodes, and {grown.nodes} of this kind are "
                 f"taken for {ranks:,} ranks: switches between them carry as much for all"
             )
-        return replace(on_cluster(grown, ranks, carries), warnings=tuple(warnings))
+        return replace(on_cluster(grown, ranks, carries), warnings=tuple(warnings), host=grown.host)
     if link is not None and link.endswith(".csv"):
         return by_messages(read_messages(link, carries), ranks, carries)
     if link is not None:

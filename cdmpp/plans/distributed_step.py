@@ -13,6 +13,7 @@ from cdmpp.errors import CdmppError, UsageError, some
 from cdmpp.network.memory import memory_warning
 from cdmpp.network.precision import PRECISIONS
 from cdmpp.network.training_prediction import StepPrediction
+from cdmpp.network.update import update_of
 from cdmpp.plans.changed import one_batch
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.device_copies import copies_on
@@ -98,7 +99,7 @@ def replay_step(
         )
     work = RankWork(
         rank, memory=step.step.memory, warnings=slower, copies=copies_on(device, precision),
-        is_cast=bool(precision.sharded),
+        is_cast=bool(precision.sharded), update=update_of(step.step.optimizer),
     )  # fmt: skip
     replayed = _replayed(work, rank, plan, topology, granularity, factors, device, fold=False)
     replayed = replace(replayed, global_batch=examples)

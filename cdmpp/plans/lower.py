@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from cdmpp.collectives.topology import Topology
 from cdmpp.plans.groups import replica_exchanges
+from cdmpp.plans.host_memory import THREADS, with_parameters_out
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.operator_exchanges import OperatorExchanges
 from cdmpp.plans.placement import Placement, micro_batch_of, replicas_of
-from cdmpp.plans.plan import Plan
+from cdmpp.plans.plan import PARAMETERS, Plan
 from cdmpp.plans.scheduled import Scheduled
 from cdmpp.plans.shared_parameters import shards_of
 from cdmpp.plans.sources.source import RankWork, StepSource, check_cast
@@ -102,6 +103,9 @@ class _Lowering(Placement):
             numbers = range(len(before), len(before) + ends)
             under_way_s = {number: self._under_way_s(graph.exchanges[number]) for number in numbers}
             graph = with_copies(graph, copies, numbers, under_way_s)
+        if PARAMETERS in plan.offload:
+            numbers = range(len(before), len(before) + ends)
+            graph = with_parameters_out(graph, numbers, self.work, plan, self.topology)
         warnings = self.work.warnings
         if plan.degrees.size(*plan.replicating) > 1:
             warnings += strategy.memory_warnings()
@@ -109,6 +113,7 @@ class _Lowering(Placement):
             warnings += self.order.warnings(plan.degrees.pp, self.pipeline.micro_batches)
             if replicas_of(plan) > 1:
                 warnings += plan.strategy.pipeline_warnings(any(map(_is_forward_first, self.steps)))
+        warnings += (THREADS,) if PARAMETERS in plan.offload else ()
         if plan.shares:
             warnings += (UNEVEN,)
         by_device = {name: self.on(name).stages for name in dict.fromkeys(plan.devices)}

@@ -12,9 +12,10 @@ import numpy as np
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.allocator import CONTEXT, PARTLY_FILLED, taken_bytes
 from cdmpp.plans.communicators import communicator_bytes
+from cdmpp.plans.host_bytes import on_device
 from cdmpp.plans.live_bytes import Bytes, LiveBytes, RunOrder
 from cdmpp.plans.op_bytes import OpBytes
-from cdmpp.plans.plan import Plan
+from cdmpp.plans.plan import PARAMETERS, Plan
 from cdmpp.plans.shared_parameters import rank_bytes_of
 from cdmpp.steps.step_graph import RankGraph
 from cdmpp.steps.strategy import RankBytes
@@ -199,7 +200,8 @@ class Memory:
         """Return what the rank holds under the plan's strategy, as ``Strategy.rank_bytes`` does."""
         sizes = {name: getattr(plan.degrees, name) for name in plan.replicating}
         strategy = plan.strategy.in_pipeline() if is_piped else plan.strategy
-        return rank_bytes_of(strategy, self.held, self.rank, sizes, batches)
+        found = rank_bytes_of(strategy, self.held, self.rank, sizes, batches)
+        return on_device(found, self.rank.modules) if PARAMETERS in plan.offload else found
 
     def rounded_bytes(self, own: RankBytes) -> int:
         """Return what the allocator of a GPU takes on top for what does not change from pass to pass."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from cdmpp.collectives.topology import Topology
 from cdmpp.errors import CdmppError
+from cdmpp.plans.host_bytes import on_host
+from cdmpp.plans.host_memory import host_of
 from cdmpp.plans.memory import MemoryParts
 from cdmpp.plans.op_kinds import LOGITS
 from cdmpp.plans.placement import Placement, micro_batch_of, micro_batches_of, pipeline_of
-from cdmpp.plans.plan import Plan
+from cdmpp.plans.plan import PARAMETERS, Plan
 from cdmpp.plans.rank_activations import activations_of
-from cdmpp.plans.rank_memory import held_stages, parts_of_stages
+from cdmpp.plans.rank_memory import HeldStage, held_stages, parts_of_stages
 from cdmpp.plans.sources.source import StepSource
 from cdmpp.plans.stages import Stage
 from cdmpp.steps.looped_schedule import LoopedSchedule
@@ -51,6 +53,8 @@ class RankAnswer:
     parts: MemoryParts
     activations: Mapping[str, int]
     """Kind of operator -> bytes of ``parts.activations``, most first; ``LOGITS`` among them."""
+    host_bytes: int = 0
+    """Bytes in the memory of the host."""
 
     @property
     def logits_bytes(self) -> int:
@@ -82,6 +86,8 @@ class MemoryAnswer:
     limit_bytes: float | None
     """Most bytes of a device; None: unknown."""
     warnings: tuple[str, ...] = ()
+    host_limit_bytes: float | None = None
+    """Most bytes of a rank in the memory of the host; None where nothing lies there."""
 
     @property
     def heaviest(self) -> RankAnswer:
@@ -90,8 +96,13 @@ class MemoryAnswer:
 
     @property
     def fits(self) -> bool | None:
-        """Return whether the heaviest rank fits; None where no limit is known."""
-        return None if self.limit_bytes is None else self.heaviest.peak_bytes <= self.limit_bytes
+        """Return whether the heaviest rank fits, on the host too; None where no limit is known."""
+        return None if self.limit_bytes is None else all(self.rank_fits(one) for one in self.ranks)
+
+    def rank_fits(self, one: RankAnswer) -> bool:
+        """Return whether a rank fits its device and its share of the host."""
+        on_device = self.limit_bytes is None or one.peak_bytes <= self.limit_bytes
+        return on_device and (self.host_limit_bytes is None or one.host_bytes <= self.host_limit_bytes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all numbers as JSON takes them."""
@@ -101,6 +112,7 @@ class MemoryAnswer:
             "micro_batch": self.micro_batch,
             "global_batch": self.global_batch,
             "limit_bytes": self.limit_bytes,
+            "host_limit_bytes": self.host_limit_bytes,
             "fits": self.fits,
             "peak_bytes": self.heaviest.peak_bytes,
             "heaviest": self.heaviest.place,
@@ -116,7 +128,8 @@ class MemoryAnswer:
                     "logits_bytes": one.logits_bytes,
                     "outside_bytes": one.outside_bytes,
                     "peak_bytes": one.peak_bytes,
-                    "fits": None if self.limit_bytes is None else one.peak_bytes <= self.limit_bytes,
+                    "host_bytes": one.host_bytes,
+                    "fits": None if self.limit_bytes is None else self.rank_fits(one),
                 }
                 for one in self.ranks
             ],
@@ -158,11 +171,21 @@ def memory_answer(
     kinds = activations_of(work, plan, stages, parts)
     if plan.degrees.size(*plan.replicating) > 1:
         warnings = (*warnings, *plan.strategy.memory_warnings())
+    host, host_limit = host_bytes(stages[0], plan), None
+    if plan.offload:
+        host_limit = 1e9 * host_of(plan, topology).memory_gb * topology.nodes / topology.ranks
     found = tuple(
-        RankAnswer(place, numbers, tuple(_first(made[number]) for number in numbers), in_flight, own, kind)
+        RankAnswer(place, numbers, tuple(_first(made[number]) for number in numbers), in_flight, own, kind, host)
         for place, ((numbers, in_flight), own, kind) in enumerate(zip(stages_of_ranks(plan), parts, kinds, strict=True))
     )
-    return MemoryAnswer(network, plan, micro_batch, global_batch, found, limit_bytes, warnings)
+    return MemoryAnswer(network, plan, micro_batch, global_batch, found, limit_bytes, warnings, host_limit)
+
+
+def host_bytes(stage: HeldStage, plan: Plan) -> int:
+    """Return what a rank of the one stage of a plan holds in the memory of the host."""
+    if PARAMETERS not in plan.offload:
+        return 0
+    return on_host(stage.memory.rank_bytes(replace(plan, offload=()), plan.gradient_accumulation_steps, is_piped=False))
 
 
 def stages_of_ranks(plan: Plan) -> list[tuple[tuple[int, ...], int | None]]:

@@ -23,6 +23,9 @@ ACCUMULATION = Limits(1, 1024, "batches")
 """A replay holds the operations of each."""
 UPDATES = ("separate", "fused")
 """One kernel or several for each parameter, as the job has them; one kernel for all."""
+PARAMETERS = "parameters"
+OFFLOADS = (PARAMETERS,)
+"""What may lie in the memory of the host."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,9 @@ class Plan:
     """Micro-batches, or gradient accumulation steps, of each replica, by its number; empty: each has as many. Their
     mean is that number, and micro-batches are equally large. Frameworks give each as many; others need loops of their
     own, and losses that are divided by the mean."""
+    offload: tuple[str, ...] = ()
+    """What lies in the memory of the host, some of ``OFFLOADS``: ``parameters``, with their gradients and the states of
+    the optimizer, which the host then updates."""
 
     def __post_init__(self) -> None:
         for name, kind in (("strategy", Strategy), ("degrees", ParallelDegrees), ("synchrony", Synchrony)):
@@ -83,6 +89,39 @@ class Plan:
             one.check(self.degrees.size(*(one.degrees if one.divides_model else self.replicating)))
         self._check_devices()
         self._check_shares()
+        self._check_offload()
+
+    def _check_offload(self) -> None:
+        offload = fitting("plan.offload", self.offload, tuple[str, ...])
+        check_once("plan.offload", offload)
+        for one in offload:
+            check_choice("plan.offload", one, OFFLOADS)
+        object.__setattr__(self, "offload", tuple(one for one in OFFLOADS if one in offload))
+        if not offload:
+            return
+        if self.devices or self.shares:
+            raise CdmppError("plan.offload with devices or shares: hosts of unlike nodes are not described")
+        if others := [name for name in ("pp", "ep") if getattr(self.degrees, name) > 1]:
+            raise CdmppError(f"plan.offload is not supported with degrees.{others[0]}: leave out one of the two")
+        if PARAMETERS in offload:
+            self._check_parameters_out()
+
+    def _check_parameters_out(self) -> None:
+        strategy = self.strategy
+        if not strategy.can_offload:
+            raise CdmppError(
+                f"plan.offload names parameters, and {strategy.name} keeps them on the device: take fsdp or hsdp, "
+                "whose CPUOffloadPolicy has them on the host"
+            )
+        if strategy.shards({name: getattr(self.degrees, name) for name in self.replicating}) == 1:
+            raise CdmppError(
+                "plan.offload names parameters, and one rank has all of them: give degrees.dp_shard above 1"
+            )
+        if self.gradient_accumulation_steps > 1 and getattr(strategy, "scatter_each_batch", False):
+            raise CdmppError(
+                "plan.offload names parameters, and each accumulated batch scatters gradients, which the host would "
+                "add up while the device stands still: leave scatter_each_batch out"
+            )
 
     def _check_devices(self) -> None:
         object.__setattr__(self, "devices", fitting("plan.devices", self.devices, tuple[str, ...]))
@@ -161,6 +200,7 @@ class Plan:
             "model_parallel": " and ".join(one.title for one in self.model_parallel) or "no model parallelism",
             "devices": f"devices {', '.join(runs(self.devices))}",
             "shares": f"shares {', '.join(map(str, self.shares)) or 'of equal size'}",
+            "offload": f"{' and '.join(self.offload) or 'nothing'} on the host",
         }
         differ = [one.name for one in fields(self) if getattr(self, one.name) != getattr(default, one.name)]
         own = self.strategy.changes(default.strategy) if "strategy" in differ else ()
@@ -178,7 +218,8 @@ class Plan:
             "model_parallel": [to_dict(one) for one in self.model_parallel],
         }
         found |= {"devices": runs(self.devices)} if self.devices else {}
-        return found | ({"shares": list(self.shares)} if self.shares else {})
+        found |= {"shares": list(self.shares)} if self.shares else {}
+        return found | ({"offload": list(self.offload)} if self.offload else {})
 
 
 def runs(devices: Sequence[str]) -> list[str]:

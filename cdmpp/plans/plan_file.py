@@ -14,6 +14,7 @@
     synchrony: bsp                   # its name, or its name with settings
     devices: [t4:8, a10:8]           # device of each rank in order, with counts; left out: all have that of the job
     shares: [5, 3]                   # micro-batches of each replica, with the mean of all; left out: equally many
+    offload: [parameters]            # what lies in the memory of the host
 
 Keys that are left out have the defaults of ``Plan``. A file without ``degrees`` is a plan for any number of ranks.
 """
@@ -60,7 +61,7 @@ def plan_from_dict(values: Mapping[str, Any], ranks: int | None = None) -> Plan:
         values["model_parallel"] = tuple(made)
     if "recompute" in values:
         values["recompute"] = fitting("plan.recompute", values["recompute"], tuple[str, ...])
-    for key, kind in (("devices", tuple[str, ...]), ("shares", tuple[int, ...])):
+    for key, kind in (("devices", tuple[str, ...]), ("shares", tuple[int, ...]), ("offload", tuple[str, ...])):
         if key in values:
             values[key] = fitting(f"plan.{key}", values[key], kind)
     if "devices" in values:

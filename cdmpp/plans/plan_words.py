@@ -22,6 +22,7 @@ def words(plan: Plan, combination: str, micro_batch: int) -> str:
     found += ["recomputed"] if plan.recompute else []
     found += [f"on {_places(plan)}"] if plan.devices else []
     found += [f"shares {_shares(plan)}"] if plan.shares else []
+    found += [f"{' and '.join(plan.offload)} on the host"] if plan.offload else []
     degrees = [f"{name} {getattr(plan.degrees, name)}" for name in plan.degrees.beyond_one()]
     times = f"{many} micro-batches of {micro_batch}" if many > 1 else f"micro-batch of {micro_batch}"
     return ", ".join([f"{combination} ({', '.join(degrees) or 'one device'})", times, *found])

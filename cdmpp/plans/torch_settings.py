@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cdmpp.network.precision import PRECISIONS, Precision
-from cdmpp.plans.plan import Plan
+from cdmpp.plans.plan import PARAMETERS, Plan
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.steps.strategy import OperatorStrategy, Strategy
 
@@ -19,16 +19,19 @@ def torch_settings(plan: Plan, optimizer: str = "adamw", precision: Precision = 
 
     Of a ``precision`` in which FSDP gathers in another type than ranks keep, the model is in that which they keep.
     """
-    lines = shared_lines(plan.strategy, precision, optimizer=optimizer_class(optimizer or "adamw"))
+    out = PARAMETERS in plan.offload
+    lines = shared_lines(plan.strategy, precision, optimizer=optimizer_class(optimizer or "adamw"), is_on_host=out)
     dividing = [one for one in plan.model_parallel if isinstance(one, OperatorStrategy)]
     divided = [line for one in dividing for line in one.torch_lines(f'mesh["{one.degrees[0]}"]')]
     return (*_recomputed(plan), *_sizes(plan), *divided, *lines, *_optimizer(plan, optimizer), *_loop(plan))
 
 
-def shared_lines(strategy: Strategy, precision: Precision, axes: str = "", optimizer: str = "") -> tuple[str, ...]:
-    """Write how replicas share parameters of a model; other arguments as ``Strategy.torch_lines`` takes them."""
+def shared_lines(
+    strategy: Strategy, precision: Precision, axes: str = "", optimizer: str = "", is_on_host: bool = False
+) -> tuple[str, ...]:
+    """Write how replicas share parameters of a model; other arguments as ``FSDP.torch_lines`` takes them."""
     if isinstance(strategy, FSDP):
-        return strategy.torch_lines(axes, optimizer, precision.torch_policy)
+        return strategy.torch_lines(axes, optimizer, precision.torch_policy, is_on_host)
     return strategy.torch_lines(axes, optimizer)
 
 

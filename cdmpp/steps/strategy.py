@@ -92,6 +92,8 @@ class Strategy(ABC):
     """True if parameters may be kept in another type than that in which the passes read them."""
     copies_buffers: ClassVar[bool] = False
     """True if gathered parameters are copied out of a buffer, and gradients that are scattered into one."""
+    can_offload: ClassVar[bool] = False
+    """True if the framework can keep parameters, gradients and the optimizer's states in the memory of the host."""
     can_accumulate: ClassVar[bool] = True
     """True if gradients of several batches can be added up before they are exchanged."""
     averages_by_hooks: ClassVar[bool] = False

@@ -10,6 +10,7 @@ IMPORTED = {
     "DistributedDataParallel": "from torch.nn.parallel import DistributedDataParallel",
     "ZeroRedundancyOptimizer": "from torch.distributed.optim import ZeroRedundancyOptimizer",
     "MixedPrecisionPolicy": "from torch.distributed.fsdp import MixedPrecisionPolicy",
+    "CPUOffloadPolicy": "from torch.distributed.fsdp import CPUOffloadPolicy",
     "fully_shard": "from torch.distributed.fsdp import fully_shard",
     **{
         one: f"from torch.distributed.tensor.parallel import {one}"

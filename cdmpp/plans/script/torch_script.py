@@ -12,7 +12,7 @@ from cdmpp.network.workload import Workload
 from cdmpp.plans.cut_places import WRAPPED
 from cdmpp.plans.mesh import ORDER
 from cdmpp.plans.placement import micro_batch_of, micro_batches_of, pipeline_of
-from cdmpp.plans.plan import Plan
+from cdmpp.plans.plan import PARAMETERS, Plan
 from cdmpp.plans.script.carried import clip_gradients, cut_model
 from cdmpp.plans.script.context_code import ContextCode, context_code
 from cdmpp.plans.script.network_code import network_code
@@ -29,6 +29,10 @@ from cdmpp.steps.step_graph import RankGraph
 from cdmpp.synchrony.policies.synchronous import Synchronous
 
 _REFUSED = "--torch: no script can be written"
+_THREADS = (
+    'torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))'
+    "  # torchrun leaves a rank one, and the host updates"
+)
 _KNOWN = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Degrees that a script can have."""
 
@@ -198,11 +202,12 @@ class TorchScript:
         if not axes:
             return []
         strategy = self.plan.strategy.in_pipeline() if self.plan.degrees.pp > 1 else self.plan.strategy
-        lines = shared_lines(strategy, self.workload.precision, axes, self._class())  # type: ignore[arg-type]
+        precision, out = self.workload.precision, PARAMETERS in self.plan.offload
+        lines = shared_lines(strategy, precision, axes, self._class(), out)  # type: ignore[arg-type]
         if any("blocks" in line for line in lines):
             names = self._names([one.name for one in self.rank.modules if not one.is_kept])
             lines = (f"blocks = [block for name, block in model.named_modules() if name in {names}]", *lines)
-        return list(lines)
+        return [*lines, *([_THREADS] if out else [])]
 
     def _class(self) -> str:
         return optimizer_class(self.workload.update.optimizer)

@@ -64,6 +64,11 @@ class TorchtitanConfig:
             raise CdmppError(f"{_REFUSED} on unlike devices: all of its ranks work alike")
         if self.workload.update.optimizer not in ("adam", "adamw") or self.workload.update.ema:
             raise CdmppError(f"{_REFUSED} with the update {self.workload.update}: give adam or adamw")
+        if plan.offload:
+            raise CdmppError(
+                f"{_REFUSED} with {' and '.join(plan.offload)} on the host as it is predicted: it always clips "
+                "gradients, which then lie there; give a file that ends in .py"
+            )
         if self.workload.recompute == "attention":
             raise CdmppError(f"{_REFUSED} with recompute attention: give none, full or op")
         if plan.recompute and {*plan.recompute} != {one.name for one in can_recompute(self.rank)}:

@@ -285,7 +285,7 @@ class PredictedSource(StepSource):
         return RankWork(
             rank, exchanges, sized.memory, timed.low, timed.high, tuple(dict.fromkeys(warnings)),
             copies=copies_on(self.device, precision), is_cast=bool(precision.sharded), dispatch_s=timed.dispatch_s,
-            is_clipped=self.workload.update.clip_norm is not None,
+            is_clipped=self.workload.update.clip_norm is not None, update=self.workload.update,
         )  # fmt: skip
 
     def _timed(self, batch: int, split: _Split) -> _Timed:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from cdmpp.collectives.collective import KINDS
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.network.training_step import StepMemory
+from cdmpp.network.update import Update
 from cdmpp.plans.degrees import TITLES, ParallelDegrees
 from cdmpp.plans.mesh import ORDER
 from cdmpp.platform.limits import check_all, check_choice
@@ -96,6 +97,8 @@ class RankWork:
     """Name of a device -> the same work on it, where ranks may stand on unlike ones; this is that of the first."""
     is_clipped: bool = False
     """True if the update clips gradients to a norm over all of them."""
+    update: Update | None = None
+    """How parameters are updated; None: unknown."""
     dispatch_s: tuple[float, ...] = ()
     """Seconds in which the host prepares and dispatches each op, while its device runs earlier ones. Starts and pauses
     of the ops follow from them. Empty: unknown."""

@@ -34,6 +34,7 @@ class FSDP(Strategy):
     casts_parameters: ClassVar[bool] = True
     copies_buffers: ClassVar[bool] = True
     sums_parts: ClassVar[bool] = True
+    can_offload: ClassVar[bool] = True
     degrees: ClassVar[tuple[str, ...]] = ("dp_shard",)
 
     reshard_after_forward: bool = True
@@ -212,11 +213,17 @@ class FSDP(Strategy):
         """Scatter the gradients of the last batch, or of all."""
         return "" if self.scatter_each_batch else "model.set_requires_gradient_sync(is_last)"
 
-    def torch_lines(self, axes: str = "", optimizer: str = "torch.optim.AdamW", policy: str = "") -> tuple[str, ...]:
-        """Call ``fully_shard`` on each block and on the model, with a ``policy`` of types where one is given."""
+    def torch_lines(
+        self, axes: str = "", optimizer: str = "torch.optim.AdamW", policy: str = "", is_on_host: bool = False
+    ) -> tuple[str, ...]:
+        """Call ``fully_shard`` on each block and on the model.
+
+        ``policy``: of types, where there is one; ``is_on_host``: True if parameters lie in the memory of the host.
+        """
         again = "" if self.reshard_after_forward and not self.is_pipelined else ", reshard_after_forward=False"
         again += f", mesh={axes}" if axes else ""
         again += ", mp_policy=policy" if policy else ""
+        again += ", offload_policy=CPUOffloadPolicy(pin_memory=is_gpu)" if is_on_host else ""
         made = (f"policy = {policy}",) if policy else ()
         return (*made, f"for block in blocks: fully_shard(block{again})", f"fully_shard(model{again})")
 

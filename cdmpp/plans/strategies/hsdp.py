@@ -65,10 +65,12 @@ class HSDP(FSDP):
         kept = np.concatenate([np.full(count, self.shards(sizes) > 1), is_summed])
         return both.taken(order[kept[order]])
 
-    def torch_lines(self, axes: str = "", optimizer: str = "torch.optim.AdamW", policy: str = "") -> tuple[str, ...]:
+    def torch_lines(
+        self, axes: str = "", optimizer: str = "torch.optim.AdamW", policy: str = "", is_on_host: bool = False
+    ) -> tuple[str, ...]:
         """Call ``fully_shard`` with a mesh of two axes."""
         if axes:
-            return super().torch_lines(axes, policy=policy)
+            return super().torch_lines(axes, policy=policy, is_on_host=is_on_host)
         names = 'mesh_dim_names=("replicate", "shard")'
         made = f'mesh = init_device_mesh("cuda", (dp_replicate, dp_shard), {names})'
-        return (made, *super().torch_lines("mesh", policy=policy))
+        return (made, *super().torch_lines("mesh", policy=policy, is_on_host=is_on_host))

@@ -18,6 +18,7 @@ import pytest
 
 from benchmarks.gloo_jobs.predicted import rank_rows
 from cdmpp import Workload, devices
+from cdmpp.collectives import cluster
 from cdmpp.collectives.collective import Collective
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.collectives.topology import fitted
@@ -53,6 +54,9 @@ PLANS = {
     "ddp, 2 batches": (Plan(DDP(), ParallelDegrees(dp_replicate=2), 2), 8),
     "fsdp, recomputed": (Plan(FSDP(), ParallelDegrees(dp_shard=2), recompute=("blocks.0", "blocks.2")), 4),
     "hsdp": (Plan(HSDP(), ParallelDegrees(dp_replicate=2, dp_shard=2), update="fused"), 8),
+    "fsdp, parameters on the host": (
+        Plan(FSDP(), ParallelDegrees(dp_shard=2), 2, update="fused", offload=("parameters",)), 8,
+    ),
     "zero": (Plan(ZeRO(), ParallelDegrees(dp_replicate=2)), 4),
     "1f1b and ddp": (Plan(DDP(), ParallelDegrees(pp=2, dp_replicate=2), model_parallel=piped("1f1b")), 16),
     "interleaved": (
@@ -179,7 +183,8 @@ EVERY = [
 def test_a_script_exchanges_what_its_plan_says(kind, name, plan, batch, sources, tmp_path):
     work, text = script_of(sources[kind], plan, batch)
     steps = recorded(text, plan, tmp_path)
-    lowered = lower_work(work, plan, fitted(AlphaBeta(1e-4, 1e-9), plan.ranks), fold=False)
+    topology = replace(fitted(AlphaBeta(1e-4, 1e-9), plan.ranks), host=cluster.get("dgx-h100").host)
+    lowered = lower_work(work, plan, topology, fold=False)
     for rank in range(plan.ranks):
         ran = [(one, size) for kind, size in steps[rank][-1] for one in MESSAGES.get(kind, (kind,))]
         predicted = [on_gloo(*row, plan.ranks) for row in rank_rows(lowered.graph.exchanges, rank)]

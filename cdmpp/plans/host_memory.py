@@ -1,0 +1,73 @@
+"""Host memory: the copies and the update of a rank that leaves something in the memory of its node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cdmpp.collectives.host import Host
+from cdmpp.collectives.topology import Topology
+from cdmpp.errors import CdmppError
+from cdmpp.plans.host_update import traffic_bytes
+from cdmpp.plans.plan import Plan
+from cdmpp.plans.shared_parameters import rank_bytes_of
+from cdmpp.plans.sources.source import RankWork
+from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.step_graph import StepGraph
+from cdmpp.steps.transforms.offload import parameters_out
+
+THREADS = (
+    "the host updates with all processors of a node: torchrun leaves each rank one thread unless OMP_NUM_THREADS or "
+    "torch.set_num_threads says more"
+)
+"""A warning of every plan whose parameters lie on the host."""
+
+
+def host_of(plan: Plan, topology: Topology) -> Host:
+    """Return the host of each node; ``CdmppError`` where nothing describes it."""
+    if topology.host is None:
+        raise CdmppError(
+            f"plan.offload names {' and '.join(plan.offload)}, and nothing describes the host of {topology.name}: name "
+            "a cluster whose file has `host`, such as dgx-h100"
+        )
+    return topology.host
+
+
+def with_parameters_out(
+    graph: StepGraph, numbers: Iterable[int], work: RankWork, plan: Plan, topology: Topology
+) -> StepGraph:
+    """Add the copies of a plan whose parameters lie on the host, and let the host update them.
+
+    Args:
+        graph: of the job.
+        numbers: places of the exchanges of the replicas in it.
+        work: of a rank.
+        plan: all settings.
+        topology: the links of the job.
+
+    Raises:
+        CdmppError: a host that nothing describes, an update that is not known there, or a source that says neither.
+    """
+    if work.memory is None or work.update is None:
+        raise CdmppError("plan.offload names parameters, and the source says no optimizer: give a network")
+    host, modules = host_of(plan, topology), work.rank.modules
+    sizes = {name: getattr(plan.degrees, name) for name in plan.replicating}
+    own = rank_bytes_of(plan.strategy, work.memory, work.rank, sizes)
+    traffic = traffic_bytes(work.update, own.state_bytes, plan.update == "fused")
+    update_s = host.passed_s(traffic, topology.ranks // topology.nodes)
+    kept = kept_gradient = 1.0  # a rank copies what it keeps, and ranks gather what they compute with
+    if work.is_cast:
+        kept = work.memory.parameter_bytes / sum(one.bytes for one in modules)
+        kept_gradient = work.memory.gradient_bytes / sum(one.scattered_bytes(1) for one in modules)
+    last = "all_reduce" if plan.strategy.name == "hsdp" and plan.degrees.dp_replicate > 1 else "reduce_scatter"
+
+    def part(one: Exchange) -> float:
+        return one.bytes if one.kind == "all_reduce" else one.bytes / len(one.participants)
+
+    gathers, sums = dict[int, float](), dict[int, float]()
+    for number in numbers:
+        one = graph.exchanges[number]
+        if one.kind == "all_gather" and not one.group:
+            gathers[number] = host.copy_s(kept * part(one))
+        elif one.kind == last and not one.group:
+            sums[number] = host.copy_s(kept_gradient * part(one))
+    return parameters_out(graph, gathers, sums, {rank.rank: update_s for rank in graph.ranks})
