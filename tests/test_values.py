@@ -34,7 +34,8 @@ from cdmpp.plans.strategies.parameter_server import ParameterServer
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.plans.strategies.zero import ZeRO
 from cdmpp.steps.exchange import Exchange
-from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph, StepGraph
+from cdmpp.steps.module_span import ModuleSpan
+from cdmpp.steps.step_graph import Gradient, Op, RankGraph, StepGraph
 from cdmpp.steps.strategy import OperatorStrategy
 
 ODD = (math.nan, math.inf, -1, 0, 1.5, 10**18, True, "no such thing", "", "a\nb", b"x", [], {}, ["x", "x"], object())
@@ -226,7 +227,7 @@ PARTS: list[tuple[Any, Callable[[Any], Any], Mapping[str, tuple[Any, ...]]]] = [
     (GRADIENT, lambda one: RankGraph(0, (OP, LATER), (one,)), {
         "name": ANY_TEXT, "dtype": ANY_TEXT, "bytes": (0, 10**18), "ready_after": (0, -1)}),
     (SPAN, lambda one: RankGraph(0, (OP, LATER), (), (one,)), {
-        "name": ANY_TEXT, "bytes": (10**18,), "rows": ([],), "trained_rows": ([],), "apart_rows": ([],)}),
+        "name": ANY_TEXT, "bytes": (10**18,), "rows": ([],), "trained_rows": ([],)}),
 ]  # fmt: skip
 
 

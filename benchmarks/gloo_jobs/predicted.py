@@ -31,7 +31,8 @@ from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.plans.strategies.zero import ZeRO
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.from_layers import Layer, graph_of_layers
-from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph, StepGraph
+from cdmpp.steps.module_span import ModuleSpan, Rows
+from cdmpp.steps.step_graph import Gradient, Op, RankGraph, StepGraph
 from cdmpp.steps.transforms.accumulate import accumulate
 
 RECORDINGS = Path(__file__).parents[2] / "tests" / "fixtures" / "gloo_jobs.json"
@@ -225,7 +226,7 @@ def _rank(rank: int, recording: dict[str, Any]) -> RankGraph:
     modules = [list(own) for _, own in groupby(parameters, key=lambda one: one[0].rpartition(".")[0])]
     count, gradients = len(modules), list[Gradient]()
     ops = [*(Op("forward", "forward", 1.0) for _ in modules), *(Op("backward", "backward", 2.0) for _ in modules)]
-    spans: dict[str, list[tuple[int, tuple[int, int]]]] = {}
+    spans: dict[str, list[tuple[int, Rows]]] = {}
     for place, own in enumerate(modules):
         for name, dtype, shape in own:
             row = _BYTES[dtype] * math.prod(shape[1:])
@@ -234,16 +235,16 @@ def _rank(rank: int, recording: dict[str, Any]) -> RankGraph:
             gradients.append(Gradient(name, shape[0] * row, ready, dtype, is_used))
             parts = name.split(".")
             block = ".".join(parts[:2]) if parts[0] == "blocks" else "root"
-            spans.setdefault(block, []).append((place, (shape[0], row)))
+            spans.setdefault(block, []).append((place, (shape[0], row, 0)))
     return RankGraph(
         rank, tuple(ops), tuple(gradients), tuple(_span(block, own, count) for block, own in spans.items()),
         buffers=tuple(StepBuffer(size, dtype) for dtype, size in recording["buffers"]),
     )  # fmt: skip
 
 
-def _span(block: str, own: list[tuple[int, tuple[int, int]]], count: int) -> ModuleSpan:
+def _span(block: str, own: list[tuple[int, Rows]], count: int) -> ModuleSpan:
     first, last = own[0][0], own[-1][0]
     rows = tuple(one for _, one in own)
-    size = sum(length * row for length, row in rows)
+    size = sum(length * row for length, row, _ in rows)
     backward = 2 * count - 1 - last, 2 * count - 1 - first
     return ModuleSpan(block, size, (first, last), backward, block == "root", rows)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from cdmpp.errors import DataError
 from cdmpp.network.eager.single_price import KERNEL_S
 from cdmpp.plans.sources.source import RankWork
-from cdmpp.steps.step_graph import ModuleSpan
+from cdmpp.steps.module_span import ModuleSpan
 
 Floats = NDArray[np.float64]
 READ_BLOCKS = 3

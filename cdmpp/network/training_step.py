@@ -46,6 +46,8 @@ class StepParameter:
     """False if the loss does not depend on it: it has no gradient. DistributedDataParallel packs it all the same."""
     apart: tuple[str, ...] = ()
     """Parallel degrees along which ranks have batches of their own, and other parameters under this name."""
+    columns: int = 0
+    """Length of its second dimension, along which FSDP divides experts of which ranks have few; 0: it has none."""
     meshes: tuple[str, ...] = ()
     """Parallel degrees that divide operators and along which the framework has it as one tensor, a ``DTensor``."""
     reduced_bytes: int | None = None

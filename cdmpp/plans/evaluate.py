@@ -130,6 +130,6 @@ def _planned(plan: Plan, graph: StepGraph, topology: Topology | None) -> StepGra
 def _closed_form(step: StepGraph, overlap: bool, topology: Topology | None) -> tuple[float, dict[str, float]]:
     if topology is None:
         raise CdmppError("the closed form needs a topology: take the replay of a traced step")
-    busy_s, (least_s, most_s) = computed_s(step, topology), exchanged_s(step.exchanges, topology)
+    busy_s, (least_s, most_s) = computed_s(step, topology), exchanged_s(step, topology)
     exposed_s = max(0.0, least_s - busy_s) if overlap else most_s
     return busy_s + exposed_s, {"communication": exposed_s, "compute": busy_s}

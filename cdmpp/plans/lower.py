@@ -19,8 +19,9 @@ from cdmpp.plans.stage_messages import StageMessages
 from cdmpp.plans.stages import Stage, tied_groups
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.looped_schedule import LoopedSchedule
+from cdmpp.steps.module_span import ModuleSpan
 from cdmpp.steps.schedule import FORWARD
-from cdmpp.steps.step_graph import ModuleSpan, RankGraph, StepGraph
+from cdmpp.steps.step_graph import RankGraph, StepGraph
 from cdmpp.steps.transforms.copies import with_copies
 from cdmpp.steps.transforms.scale import shard_update
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from cdmpp.plans.merged_stage import StageOps
 from cdmpp.steps.exchange import START
+from cdmpp.steps.module_span import ModuleSpan
 from cdmpp.steps.schedule import FORWARD, INPUTS, Action
-from cdmpp.steps.step_graph import ModuleSpan, Op, RankGraph
+from cdmpp.steps.step_graph import Op, RankGraph
 from cdmpp.steps.transforms.edit import moved_op
 
 

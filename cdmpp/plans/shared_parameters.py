@@ -53,7 +53,7 @@ def rank_bytes_of(strategy: Strategy, held: StepMemory, rank: RankGraph, sizes: 
     for apart in kinds:
         own = {name: count for name, count in sizes.items() if name not in apart}
         part = only(rank, apart)
-        found.append(strategy.rank_bytes(_held(held, rank, part, bool(apart)), part.modules, own, batches))
+        found.append(strategy.rank_bytes(_held(held, rank, part), part.modules, own, batches))
     if len(found) == 1:
         return found[0]
     names = [one.name for one in fields(RankBytes) if one.name != "holds_gradients"]
@@ -81,16 +81,16 @@ def _sharing(kinds: Sequence[tuple[str, ...]], sizes: Sizes) -> Iterator[tuple[t
             yield apart, own
 
 
-def _held(held: StepMemory, rank: RankGraph, part: RankGraph, is_apart: bool) -> StepMemory:
-    """Return the part of a rank that has one kind of parameters; those that are not trained are of the first kind."""
+def _held(held: StepMemory, rank: RankGraph, part: RankGraph) -> StepMemory:
+    """Return the part of a rank that has one kind of parameters."""
     if part is rank:
         return held
     size, total = (sum(one.bytes for one in each.gradients) for each in (part, rank))
+    own, every = (sum(one.bytes for one in each.modules) for each in (part, rank))
     share = size / max(total, 1)
-    trained = size if is_apart else held.parameter_bytes - (total - size)
     return replace(
         held,
-        parameter_bytes=trained,
+        parameter_bytes=round(held.parameter_bytes * (own / every if every else share)),
         gradient_bytes=round(share * held.gradient_bytes),
         state_bytes=round(share * held.state_bytes),
         update_bytes=round(share * held.update_bytes),

@@ -10,7 +10,7 @@ import numpy as np
 
 from cdmpp.plans.cut_places import CutPlaces
 from cdmpp.steps.derived import derived
-from cdmpp.steps.step_graph import ModuleSpan
+from cdmpp.steps.module_span import ModuleSpan
 
 Span = tuple[ModuleSpan, tuple[int, int], tuple[int, int], bool]
 """A module, or the part of it that a stage holds; its first and last place there in the forward pass; in the backward

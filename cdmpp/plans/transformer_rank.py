@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from cdmpp.plans.frameworks import Framework
 from cdmpp.plans.op_kinds import LOGITS, PARAMETERS
 from cdmpp.plans.transformer_shape import StageOf, TransformerShape, stored_score_bytes
-from cdmpp.steps.step_graph import ModuleSpan, Op, RankGraph
+from cdmpp.steps.module_span import ModuleSpan
+from cdmpp.steps.step_graph import Op, RankGraph
 
 
 def stage_rank(

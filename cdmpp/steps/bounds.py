@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from cdmpp.collectives.topology import Topology
 from cdmpp.simulate.engine import simulate
+from cdmpp.steps.derived import derived
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.exchange_tasks import streams_of
 from cdmpp.steps.keys import Stream
@@ -22,19 +23,20 @@ def alone_s(graph: StepGraph) -> float:
 
 def computed_s(graph: StepGraph, topology: Topology) -> float:
     """Compute the seconds of a step whose exchanges take no time: of a pipeline, ranks still wait for each other."""
-    if not any(one.kind == "send_recv" for one in graph.exchanges):
-        return _slowest_s(graph)
-    ends = step_ends_s(simulate(step_tasks(graph, topology.free(), steps=2), rates=topology.rates))
-    return ends[1] - ends[0]
+    return _together_s(graph, topology.free()) if _has_messages(graph) else _slowest_s(graph)
 
 
-def exchanged_s(exchanges: Sequence[Exchange], topology: Topology) -> tuple[float, float]:
+def exchanged_s(graph: StepGraph, topology: Topology) -> tuple[float, float]:
     """Compute the least and the most seconds that all exchanges of the rank that has most take by themselves.
+
+    The most are those of all messages that wait for each other, if these take longer: a batch passes all stages of a
+    pipeline, and each rank has the messages to and from its neighbours alone.
 
     Collectives of one group run one after the other: with one group both are the same. Messages of parameter servers
     take at least what the busiest link, pair of ranks or server has to do, and at most as long as one message at a
     time.
     """
+    exchanges = graph.exchanges
     pushed = [exchange for exchange in exchanges if exchange.kind == "push_pull"]
     of_stream, of_rank = dict[Stream, float](), dict[int, float]()
     for one in exchanges:
@@ -45,7 +47,28 @@ def exchanged_s(exchanges: Sequence[Exchange], topology: Topology) -> tuple[floa
             for rank in one.after:
                 of_rank[rank] = of_rank.get(rank, 0.0) + seconds
     least_s, most_s = _served_s(pushed, topology)
-    return max(of_stream.values(), default=0.0) + least_s, max(of_rank.values(), default=0.0) + most_s
+    chained_s = _together_s(_without_computing(graph), topology) if _has_messages(graph) else 0.0
+    most_s += max(chained_s, *of_rank.values(), 0.0)
+    return max(of_stream.values(), default=0.0) + least_s, most_s
+
+
+def _has_messages(graph: StepGraph) -> bool:
+    return any(one.kind == "send_recv" for one in graph.exchanges)
+
+
+def _together_s(graph: StepGraph, topology: Topology) -> float:
+    """Seconds of a step of all ranks in steady state."""
+    ends = step_ends_s(simulate(step_tasks(graph, topology, steps=2), rates=topology.rates))
+    return ends[1] - ends[0]
+
+
+def _without_computing(graph: StepGraph) -> StepGraph:
+    """The same exchanges between ops that take no time."""
+    still = {"duration_s": 0.0, "gap_s": 0.0, "delay_s": 0.0}
+    ranks = (
+        derived(one, ops=tuple(derived(op, **still) for op in one.ops), start_s=0.0, tail_s=0.0) for one in graph.ranks
+    )
+    return replace(graph, ranks=tuple(ranks))
 
 
 def _slowest_s(graph: StepGraph) -> float:

@@ -12,7 +12,8 @@ from typing import Any
 
 from cdmpp.errors import DataError
 from cdmpp.platform.content import content_of, parse_json
-from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph, StepGraph
+from cdmpp.steps.module_span import ModuleSpan
+from cdmpp.steps.step_graph import Gradient, Op, RankGraph, StepGraph
 from cdmpp.steps.transforms.scale import scale_ranks
 
 

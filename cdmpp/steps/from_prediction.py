@@ -9,7 +9,8 @@ from cdmpp.network.compiled.replay import START
 from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.network.training_step import ONE_DEVICE, StepCall, StepParameter, TrainingStep
 from cdmpp.simulate.timeline import Timeline
-from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph, StepGraph
+from cdmpp.steps.module_span import ModuleSpan, Rows
+from cdmpp.steps.step_graph import Gradient, Op, RankGraph, StepGraph
 
 ROOT = "root"
 """FSDP module of all parameters that stand in no numbered block."""
@@ -112,19 +113,19 @@ def modules_of(step: TrainingStep) -> tuple[ModuleSpan, ...]:
             ModuleSpan(
                 name, size, span["forward"], span["backward"] if reached else (end, end), name == ROOT,
                 tuple(map(_rows, parameters)), trained, reached,
-                tuple(map(_rows, (one for one in parameters if one.apart))),
+                next((one.apart for one in parameters if one.apart), ()),
             )
         )  # fmt: skip
     return tuple(sorted(found, key=lambda module: module.forward))
 
 
-def _rows(one: StepParameter) -> tuple[int, int]:
-    return one.rows, one.bytes // max(one.rows, 1)
+def _rows(one: StepParameter) -> Rows:
+    return one.rows, one.bytes // max(one.rows, 1), one.columns if one.apart else 0
 
 
-def _reduced_rows(one: StepParameter) -> tuple[int, int]:
+def _reduced_rows(one: StepParameter) -> Rows:
     """The same of its gradient, as it is reduced."""
-    return one.rows, one.gradient_bytes // max(one.rows, 1)
+    return one.rows, one.gradient_bytes // max(one.rows, 1), one.columns if one.apart else 0
 
 
 def _learning(step: TrainingStep) -> set[int]:

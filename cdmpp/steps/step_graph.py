@@ -10,14 +10,14 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
-from typing import Any
+from functools import cached_property
 
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.network.training_step import PHASES, StepBuffer
 from cdmpp.platform.limits import Limits, check_all, fitting, shown
 from cdmpp.simulate.task import check_seconds
 from cdmpp.steps.exchange import START, Exchange
+from cdmpp.steps.module_span import ModuleSpan
 
 LAUNCH, COPY, BOOKKEEPING = "launch", "bucket copy", "bookkeeping"
 """Kinds of traced ops: a call that hands an exchange over, a copy from a bucket back into its gradients, and an op of
@@ -122,60 +122,6 @@ class Gradient:
     meshes: tuple[str, ...] = ()
     """Degrees that divide operators and along which the framework has the parameter as one tensor, a ``DTensor``: the
     norm of its gradient is one over all of these ranks."""
-
-
-@dataclass(frozen=True)
-class ModuleSpan:
-    """Parameters of an FSDP module are gathered together, such as those of a transformer block."""
-
-    name: str
-    bytes: int
-    """Bytes of all its parameters, not sharded, also of those that are not trained."""
-    forward: tuple[int, int]
-    """Places of the first and the last op of the forward pass that use it."""
-    backward: tuple[int, int]
-    """The same of the backward pass: parameters must be there before the first, gradients are after the last."""
-    is_kept: bool = False
-    """True if it stays gathered from the forward to the backward pass, as the root of FSDP2 does."""
-    rows: tuple[tuple[int, int], ...] = ()
-    """Length of the first dimension of each parameter, and the bytes of one row; 0 and its bytes of a number, which
-    has no dimension. Empty: unknown."""
-    trained_rows: tuple[tuple[int, int], ...] | None = None
-    """The same of the parameters that are trained; None: all are. Empty: no gradient is scattered."""
-    in_backward: bool = True
-    """False if no gradient goes through it, since neither it nor what comes before is trained; ``backward`` is then the
-    last op of the backward pass."""
-    apart_rows: tuple[tuple[int, int], ...] = ()
-    """Those of ``rows`` whose parameters are apart, as ``Gradient.apart`` says."""
-
-    def __post_init__(self) -> None:
-        if not (isinstance(self.name, str) and {type(self.is_kept), type(self.in_backward)} == {bool}):
-            raise DataError(f"a module is {shown(self)}: expected a name, and whether it is kept")
-        for rows in (self.rows, () if self.trained_rows is None else self.trained_rows, self.apart_rows):
-            if not _are_rows(rows):
-                fitting(f"rows of module {self.name!r}", rows, tuple[tuple[int, int], ...], _COUNT)
-
-    def padded_bytes(self, ranks: int) -> int:
-        """Count its bytes as FSDP2 shards parameters: each first dimension is padded to a multiple of ``ranks``.
-
-        ``bytes`` where the dimensions are unknown.
-        """
-        return _padded_bytes(self.rows, ranks) or self.bytes
-
-    def scattered_bytes(self, ranks: int) -> int:
-        """Count the bytes of its gradients, padded as ``padded_bytes``."""
-        return self.padded_bytes(ranks) if self.trained_rows is None else _padded_bytes(self.trained_rows, ranks)
-
-
-def _are_rows(rows: Any) -> bool:
-    """Tell quickly whether they are pairs of numbers, since steps of many batches have many modules."""
-    pairs = type(rows) is tuple and all(type(row) is tuple and len(row) == 2 for row in rows)
-    return pairs and all(type(number) is int and number in _COUNT for row in rows for number in row)
-
-
-@lru_cache(maxsize=2**16)
-def _padded_bytes(each: tuple[tuple[int, int], ...], ranks: int) -> int:
-    return sum(-(-rows // ranks) * ranks * row_bytes for rows, row_bytes in each)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from cdmpp.network.training_step import StepMemory
 from cdmpp.platform.limits import Limits, check_fields
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.launches import Launches
-from cdmpp.steps.step_graph import ModuleSpan, StepGraph
+from cdmpp.steps.module_span import ModuleSpan
+from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.transforms.scale import shard_update
 
 IntArray = NDArray[np.int64]

@@ -67,7 +67,7 @@ def replay_exchanges(
     """
     made = replay(graph, topology, granularity, synchrony)
     exchanges = graph.exchanges
-    busy_s, (least_s, most_s) = computed_s(graph, topology), exchanged_s(exchanges, topology)
+    busy_s, (least_s, most_s) = computed_s(graph, topology), exchanged_s(graph, topology)
     return StepReplay(
         name,
         topology.name,

@@ -17,7 +17,8 @@ from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.parameter_server import ParameterServer
 from cdmpp.steps.from_layers import Layer, graph_of_layers
-from cdmpp.steps.step_graph import ModuleSpan, Op
+from cdmpp.steps.module_span import ModuleSpan
+from cdmpp.steps.step_graph import Op
 from cdmpp.steps.strategy import RankBytes
 from tests.plans.toy_job import MIB, layers, memory
 

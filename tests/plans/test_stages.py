@@ -164,7 +164,7 @@ def test_modules_and_buffers_go_with_their_stage():
     ]  # fmt: skip
     roots = [one for stage in stages for one in stage.rank.modules if one.is_kept]
     assert sum(one.bytes for one in roots) == sum(one.bytes for one in rank.modules if one.is_kept)
-    assert [one.rows for one in roots] == [((WIDTH, WIDTH * 4), (WIDTH, 4)), ((3, WIDTH * 4), (3, 4))]
+    assert [one.rows for one in roots] == [((WIDTH, WIDTH * 4, 0), (WIDTH, 4, 0)), ((3, WIDTH * 4, 0), (3, 4, 0))]
     assert [len(stage.rank.buffers) for stage in stages] == [3, 6, 3]
 
 

@@ -11,7 +11,8 @@ from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.evaluate import Evaluator
 from cdmpp.plans.memory import Memory
 from cdmpp.plans.plan import Plan, plan_on
-from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph, StepGraph
+from cdmpp.steps.module_span import ModuleSpan
+from cdmpp.steps.step_graph import Gradient, Op, RankGraph, StepGraph
 from cdmpp.steps.transforms.scale import scale_ranks
 
 MIB = 2**20

@@ -27,7 +27,7 @@ class ToySource(StepSource):
             [Layer(one, seconds, 2 * seconds, size, self.output * batch) for one in names], 1, 1e-4 * size / 4_000_000
         )
         rank = graph.ranks[0]
-        rank = replace(rank, modules=tuple(replace(one, rows=((size // 4, 4),)) for one in rank.modules))
+        rank = replace(rank, modules=tuple(replace(one, rows=((size // 4, 4, 0),)) for one in rank.modules))
         exchanges = (
             ()
             if parts == 1

@@ -151,6 +151,19 @@ def test_a_folded_step_accounts_for_its_time_as_all_ranks_do():
     assert few.full_overlap_s < few.iteration_s < few.no_overlap_s
 
 
+@pytest.mark.parametrize("stages", [2, 3, 4, 6])
+def test_one_batch_passes_the_messages_of_all_stages(stages):
+    """By hand: a message on and one back between each two neighbours, though no rank takes part in more than four.
+
+    Behind them gradients of one replica cost nothing; every rank computes one after the other, and ends with an update.
+    """
+    made = pipeline(stages, 1, 1)
+    found = replay_exchanges(made, "pipeline", wires(stages), 1.0)
+    computing_s, sent_s = computed_s(made, wires(stages)), 2 * (stages - 1) * WIRE.seconds(4 * MIB)
+    assert found.iteration_s == pytest.approx(computing_s + sent_s)
+    assert found.no_overlap_s == pytest.approx(computing_s + sent_s) and found.full_overlap_s < found.iteration_s
+
+
 def test_a_free_pipeline_still_has_its_bubble():
     """(m + p - 1) slots of a forward and a backward pass, where all stages are alike."""
     alike = pipeline(4, 1, 8, ops=1, folded=True)

@@ -10,7 +10,8 @@ import pytest
 from cdmpp.errors import DataError
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.simulate.intervals import length_s, union, without
-from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph
+from cdmpp.steps.module_span import ModuleSpan
+from cdmpp.steps.step_graph import Gradient, Op, RankGraph
 from cdmpp.steps.strategy_replay import replay_strategy
 from tests.steps.toy_graph import MIB, graph_of, rank_graph, ranks_of, wires
 

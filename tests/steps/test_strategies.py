@@ -13,7 +13,8 @@ from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.parameter_server import ParameterServer
 from cdmpp.steps.exchange import START
-from cdmpp.steps.step_graph import Gradient, ModuleSpan
+from cdmpp.steps.module_span import ModuleSpan
+from cdmpp.steps.step_graph import Gradient
 from cdmpp.steps.strategy_replay import replay_strategy
 from cdmpp.steps.tasks import step_tasks
 from tests.steps.toy_graph import MIB, WIRE, graph_of, rank_graph, ranks_of, wires
@@ -75,7 +76,7 @@ def test_fsdp_pads_the_first_dimension_of_every_parameter():
     graph = ranks_of(4, sizes=[5 * 64 * 4 + 5 * 4])
 
     def padded(rank):
-        return replace(rank, modules=(replace(rank.modules[0], rows=((5, 256), (5, 4))),))
+        return replace(rank, modules=(replace(rank.modules[0], rows=((5, 256, 0), (5, 4, 0))),))
 
     graph = replace(graph, ranks=tuple(map(padded, graph.ranks)))
     assert {one.bytes for one in FSDP().exchanges(graph)} == {8 * 256 + 8 * 4}
@@ -97,7 +98,7 @@ def test_padding_is_that_of_torch():
     for ranks in (1, 2, 3, 4, 8, 60):
         for shape in ((1,), (5,), (5, 64), (64, 3, 3), (7, 1), (120, 2)):
             whole = torch.Size(shape)
-            module = ModuleSpan("m", whole.numel(), (0, 0), (1, 1), rows=((shape[0], whole[1:].numel()),))
+            module = ModuleSpan("m", whole.numel(), (0, 0), (1, 1), rows=((shape[0], whole[1:].numel(), 0),))
             assert module.padded_bytes(ranks) == common._get_dim0_padded_size(whole, ranks).numel()
 
 
@@ -108,8 +109,8 @@ def test_padding_of_a_network_grows_with_its_ranks():
 
     with torch.device("meta"):
         shapes = [one.shape for one in resnet50().parameters()]
-    rows = tuple((shape[0], 4 * shape[1:].numel()) for shape in shapes)
-    size = sum(count * each for count, each in rows)
+    rows = tuple((shape[0], 4 * shape[1:].numel(), 0) for shape in shapes)
+    size = sum(count * each for count, each, _ in rows)
     module = ModuleSpan("all", size, (0, 0), (1, 1), rows=rows)
     ratios = [round(module.padded_bytes(ranks) / size, 2) for ranks in (8, 64, 256, 512)]
     assert ratios == [1.0, 1.0, 1.05, 1.34]

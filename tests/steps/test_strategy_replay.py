@@ -49,8 +49,8 @@ def test_data_parallel_by_closed_form_is_replay_without_overlap(sizes, ranks, al
 def test_collectives_in_the_open_add_up(sizes, ranks, scheme):
     found = replay_strategy(ranks_of(ranks, sizes=sizes), scheme, wires(ranks))
     assert found.iteration_s == pytest.approx(found.no_overlap_s)
-    exchanges = scheme.exchanges(ranks_of(ranks, sizes=sizes)) if ranks > 1 else ()
-    assert (found.exposed_s, found.exposed_s) == pytest.approx(bounds.exchanged_s(exchanges, wires(ranks)))
+    graph = scheme.apply(ranks_of(ranks, sizes=sizes))
+    assert (found.exposed_s, found.exposed_s) == pytest.approx(bounds.exchanged_s(graph, wires(ranks)))
 
 
 @given(schemes, sizes, counts, details)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.collectives.topology import Topology, fitted
-from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph, StepGraph
+from cdmpp.steps.module_span import ModuleSpan
+from cdmpp.steps.step_graph import Gradient, Op, RankGraph, StepGraph
 
 MIB = 2**20
 WIRE = AlphaBeta(1e-4, 1e-9)

@@ -22,7 +22,7 @@ from cdmpp.network.precision import PRECISIONS, Precision
 from cdmpp.network.source.blocks import Blocks, blocks_in
 from cdmpp.network.source.in_type import floats_in
 from cdmpp.network.source.torch_network import TorchNetwork
-from cdmpp.network.source.trained_model import batch_of, buffers_of, frozen_of, modes_kept, trained_model
+from cdmpp.network.source.trained_model import batch_of, buffers_of, columns_of, frozen_of, modes_kept, trained_model
 from cdmpp.network.training_phases import live_bytes, saved_bytes
 from cdmpp.network.training_step import PHASES, StepCall, StepMemory, StepParameter, TrainingStep
 from cdmpp.network.update import NONE, Update
@@ -213,7 +213,9 @@ def _read(given: ExportedStep, place: str, divided: DividedExport | None) -> Eag
             memory,
             buffers_of(given.model),
             warnings,
-            frozen=frozen_of(module, names, {names(name): number for number, name in made.frozen.items()}),
+            frozen=frozen_of(
+                module, names, {names(name): number for number, name in made.frozen.items()}, shapes, apart
+            ),
         ),  # fmt: skip
         operators=grown.operators,
         elements=flat,
@@ -319,7 +321,7 @@ def parameters_of(
     return tuple(
         StepParameter(
             names(name), math.prod(shape) * one.element_size(), place, number, shape[0] if shape else 0,
-            number is not None, apart.get(name, ()), meshes.get(name, ()),
+            number is not None, apart.get(name, ()), columns_of(shape), meshes.get(name, ()),
             math.prod(shape) * item_bytes(precision.reduced_as(_dtype(one))) if precision.reduced else None,
         )
         for name, one in module.named_parameters()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from cdmpp.errors import UnsupportedNetworkError
@@ -114,15 +116,36 @@ def rows_of(tensor: Any) -> int:
     return int(tensor.shape[0]) if tensor.dim() else 0
 
 
-def frozen_of(module: Any, names: Callable[[str], str], numbers: Mapping[str, int | None]) -> tuple[StepParameter, ...]:
-    """List the parameters that are not trained, in the order of the module; ``numbers`` go by what ``names`` makes."""
+def frozen_of(
+    module: Any, names: Callable[[str], str], numbers: Mapping[str, int | None],
+    shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    apart: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> tuple[StepParameter, ...]:  # fmt: skip
+    """List the parameters that are not trained, in the order of the module.
+
+    Args:
+        module: the module that is trained.
+        names: makes the name that the user knows of that of the module.
+        numbers: name that the user knows -> number that calls read it by.
+        shapes: name in the module -> its shape, where a rank has a part of it.
+        apart: name in the module -> as ``StepParameter.apart``.
+    """
     every = module.named_parameters(remove_duplicate=False)
     read = {id(one): numbers[names(name)] for name, one in every if numbers.get(names(name)) is not None}
     return tuple(
-        StepParameter(names(name), one.numel() * one.element_size(), 0, read.get(id(one)), rows_of(one), is_used=False)
+        StepParameter(
+            names(name), math.prod(shape) * one.element_size(), 0, read.get(id(one)), shape[0] if shape else 0,
+            is_used=False, apart=apart.get(name, ()), columns=columns_of(shape),
+        )
         for name, one in module.named_parameters()
         if not one.requires_grad
-    )
+        for shape in (shapes.get(name, tuple(one.shape)),)
+    )  # fmt: skip
+
+
+def columns_of(shape: Sequence[int]) -> int:
+    """Return the length of the second dimension; 0 without one."""
+    return int(shape[1]) if len(shape) > 1 else 0
 
 
 def _training_modes(network: Any) -> list[bool]:

@@ -15,7 +15,8 @@ from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.sources.source import OpExchange, RankWork, StepSource
 from cdmpp.steps.derived import derived
-from cdmpp.steps.step_graph import ModuleSpan, Op, RankGraph
+from cdmpp.steps.module_span import ModuleSpan
+from cdmpp.steps.step_graph import Op, RankGraph
 from cdmpp.steps.strategy import Strategy
 
 FEW = 5

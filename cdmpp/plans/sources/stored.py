@@ -20,10 +20,11 @@ from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.sources.source import OpExchange, RankWork, StepSource
 from cdmpp.platform.files import read_json, write_json
 from cdmpp.platform.paths import cache_root
-from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph
+from cdmpp.steps.module_span import ModuleSpan
+from cdmpp.steps.step_graph import Gradient, Op, RankGraph
 from cdmpp.steps.strategy import Strategy
 
-_VERSION = "2"
+_VERSION = "3"
 """Goes up when the same question gives other ops."""
 _LOW, _HIGH, _CHECKED = 2, 3, 5
 """Two micro-batches say all larger ones where they say this third one too; one example may have other layouts."""

@@ -17,7 +17,8 @@ from cdmpp.platform.limits import Limits, numbers
 from cdmpp.steps.buckets import USED_ITEM_BYTES, buckets_of, initial_buckets
 from cdmpp.steps.exchange import START, Exchange
 from cdmpp.steps.launches import Launches
-from cdmpp.steps.step_graph import COPY, Gradient, ModuleSpan, RankGraph, StepGraph
+from cdmpp.steps.module_span import ModuleSpan
+from cdmpp.steps.step_graph import COPY, Gradient, RankGraph, StepGraph
 from cdmpp.steps.strategy import RankBytes, Strategy, flag
 from cdmpp.steps.transforms.rebucket import gradient_exchanges, rebucket, used_map
 from cdmpp.steps.transforms.view_gradients import view_gradients

@@ -15,7 +15,8 @@ from cdmpp.plans.module_calls import GATHER, KINDS, SCATTER, ModuleCalls
 from cdmpp.plans.strategies.registry import STRATEGIES
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.launches import Launches
-from cdmpp.steps.step_graph import ModuleSpan, StepGraph
+from cdmpp.steps.module_span import ModuleSpan
+from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.strategy import RankBytes, Strategy
 
 
@@ -131,7 +132,7 @@ class FSDP(Strategy):
         modules, ranks = graph.ranks[0].modules, self.shards(sizes)
         if not modules and graph.ranks[0].gradients:
             raise CdmppError(f"{self.name} needs modules, and this step has none: take ddp or ps")
-        if odd := [one.name for one in modules if any([not rows and size for rows, size in one.rows])]:
+        if odd := [one.name for one in modules if any([not rows and size for rows, size, _ in one.rows])]:
             raise CdmppError(
                 f"{self.name}: module {odd[0]!r} has a parameter without dimensions, and FSDP2 supports no scalar "
                 "parameters: give it the shape (1,), or take ddp or ps"
@@ -162,8 +163,9 @@ class FSDP(Strategy):
     ) -> RankBytes:
         """Count a part of everything; in the passes gathered parameters, and gradients that are not scattered yet.
 
-        Gathered are two modules and the root, or all. Gradients are those of the root and of one module, or all that
-        are added up, and of the largest module a second time while it is scattered.
+        Gathered are two modules and the root, or all, and once more experts that are divided along their second
+        dimension, whose parts are joined behind the gather. Gradients are those of the root and of one module, or all
+        that are added up, and of the largest module a second time while it is scattered.
         """
         ranks = self.shards(sizes)
         if ranks == 1:
@@ -174,6 +176,7 @@ class FSDP(Strategy):
         ahead = sum(blocks[:2]) + root
         if self.is_pipelined or not self.reshard_after_forward:
             ahead = math.ceil(padding * held.parameter_bytes) + sum(blocks[:1])
+        ahead += max((one.turned_bytes(ranks) for one in modules), default=0)
         scattered = [one.scattered_bytes(ranks) for one in modules]
         whole = [min(one.scattered_bytes(ranks), one.padded_bytes(ranks)) for one in modules]  # before they are cast
         sums = sum(size for one, size in zip(modules, whole, strict=True) if one.is_kept) + max(whole, default=0)

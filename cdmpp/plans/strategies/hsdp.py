@@ -11,7 +11,8 @@ from cdmpp.plans.module_calls import REDUCE, SCATTER, ModuleCalls
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.registry import STRATEGIES
 from cdmpp.steps.launches import Launches
-from cdmpp.steps.step_graph import ModuleSpan, StepGraph
+from cdmpp.steps.module_span import ModuleSpan
+from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.strategy import Strategy
 
 

@@ -14,7 +14,8 @@ from cdmpp.plans.sizes import MIB, MOST_BYTES, sizes
 from cdmpp.plans.strategies.registry import STRATEGIES
 from cdmpp.platform.limits import Limits, numbers
 from cdmpp.steps.exchange import Exchange
-from cdmpp.steps.step_graph import ModuleSpan, StepGraph
+from cdmpp.steps.module_span import ModuleSpan
+from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.strategy import RankBytes, Strategy, flag
 from cdmpp.units import quantity
 

@@ -21,7 +21,8 @@ from cdmpp.plans.strategies.registry import STRATEGIES
 from cdmpp.platform.limits import Limits, check_choice, numbers
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.launches import Launches
-from cdmpp.steps.step_graph import Gradient, ModuleSpan, RankGraph, StepGraph
+from cdmpp.steps.module_span import ModuleSpan
+from cdmpp.steps.step_graph import Gradient, RankGraph, StepGraph
 from cdmpp.steps.strategy import RankBytes, Strategy
 from cdmpp.units import quantity
 
@@ -186,7 +187,7 @@ class ZeRO(Strategy):
             return replace(own, state_bytes=states, update_bytes=updates)
         if not self.is_deepspeed:
             own = DDP().rank_bytes(held, modules, sizes, batches)
-            parameters = [rows * size for one in modules for rows, size in one.trained_rows or one.rows]
+            parameters = [rows * size for one in modules for rows, size, _ in one.trained_rows or one.rows]
             loads = [sum(parameters[place] for place in part) for part in _parts(parameters, ranks)]
             share = max(loads) / sum(loads) if parameters else 1 / ranks
             return replace(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cdmpp.steps.derived import derived
-from cdmpp.steps.step_graph import COPY, LAUNCH, ModuleSpan, Op, RankGraph, StepGraph
+from cdmpp.steps.module_span import ModuleSpan
+from cdmpp.steps.step_graph import COPY, LAUNCH, Op, RankGraph, StepGraph
 from cdmpp.steps.transforms.edit import Edit, edited, moved_op
 
 

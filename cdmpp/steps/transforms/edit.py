@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from cdmpp.steps.derived import derived
 from cdmpp.steps.exchange import START, Exchange
-from cdmpp.steps.step_graph import ModuleSpan, Op, RankGraph, StepGraph
+from cdmpp.steps.module_span import ModuleSpan
+from cdmpp.steps.step_graph import Op, RankGraph, StepGraph
 
 
 @dataclass(frozen=True)

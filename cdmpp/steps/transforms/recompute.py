@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from cdmpp.steps.derived import derived
-from cdmpp.steps.step_graph import ModuleSpan, Op, RankGraph, StepGraph
+from cdmpp.steps.module_span import ModuleSpan
+from cdmpp.steps.step_graph import Op, RankGraph, StepGraph
 from cdmpp.steps.transforms.edit import Edit, edited
 
 

@@ -19,8 +19,9 @@ from cdmpp.plans.sources.fused_ops import FusedOps
 from cdmpp.plans.sources.source import OpExchange
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.tensor import Tensor
+from cdmpp.steps.module_span import ModuleSpan
 from cdmpp.steps.replay import replay
-from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph
+from cdmpp.steps.step_graph import Gradient, Op, RankGraph
 
 WEIGHT = 4000  # bytes of 2,000 elements
 

@@ -49,7 +49,7 @@ def _rank(is_used: bool = True):
     """Layers of other sizes, rows that no number of ranks divides, a layer that is not trained, buffers."""
     sizes = [2 * MIB, 5 * MIB, 3 * MIB, 3 * MIB, 4096]
     (rank,) = graph_of_layers([Layer(f"layer {i}", 1e-3, 2e-3, size, 64) for i, size in enumerate(sizes)]).ranks
-    modules = [replace(one, rows=((7, one.bytes // 16), (1, 64))) for one in rank.modules]
+    modules = [replace(one, rows=((7, one.bytes // 16, 0), (1, 64, 0))) for one in rank.modules]
     modules[3] = replace(modules[3], trained_rows=(), in_backward=False)
     modules[0] = replace(modules[0], is_kept=True)
     gradients = [replace(one, is_used=is_used or place != 2) for place, one in enumerate(rank.gradients) if place != 3]

@@ -122,7 +122,7 @@ def test_deepspeed_sums_buckets_and_gathers_all():
 
 def test_stages_divide_states_and_gradients():
     modules = ranks_of(1, sizes=[MIB, 3 * MIB, 2 * MIB]).ranks[0].modules
-    modules = tuple(replace(one, rows=((one.bytes // 4, 4),)) for one in modules)
+    modules = tuple(replace(one, rows=((one.bytes // 4, 4, 0),)) for one in modules)
     held = StepMemory(6 * MIB, 6 * MIB, 12 * MIB, 0, 0, 0, 0, 2 * MIB)
     sizes = {"dp_replicate": 2}
     torch = ZeRO().rank_bytes(held, modules, sizes)

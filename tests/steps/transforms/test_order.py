@@ -9,7 +9,8 @@ import pytest
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.memory import Memory
 from cdmpp.steps.exchange import Exchange
-from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph, StepGraph
+from cdmpp.steps.module_span import ModuleSpan
+from cdmpp.steps.step_graph import Gradient, Op, RankGraph, StepGraph
 from cdmpp.steps.transforms.accumulate import accumulate
 from cdmpp.steps.transforms.fuse_update import can_fuse_update, fuse_update
 from cdmpp.steps.transforms.recompute import can_recompute, recompute
