@@ -21,7 +21,6 @@ from cdmpp.plans.frameworks import Framework
 from cdmpp.plans.judge import Judge
 from cdmpp.plans.sources.framework_source import hosted, kernels_of
 from cdmpp.plans.sources.hosted import HostedSource
-from cdmpp.plans.sources.repeated import RepeatedSource
 from cdmpp.plans.sources.source import StepSource
 from cdmpp.plans.transformer_shape import TransformerShape
 
@@ -56,7 +55,7 @@ R = TypeVar("R", bound=PlanRow)
 
 @dataclass(frozen=True)
 class Cluster:
-    """A framework on one kind of machine, and the kernels of all decoders that were read for it."""
+    """A framework on one kind of machine, and all decoders that were read for it."""
 
     framework: Framework
     device: str
@@ -67,7 +66,6 @@ class Cluster:
     known: dict[Factors, dict[PlanRow, float]] = field(default_factory=dict, compare=False, repr=False)
     """Predicted seconds of rows under some factors."""
     _sources: dict[TransformerShape, HostedSource] = field(default_factory=dict, compare=False, repr=False)
-    _kernels: dict[TransformerShape, StepSource] = field(default_factory=dict, compare=False, repr=False)
     _judges: dict[TransformerShape, Judge] = field(default_factory=dict, compare=False, repr=False)
     _links: dict[int, Topology] = field(default_factory=dict, compare=False, repr=False)
 
@@ -78,17 +76,11 @@ class Cluster:
             self._links[gpus] = topology_of(gpus, self.device, self.name, can_grow=True)
         return self._links[gpus]
 
-    def kernels(self, shape: TransformerShape) -> StepSource:
-        """Return the kernels of a decoder; each is read once."""
-        if shape not in self._kernels:
-            self._kernels[shape] = kernels_of(shape, self.framework, devices.get(self.device))
-        return self._kernels[shape]
-
     def source(self, shape: TransformerShape) -> HostedSource:
-        """Return the source of a decoder; those that differ in their layers share what is read."""
+        """Return the source of a decoder; each is read once."""
         if shape not in self._sources:
-            repeated = RepeatedSource(lambda many: self.kernels(replace(shape, layers=many)), shape.layers)
-            self._sources[shape] = hosted(repeated, self.framework, devices.get(self.device), self.links)
+            kernels = kernels_of(shape, self.framework, devices.get(self.device))
+            self._sources[shape] = hosted(kernels, self.framework, devices.get(self.device), self.links)
         return self._sources[shape]
 
     def of(self, factors: Factors) -> Asked:

@@ -17,7 +17,6 @@ from cdmpp.plans.lower import Lowered, lower_work
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.rank_memory import parts_of
 from cdmpp.plans.sources.predicted import PredictedSource
-from cdmpp.plans.sources.repeated import RepeatedSource
 from cdmpp.plans.sources.source import RankWork
 from cdmpp.plans.sources.sustained import ATTENTION, PRODUCTS, sustained_clock
 from cdmpp.plans.strategies.fsdp import FSDP
@@ -29,7 +28,7 @@ MEMORY, UPDATE, COPIES, EXPOSED, BLOCKS = "other kernels", "update", "copies and
 PARTS = (PRODUCTS, ATTENTION, MEMORY, UPDATE, COPIES, EXPOSED, BLOCKS)
 """All but ``BLOCKS`` sum up to the step; that is the number of blocks that a step runs, forward and backward."""
 _KINDS = {"dense": PRODUCTS, "matmul": ATTENTION}
-_VERSION = 5
+_VERSION = 6
 _FEW = 3
 """Accumulated batches that are replayed; each further one adds as much as the last of them."""
 
@@ -120,16 +119,18 @@ def _links(device: str, cluster: str, ranks: int) -> Topology:
 def _source(
     model: LanguageModel, sequence: int, device: str, spec: tuple[tuple[str, float], ...], precision: str,
     recompute: str,
-) -> RepeatedSource:  # fmt: skip
+) -> PredictedSource:  # fmt: skip
     sheet = devices.get(device).with_spec(**dict(spec))
-    settings = {"precision": precision, "recompute": recompute, "optimizer": "adamw-fused"}
-    return source_of(model, sequence, sheet, known=_known(model, sequence, precision, recompute), **settings)
+    key = model, sequence, precision, recompute
+    made = source_of(
+        model, sequence, sheet, like=_FIRST.get(key), precision=precision, recompute=recompute, optimizer="adamw-fused"
+    )
+    _FIRST.setdefault(key, made)
+    return made
 
 
-@cache
-def _known(model: LanguageModel, sequence: int, precision: str, recompute: str) -> dict[int, PredictedSource]:  # noqa: ARG001
-    """Sources of a network on some device, by blocks: the same for all devices."""
-    return {}
+_FIRST = dict[tuple[LanguageModel, int, str, str], PredictedSource]()
+"""Network, tokens, precision and what is recomputed -> a source on some device, whose exports others use."""
 
 
 def _work(

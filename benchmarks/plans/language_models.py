@@ -1,4 +1,4 @@
-"""Published language models by their sizes: the workload of one, and a source of its steps that reads few blocks."""
+"""Published language models by their sizes: the workload of one, and a source of its steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from cdmpp import Workload
 from cdmpp.devices import Device
 from cdmpp.network.eager.runtime import EagerRuntime
 from cdmpp.plans.sources.predicted import PredictedSource
-from cdmpp.plans.sources.repeated import RepeatedSource
 from cdmpp.platform.paths import cache_root
 
 Family = Literal["llama", "gpt2"]
@@ -85,23 +84,17 @@ def source_of(
     sequence: int,
     device: Device,
     runtime: EagerRuntime | None = None,
-    known: dict[int, PredictedSource] | None = None,
+    like: PredictedSource | None = None,
     **settings: Any,
-) -> RepeatedSource:
-    """Return a source of the steps of a model, of which a few blocks are read and the others are copies.
+) -> PredictedSource:
+    """Return a source of the steps of a model.
 
     Args:
         model: its sizes.
         sequence: tokens of an example.
         device: that of each rank.
         runtime: with the model that prices kernels; None: the default one of the device.
-        known: blocks -> a source of as many on some device, whose exports are used; new ones are put there.
+        like: source of the same model and settings on another device, whose exports are used.
         settings: as of ``workload_of``.
     """
-    known = {} if known is None else known
-
-    def of_blocks(many: int) -> PredictedSource:
-        made = PredictedSource(workload_of(model, sequence, many, **settings), device, runtime, known.get(many))
-        return known.setdefault(many, made) if many not in known else made
-
-    return RepeatedSource(of_blocks, model.layers)
+    return PredictedSource(workload_of(model, sequence, **settings), device, runtime, like)

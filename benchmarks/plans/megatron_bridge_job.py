@@ -21,7 +21,6 @@ from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.judge import Judge
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.sources.predicted import PredictedSource
-from cdmpp.plans.sources.repeated import RepeatedSource
 from cdmpp.plans.sources.source import RankWork
 from cdmpp.plans.sources.sustained import SustainedSource
 from cdmpp.plans.stage_costs import GRADIENTS, PARAMETERS, SENDS, SPLIT
@@ -39,7 +38,7 @@ BUBBLE, UPDATE, TOKENS, INSIDE, REPLICAS = "bubble", "update", "all-to-all", "te
 PARTS = (*KERNELS, BUBBLE, UPDATE, TOKENS, INSIDE, REPLICAS)
 """They sum up to the step."""
 _KINDS = {"dense": PRODUCTS, "matmul": ATTENTION}
-_VERSION = 1
+_VERSION = 2
 
 
 def parts(plan: Plan) -> dict[str, float]:
@@ -152,31 +151,29 @@ def topology_of(system: str, gpus: int) -> Topology:
     return on_cluster(described.grown(gpus), gpus)
 
 
-_KNOWN = dict[tuple[str, int, str, int], PredictedSource]()
-"""Model, tokens, precision and blocks -> a source on some device, whose exports others use."""
+_KNOWN = dict[tuple[str, int, str], PredictedSource]()
+"""Model, tokens and precision -> a source on some device, whose exports others use."""
 
 
 def source_of(plan: Plan) -> SustainedSource:
-    """Return the source of a model's steps, of which a few blocks are read."""
+    """Return the source of a model's steps."""
     return _source(plan.model, plan.sequence, plan.precision, plan.system)
 
 
 @cache
 def _source(model: str, sequence: int, precision: str, system: str) -> SustainedSource:
     device = devices.get(CLUSTERS[system][0])
-
-    def of_blocks(many: int) -> PredictedSource:
-        key = model, sequence, precision, many
-        made = PredictedSource(workload(model, sequence, precision, many), device, like=_KNOWN.get(key))
-        return _KNOWN.setdefault(key, made) if key not in _KNOWN else made
-
-    return SustainedSource(RepeatedSource(of_blocks, MODELS[model].layers), device, precision)
+    key = model, sequence, precision
+    made = PredictedSource(workload(*key), device, like=_KNOWN.get(key))
+    _KNOWN.setdefault(key, made)
+    return SustainedSource(made, device, precision)
 
 
-def workload(model: str, sequence: int, precision: str, blocks: int) -> Workload:
-    """Return the training step of a model of so many blocks."""
+def workload(model: str, sequence: int, precision: str) -> Workload:
+    """Return the training step of a model."""
+    one = MODELS[model]
     config: Mapping[str, object] = {
-        **MODELS[model].config, "num_hidden_layers": blocks, "max_position_embeddings": sequence,
+        **one.config, "num_hidden_layers": one.layers, "max_position_embeddings": sequence,
     }  # fmt: skip
     text = json.dumps(config, sort_keys=True)
     folder = cache_root() / "language-models" / hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -18,7 +18,6 @@ from cdmpp.plans.plan import Plan
 from cdmpp.plans.rank_memory import parts_of
 from cdmpp.plans.sources.compiled import CompiledSource
 from cdmpp.plans.sources.predicted import PredictedSource
-from cdmpp.plans.sources.repeated import RepeatedSource
 from cdmpp.plans.sources.source import RankWork, StepSource
 from cdmpp.plans.sources.sustained import ATTENTION, PRODUCTS, SustainedSource
 from cdmpp.plans.strategies.context import Context
@@ -42,7 +41,7 @@ PARTS = (PRODUCTS, ATTENTION, MEMORY, CASTS, UPDATE, COPIES, EXPOSED)
 _KINDS = {"dense": PRODUCTS, "matmul": ATTENTION}
 _ATTENTION = "flash"
 """PyTorch took FlashAttention-2 before cuDNN's kernel until 2.9, and torchtitan asks for it first on Hopper."""
-_VERSION = 4
+_VERSION = 5
 
 
 @dataclass(frozen=True)
@@ -153,13 +152,14 @@ def _spent(lowered: Lowered, place: int) -> dict[str, float]:
 @cache
 def _source(
     model: LanguageModel, sequence: int, device: str, spec: tuple[tuple[str, float], ...], recompute: str
-) -> RepeatedSource:
+) -> PredictedSource:
     sheet = devices.get(device).with_spec(**dict(spec))
     settings = {"precision": "bf16-fsdp", "recompute": recompute, "optimizer": "adamw-fused", "attention": _ATTENTION}
-    return source_of(model, sequence, sheet, known=_known(model, sequence, recompute), **settings)
+    key = model, sequence, recompute
+    made = source_of(model, sequence, sheet, like=_FIRST.get(key), **settings)
+    _FIRST.setdefault(key, made)
+    return made
 
 
-@cache
-def _known(model: LanguageModel, sequence: int, recompute: str) -> dict[int, PredictedSource]:  # noqa: ARG001
-    """Sources of a network on some device, by blocks: the same for all devices."""
-    return {}
+_FIRST = dict[tuple[LanguageModel, int, str], PredictedSource]()
+"""Network, tokens and what is recomputed -> a source on some device, whose exports others use."""

@@ -13,7 +13,6 @@ from cdmpp.network.workload import Workload
 from cdmpp.plans.frameworks import Framework
 from cdmpp.plans.sources.hosted import HostedSource
 from cdmpp.plans.sources.predicted import PredictedSource
-from cdmpp.plans.sources.repeated import RepeatedSource
 from cdmpp.plans.sources.source import StepSource
 from cdmpp.plans.sources.sustained import SustainedSource
 from cdmpp.plans.transformer_shape import TransformerShape
@@ -26,7 +25,7 @@ def framework_source(
     topology: Callable[[int], Topology],
     runtime: EagerRuntime | None = None,
 ) -> HostedSource:
-    """Return the source; a few blocks are read, and the others are copies.
+    """Return the source.
 
     Args:
         shape: sizes of the decoder.
@@ -42,11 +41,7 @@ def framework_source(
         raise UsageError(
             f"--framework {framework.name}: recompute=attention, shards_all and head_norms are known for --memory-only"
         )
-
-    def of_blocks(many: int) -> StepSource:
-        return kernels_of(replace(shape, layers=many), framework, device, runtime)
-
-    return hosted(RepeatedSource(of_blocks, shape.layers), framework, device, topology)
+    return hosted(kernels_of(shape, framework, device, runtime), framework, device, topology)
 
 
 def kernels_of(
