@@ -54,7 +54,10 @@ def add_rank_arguments(verb: argparse.ArgumentParser, left_out: Collection[str] 
     ranks.add_argument(
         "--backend", type=text, help="nccl, rccl, oneccl or gloo (default: what fits the device; to servers gloo)"
     )
-    out = "what lies in the memory of the host: parameters (with gradients and optimizer, as FSDP2's CPUOffloadPolicy)"
+    out = (
+        "what lies in the memory of the host: parameters (with gradients and optimizer, as FSDP2's CPUOffloadPolicy), "
+        "activations (of all blocks but the last), or both, joined by a comma"
+    )
     ranks.add_argument("--offload", type=text, metavar="WHAT", help=out)
     ranks.add_argument("--no-overlap", action="store_true", help="exchange only when nothing computes")
     slow = "a rank whose device takes that many times as long as the others, such as 2=1.3; may be given again"

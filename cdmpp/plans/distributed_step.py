@@ -18,8 +18,10 @@ from cdmpp.plans.changed import one_batch
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.device_copies import copies_on
 from cdmpp.plans.evaluate import Evaluator
+from cdmpp.plans.host_memory import with_results_out
 from cdmpp.plans.lower import lower_work
 from cdmpp.plans.memory import Memory
+from cdmpp.plans.memory_answer import host_warnings
 from cdmpp.plans.placement import global_batch_of, micro_batch_of, micro_batches_of, replicas_of
 from cdmpp.plans.plan import ACCUMULATION, Plan, plan_on
 from cdmpp.plans.plan_topology import plan_topology
@@ -167,6 +169,7 @@ def _replayed(
     factors: Mapping[int, float], device: Device | None, fold: bool,
 ) -> StepReplay:  # fmt: skip
     """Replay the work of a rank next to a ``whole`` rank, which runs all by itself."""
+    work = with_results_out(work, plan, topology)
     lowered = lower_work(work, plan, topology, fold)
     graph = lowered.graph
     for rank, factor in factors.items():
@@ -193,6 +196,7 @@ def _replayed(
         spans=tuple(replace(one, rank=first[one.rank]) for one in replayed.spans),
         warnings=(
             *filter(None, full),
+            *host_warnings(work, plan, topology, lowered.stages),
             *lowered.warnings,
             *(told if len(first) < plan.ranks else ()),
             *replayed.warnings,

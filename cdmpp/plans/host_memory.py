@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from cdmpp.collectives.host import Host
 from cdmpp.collectives.topology import Topology
 from cdmpp.errors import CdmppError
 from cdmpp.plans.host_update import traffic_bytes
-from cdmpp.plans.plan import Plan
+from cdmpp.plans.plan import ACTIVATIONS, Plan
 from cdmpp.plans.shared_parameters import rank_bytes_of
 from cdmpp.plans.sources.source import RankWork
 from cdmpp.steps.exchange import Exchange
-from cdmpp.steps.step_graph import StepGraph
+from cdmpp.steps.step_graph import HOST_COPY, StepGraph
+from cdmpp.steps.transforms.edit import edited_rank
 from cdmpp.steps.transforms.offload import parameters_out
+from cdmpp.steps.transforms.offload_results import BlockResults
 
 THREADS = (
     "the host updates with all processors of a node: torchrun leaves each rank one thread unless OMP_NUM_THREADS or "
@@ -71,3 +74,33 @@ def with_parameters_out(
         elif one.kind == last and not one.group:
             sums[number] = host.copy_s(kept_gradient * part(one))
     return parameters_out(graph, gathers, sums, {rank.rank: update_s for rank in graph.ranks})
+
+
+def with_results_out(work: RankWork, plan: Plan, topology: Topology) -> RankWork:
+    """Return the work of a rank with the copies of a plan whose activations lie on the host; of another one as it is.
+
+    Args:
+        work: of a rank, with its copies or without.
+        plan: all settings.
+        topology: the links of the job.
+
+    Raises:
+        CdmppError: a host that nothing describes, or a network without blocks that follow each other.
+    """
+    if ACTIVATIONS not in plan.offload or any(op.kind == HOST_COPY for op in work.rank.ops):
+        return work
+    if any(op.is_recomputed for op in work.rank.ops):
+        raise CdmppError("plan.offload names activations, and the network makes them again: leave out --recompute")
+    host = host_of(plan, topology)
+    edit = BlockResults(work.rank).edit(host.copy_s)
+    exchanges = tuple(
+        replace(one, after=edit.end(one.after), before=tuple(map(edit.begin, one.before))) for one in work.exchanges
+    )
+    times = dict(zip(edit.after, work.dispatch_s, strict=False))
+    dispatch_s = tuple(times.get(place, 0.0) for place in range(len(edit.ops))) if times else ()
+    return replace(work, rank=edited_rank(work.rank, edit), exchanges=exchanges, dispatch_s=dispatch_s)
+
+
+def results_bytes(work: RankWork) -> int:
+    """Return what a rank leaves on the host of the results of one micro-batch; ``work`` with its copies."""
+    return sum(op.output_bytes for op in work.rank.ops if op.kind == HOST_COPY)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from cdmpp.collectives.topology import Topology
 from cdmpp.plans.groups import replica_exchanges
-from cdmpp.plans.host_memory import THREADS, with_parameters_out
+from cdmpp.plans.host_memory import THREADS, with_parameters_out, with_results_out
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.operator_exchanges import OperatorExchanges
 from cdmpp.plans.placement import Placement, micro_batch_of, replicas_of
@@ -70,7 +70,7 @@ def lower(
 
 def lower_work(work: RankWork, plan: Plan, topology: Topology, fold: bool = True, merge: bool = False) -> Lowered:
     """Lower a plan as ``lower`` does, from the work of one rank for one micro-batch."""
-    return _Lowering(work, plan, topology, fold, merge).lowered()
+    return _Lowering(with_results_out(work, plan, topology), plan, topology, fold, merge and not plan.offload).lowered()
 
 
 class _Lowering(Placement):

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from cdmpp.collectives.topology import Topology
 from cdmpp.errors import CdmppError
 from cdmpp.plans.host_bytes import on_host
-from cdmpp.plans.host_memory import host_of
+from cdmpp.plans.host_memory import host_of, results_bytes, with_results_out
 from cdmpp.plans.memory import MemoryParts
 from cdmpp.plans.op_kinds import LOGITS
 from cdmpp.plans.placement import Placement, micro_batch_of, micro_batches_of, pipeline_of
-from cdmpp.plans.plan import PARAMETERS, Plan
+from cdmpp.plans.plan import ACTIVATIONS, PARAMETERS, Plan
 from cdmpp.plans.rank_activations import activations_of
 from cdmpp.plans.rank_memory import HeldStage, held_stages, parts_of_stages
-from cdmpp.plans.sources.source import StepSource
+from cdmpp.plans.sources.source import RankWork, StepSource
 from cdmpp.plans.stages import Stage
 from cdmpp.steps.looped_schedule import LoopedSchedule
+from cdmpp.units import quantity
 
 BASIS = {
     "parameters": "counted",
@@ -165,15 +166,14 @@ def memory_answer(
             "the plan has ranks on unlike devices, or with shares of their own: their memory is told by `cdmpp step "
             "--plan`"
         )
+    work = with_results_out(work, plan, topology)
     made = Placement(work, plan, topology, fold=True, merge=False).stages
     stages = held_stages(work, plan, made, is_gpu)
     parts = parts_of_stages(plan, stages)
     kinds = activations_of(work, plan, stages, parts)
     if plan.degrees.size(*plan.replicating) > 1:
         warnings = (*warnings, *plan.strategy.memory_warnings())
-    host, host_limit = host_bytes(stages[0], plan), None
-    if plan.offload:
-        host_limit = 1e9 * host_of(plan, topology).memory_gb * topology.nodes / topology.ranks
+    host, host_limit = host_bytes(stages[0], work, plan), host_limit_bytes(plan, topology)
     found = tuple(
         RankAnswer(place, numbers, tuple(_first(made[number]) for number in numbers), in_flight, own, kind, host)
         for place, ((numbers, in_flight), own, kind) in enumerate(zip(stages_of_ranks(plan), parts, kinds, strict=True))
@@ -181,11 +181,31 @@ def memory_answer(
     return MemoryAnswer(network, plan, micro_batch, global_batch, found, limit_bytes, warnings, host_limit)
 
 
-def host_bytes(stage: HeldStage, plan: Plan) -> int:
-    """Return what a rank of the one stage of a plan holds in the memory of the host."""
+def host_bytes(stage: HeldStage, work: RankWork, plan: Plan) -> int:
+    """Return what a rank of the one stage of a plan holds in the memory of the host; ``work`` with its copies."""
+    results = results_bytes(work) if ACTIVATIONS in plan.offload else 0
     if PARAMETERS not in plan.offload:
-        return 0
-    return on_host(stage.memory.rank_bytes(replace(plan, offload=()), plan.gradient_accumulation_steps, is_piped=False))
+        return results
+    whole = replace(plan, offload=())
+    return results + on_host(stage.memory.rank_bytes(whole, plan.gradient_accumulation_steps, is_piped=False))
+
+
+def host_limit_bytes(plan: Plan, topology: Topology) -> float | None:
+    """Return the share of a rank in the memory of its host; None where the plan leaves nothing there."""
+    return 1e9 * host_of(plan, topology).memory_gb * topology.nodes / topology.ranks if plan.offload else None
+
+
+def host_warnings(work: RankWork, plan: Plan, topology: Topology, made: Sequence[Stage]) -> tuple[str, ...]:
+    """Say where a rank leaves more on its host than there is for it; arguments as of ``held_stages``."""
+    limit = host_limit_bytes(plan, topology)
+    if limit is None or work.memory is None:
+        return ()
+    held = host_bytes(held_stages(work, plan, made, is_gpu=True)[0], work, plan)
+    if held <= limit:
+        return ()
+    return (
+        f"a rank leaves {quantity(held, 'B')} on its host, which has {quantity(limit, 'B')} for it: use more nodes",
+    )
 
 
 def stages_of_ranks(plan: Plan) -> list[tuple[tuple[int, ...], int | None]]:

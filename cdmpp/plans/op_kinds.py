@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 
 from cdmpp.plans.cut_places import CutPlaces
-from cdmpp.steps.step_graph import Op, RankGraph
+from cdmpp.steps.step_graph import HOST_COPY, Op, RankGraph
 
 LOGITS = "logits and loss"
 """The output of the model, what the loss makes of it, and the gradients of both."""
 GRADIENTS = "gradients of activations"
 PARAMETERS = "gradients of parameters"
+RETURNED = "back from the host"
 
 
 def kinds_of(rank: RankGraph) -> tuple[str, ...]:
@@ -20,7 +21,9 @@ def kinds_of(rank: RankGraph) -> tuple[str, ...]:
     owners = on.owners if on is not None else (None,) * len(rank.ops)
     found = list[str]()
     for place, (op, owner) in enumerate(zip(rank.ops, owners, strict=True)):
-        if (op.phase == "forward" and place >= output) or (op.phase == "backward" and (owner or 0) > output):
+        if op.kind == HOST_COPY:
+            found.append(RETURNED)
+        elif (op.phase == "forward" and place >= output) or (op.phase == "backward" and (owner or 0) > output):
             found.append(LOGITS)
         elif op.phase == "backward" and not op.is_recomputed:
             found.append(GRADIENTS)

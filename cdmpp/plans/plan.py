@@ -23,8 +23,7 @@ ACCUMULATION = Limits(1, 1024, "batches")
 """A replay holds the operations of each."""
 UPDATES = ("separate", "fused")
 """One kernel or several for each parameter, as the job has them; one kernel for all."""
-PARAMETERS = "parameters"
-OFFLOADS = (PARAMETERS,)
+PARAMETERS, ACTIVATIONS = OFFLOADS = ("parameters", "activations")
 """What may lie in the memory of the host."""
 
 
@@ -59,7 +58,8 @@ class Plan:
     own, and losses that are divided by the mean."""
     offload: tuple[str, ...] = ()
     """What lies in the memory of the host, some of ``OFFLOADS``: ``parameters``, with their gradients and the states of
-    the optimizer, which the host then updates."""
+    the optimizer, which the host then updates; ``activations``, what the backward pass reads of all blocks but the
+    last."""
 
     def __post_init__(self) -> None:
         for name, kind in (("strategy", Strategy), ("degrees", ParallelDegrees), ("synchrony", Synchrony)):
@@ -103,6 +103,10 @@ class Plan:
             raise CdmppError("plan.offload with devices or shares: hosts of unlike nodes are not described")
         if others := [name for name in ("pp", "ep") if getattr(self.degrees, name) > 1]:
             raise CdmppError(f"plan.offload is not supported with degrees.{others[0]}: leave out one of the two")
+        if ACTIVATIONS in offload and self.recompute:
+            raise CdmppError(
+                "plan.offload names activations, and plan.recompute makes them again: leave out one of the two"
+            )
         if PARAMETERS in offload:
             self._check_parameters_out()
 

@@ -19,6 +19,8 @@ from cdmpp.simulate.task import check_seconds
 from cdmpp.steps.exchange import START, Exchange
 from cdmpp.steps.module_span import ModuleSpan
 
+HOST_COPY = "host copy"
+"""Kind of ops that copy between a device and the memory of its host: no computing."""
 LAUNCH, COPY, BOOKKEEPING = "launch", "bucket copy", "bookkeeping"
 """Kinds of traced ops: a call that hands an exchange over, a copy from a bucket back into its gradients, and an op of
 the update that changes no parameter."""

@@ -13,7 +13,7 @@ from cdmpp.simulate.timeline import Timeline
 from cdmpp.steps.exchange import START
 from cdmpp.steps.exchange_tasks import carried, streams_of
 from cdmpp.steps.keys import Stream, TaskKey
-from cdmpp.steps.step_graph import RankGraph, StepGraph
+from cdmpp.steps.step_graph import HOST_COPY, RankGraph, StepGraph
 from cdmpp.steps.synchrony import Synchrony
 
 STEPS, STEADY = 4, 2
@@ -121,7 +121,8 @@ def _rank(step: int, rank: RankGraph, waits: Mapping[int, list[TaskKey]]) -> lis
             delay = key._replace(kind="delay")
             tasks.append(Task(delay, op.delay_s, stream, after, label="delay"))
             after = (delay,)
-        tasks.append(Task(key, op.duration_s, stream, after, gap_s=op.gap_s, label=op.phase))
+        label = op.kind if op.kind == HOST_COPY else op.phase
+        tasks.append(Task(key, op.duration_s, stream, after, gap_s=op.gap_s, label=label))
         last[op.stream] = key
     ended = (*last.values(), *waits.get(len(rank.ops), ()))
     return [*tasks, Task(end, rank.tail_s, tuple(streams.values()), ended or (start,), label="end")]

@@ -1,4 +1,4 @@
-"""Parameters in the memory of the host: copies by hand, bytes counted by hand, and what is refused."""
+"""What lies in the memory of the host: copies and bytes by hand, real runs on a CPU, and what is refused."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from cdmpp import Workload, devices
 from cdmpp.collectives import cluster, interconnect
 from cdmpp.collectives.host import MEMORY_REACHED, REACHED, Host
 from cdmpp.collectives.interconnect import AlphaBeta
@@ -16,7 +17,7 @@ from cdmpp.network.update import Update
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.host_update import PASSES, traffic_bytes
 from cdmpp.plans.lower import lower_work
-from cdmpp.plans.memory_answer import memory_answer
+from cdmpp.plans.memory_answer import host_warnings, memory_answer
 from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.plans.plan_file import plan_from_dict
 from cdmpp.plans.sources.source import RankWork, StepSource
@@ -69,8 +70,15 @@ OUT = plan_on(2, "fsdp", offload=("parameters",))
 
 
 def test_short_copies_hide_but_for_those_that_nothing_runs_beside():
-    """Copies of 0.5 ms: the first one, that of the last layer for the backward pass, and the last gradients."""
+    """Copies of 0.5 ms: the first one, that of the last layer for the backward pass, and the last gradients.
+
+    They are communication of the critical path, and no computing.
+    """
     step_s, copies = spans(OUT, host(0.5 * MS))
+    topology = links(2, host(0.5 * MS))
+    critical_s = replay(lower_work(work(), OUT, topology).graph, topology).critical_s
+    assert critical_s["host copy"] == pytest.approx(1.5 * MS, rel=1e-3)
+    assert critical_s["forward"] + critical_s["backward"] == pytest.approx(9 * MS, rel=1e-3)
     assert step_s == pytest.approx((0.5 + 3 + 0.5 + 6 + 0.5) * MS, rel=2e-3)
     assert copies[TO_DEVICE] == pytest.approx([0, 0.5, 1.5, 3.5, 4, 6], abs=1e-3)
     assert copies[TO_HOST] == pytest.approx([6, 8, 10], abs=1e-3)
@@ -105,8 +113,11 @@ def test_the_host_updates_for_all_devices_of_a_node_at_once():
 
 
 class _Toy(StepSource):
+    def __init__(self, own=None):
+        self.own = own or work()
+
     def work(self, batch, degrees, strategies=()):
-        return work(degrees.dp_shard)
+        return self.own
 
     def limits(self):
         return {}
@@ -134,6 +145,80 @@ def test_a_host_that_is_too_small_is_told():
     many = memory_answer(_Toy(), OUT, replace(links(2, small), nodes=1), 2, False, limit_bytes=1e12)
     assert many.fits and many.host_limit_bytes == 0.5e9
     assert not replace(many, host_limit_bytes=12 * PART - 1.0).fits
+    huge = replace(host(MS, layers=30), memory_gb=1)
+    told = host_warnings(work(layers=30), OUT, links(2, huge), lower_work(work(layers=30), OUT, links(2, huge)).stages)
+    assert len(told) == 1 and "leaves 960 MB on its host, which has 500 MB" in told[0]
+    assert host_warnings(work(), OUT, links(2, host(MS)), lower_work(work(), OUT, links(2, host(MS))).stages) == ()
+
+
+def saving(blocks: int = 4) -> RankWork:
+    """Blocks that leave ``PART`` bytes each for the backward pass."""
+    rows = [Layer(f"layer.{i}", MS, 2 * MS, 4000, 1000, saved_bytes=PART) for i in range(blocks)]
+    held = StepMemory(4000 * blocks, 4000 * blocks, 8000 * blocks, 0, 0, PART * blocks, 0)
+    return RankWork(graph_of_layers(rows).ranks[0], memory=held, update=ADAMW)
+
+
+def _again(rank):
+    """One op of the backward pass runs an op of the forward pass again."""
+    ops = [replace(op, is_recomputed=op.name == "layer.3 backward") for op in rank.ops]
+    return replace(rank, ops=tuple(ops))
+
+
+RESULTS = plan_on(2, "ddp", offload=("activations",))
+
+
+@pytest.mark.parametrize(("copy_s", "expected_s"), [(3 * MS, 21 * MS), (1 * MS, 12 * MS), (0.5 * MS, 12 * MS)])
+def test_results_leave_while_the_next_block_runs_and_come_back_so(copy_s, expected_s):
+    """Four blocks of 1 and 2 ms, of which three are copied. Up to 1 ms (2 ms back) nothing waits.
+
+    Copies of 3 ms: the first block ends at 1, and the end of each later one waits for the copy of that before: 4, 7,
+    10. Back come those of blocks 2, 1 and 0 at 13, 16 and 19, each while the block behind it runs, and 2 ms follow.
+    """
+    step_s, copies = spans(RESULTS, host(copy_s), saving())
+    assert step_s == pytest.approx(expected_s, rel=1e-4)
+    assert [len(one) for one in copies.values()] == [3, 3]
+
+
+def test_two_blocks_of_results_are_on_the_device_at_a_time():
+    found, kept = (
+        memory_answer(_Toy(saving()), one, links(2, host(MS)), 2, False).ranks[0]
+        for one in (RESULTS, replace(RESULTS, offload=()))
+    )
+    assert (found.host_bytes, kept.host_bytes) == (3 * PART, 0)
+    assert kept.parts.activations == 4 * PART + 1000
+    assert found.parts.activations == 2 * PART + 1000
+
+
+@pytest.mark.parametrize("network", ["make", "make_llama"])
+def test_real_blocks_leave_as_many_bytes_and_have_the_same_gradients(network):
+    """The class of the script on a CPU: bytes of its copies are those that the read network has, block by block."""
+    import torch
+
+    from cdmpp.network.eager.runtime import EagerRuntime
+    from cdmpp.plans.script.offloaded_blocks import OffloadedBlocks
+    from cdmpp.plans.sources.predicted import PredictedSource
+    from cdmpp.steps.transforms.offload_results import BlockResults
+    from tests.plans.script import small_lm
+
+    workload = Workload(f"{small_lm.__file__}:{network}", mode="training_step")
+    source = PredictedSource(workload, devices.get("xeon-icelake"), EagerRuntime("torch-gpus"))
+    results = BlockResults(source.work(2, ParallelDegrees()).rank)
+    model, inputs = getattr(small_lm, network)()
+
+    def gradients():
+        model.zero_grad()
+        model(*inputs).square().mean().backward()
+        return [one.grad.clone() for one in model.parameters()]
+
+    expected = gradients()
+    made = OffloadedBlocks([model.get_submodule(one.name.removeprefix("inner.")) for one in results.blocks])
+    for _ in range(2):
+        found = gradients()
+        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    model(*inputs)
+    sizes = tuple(sum(one["host"].numel() for one in own.values()) for own in made.kept[:-1])
+    assert sizes == results.bytes and min(sizes) > 0 and not made.kept[-1]
+    assert not any("device" in one for own in made.kept for one in own.values())
 
 
 @pytest.mark.parametrize(("optimizer", "implementation"), list(PASSES))
@@ -194,6 +279,7 @@ def test_traffic_by_hand():
         ({"degrees": ParallelDegrees(dp_shard=2, pp=2), "model_parallel": (Pipeline(micro_batches=2),)}, "degrees.pp"),
         ({"strategy": FSDP(scatter_each_batch=True), "gradient_accumulation_steps": 2}, "scatter_each_batch"),
         ({"devices": ("h100", "h100")}, "devices or shares"),
+        ({"offload": ("activations",), "recompute": ("layer.0",)}, "leave out one of the two"),
     ],
 )
 def test_plans_that_cannot_leave_parameters_are_refused(settings, why):
@@ -214,6 +300,19 @@ def test_plans_that_cannot_leave_parameters_are_refused(settings, why):
 def test_jobs_whose_host_is_not_known_are_refused(of, own, why):
     with pytest.raises(CdmppError, match=why):
         lower_work(of, OUT, links(2, own))
+
+
+@pytest.mark.parametrize(
+    ("of", "own", "why"),
+    [
+        (saving(), None, "nothing describes the host of"),
+        (saving(1), host(MS), "the network has 1 blocks"),
+        (replace(saving(), rank=_again(saving().rank)), host(MS), "leave out --recompute"),
+    ],
+)
+def test_networks_whose_blocks_cannot_leave_results_are_refused(of, own, why):
+    with pytest.raises(CdmppError, match=why):
+        lower_work(of, RESULTS, links(2, own))
 
 
 def test_plans_are_written_and_read():

@@ -12,10 +12,11 @@ from cdmpp.network.workload import Workload
 from cdmpp.plans.cut_places import WRAPPED
 from cdmpp.plans.mesh import ORDER
 from cdmpp.plans.placement import micro_batch_of, micro_batches_of, pipeline_of
-from cdmpp.plans.plan import PARAMETERS, Plan
+from cdmpp.plans.plan import ACTIVATIONS, PARAMETERS, Plan
 from cdmpp.plans.script.carried import clip_gradients, cut_model
 from cdmpp.plans.script.context_code import ContextCode, context_code
 from cdmpp.plans.script.network_code import network_code
+from cdmpp.plans.script.offloaded_blocks import OffloadedBlocks
 from cdmpp.plans.script.recompute_code import ATTENTION, check_recompute, recomputed_blocks
 from cdmpp.plans.script.stage_code import StageCode
 from cdmpp.plans.script.template import IMPORTED, IMPORTS, TEMPLATE
@@ -26,6 +27,7 @@ from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.tensor import Tensor
 from cdmpp.plans.torch_settings import optimizer_class, shared_lines
 from cdmpp.steps.step_graph import RankGraph
+from cdmpp.steps.transforms.offload_results import BlockResults
 from cdmpp.synchrony.policies.synchronous import Synchronous
 
 _REFUSED = "--torch: no script can be written"
@@ -72,6 +74,10 @@ class TorchScript:
         if precision.sharded and not (isinstance(plan.strategy, FSDP) and plan.degrees.dp_shard > 1):  # type: ignore[union-attr]
             raise CdmppError(f"{_REFUSED} of precision {precision} without FSDP: give a plan of fsdp or hsdp, or bf16")
         check_recompute(self.workload, plan, _REFUSED)
+        if ACTIVATIONS in plan.offload and plan.degrees.tp > 1:
+            raise CdmppError(
+                f"{_REFUSED} of activations on the host with degrees.tp, whose results are no plain tensors"
+            )
         update = self.workload.update
         if update.ema or update.optimizer not in ("sgd", "adam", "adamw", "adafactor"):
             raise CdmppError(f"{_REFUSED} of the update {update}: give sgd, adam, adamw or adafactor, without averages")
@@ -86,7 +92,11 @@ class TorchScript:
         body = [*self._mesh(), *(self._stages(code) if code else self._model()), *self._step(code)]
         imports = (*IMPORTS, *network.imports, *(line for word, line in IMPORTED.items() if word in " ".join(body)))
         imports += (IMPORTED["checkpoint"], "import torch.overrides") if self._repeats_attention else ()
-        carried = [getsource(one) for one in (cut_model, clip_gradients) if f"{one.__name__}(" in " ".join(body)]
+        carried = [
+            getsource(one)
+            for one in (cut_model, clip_gradients, OffloadedBlocks)
+            if f"{one.__name__}(" in " ".join(body)
+        ]
         imports += ("from collections.abc import Sequence", "from typing import Any") if carried else ()
         return TEMPLATE.format(
             title=", ".join(plan.changes(Plan())) or "the default on one rank",
@@ -175,8 +185,16 @@ class TorchScript:
             *(self._tensor.lines if self._tensor else ()),
             *self._recomputed("model"),
             *self._shared(),
+            *self._offloaded(),
             *self._optimizer("model.parameters()"),
         ]
+
+    def _offloaded(self) -> list[str]:
+        """Lines by which results of blocks wait on the host."""
+        if ACTIVATIONS not in self.plan.offload:
+            return []
+        names = self._names([one.name for one in BlockResults(self.rank).blocks])
+        return [f"OffloadedBlocks([model.get_submodule(name) for name in {names}])"]
 
     def _recomputed(self, model: str) -> list[str]:
         if not self._again:

@@ -39,7 +39,7 @@ def edited(graph: StepGraph, edit_of: Callable[[RankGraph], Edit]) -> StepGraph:
     edits = {rank.rank: edit_of(rank) for rank in graph.ranks}
     return replace(
         graph,
-        ranks=tuple(_rank(rank, edits[rank.rank]) for rank in graph.ranks),
+        ranks=tuple(edited_rank(rank, edits[rank.rank]) for rank in graph.ranks),
         exchanges=tuple(moved(one, edits) for one in graph.exchanges),
     )
 
@@ -76,7 +76,8 @@ def _begins(places: Mapping[int, Sequence[int]], edits: Mapping[int, Edit]) -> d
     return {rank: tuple(dict.fromkeys(map(edits[rank].begin, own))) for rank, own in places.items()}
 
 
-def _rank(rank: RankGraph, edit: Edit) -> RankGraph:
+def edited_rank(rank: RankGraph, edit: Edit) -> RankGraph:
+    """Edit one rank: gradients and modules follow its ops."""
     gradients = tuple(
         derived(one, ready_after=edit.end(one.ready_after), readers=tuple(map(edit.begin, one.readers)))
         for one in rank.gradients

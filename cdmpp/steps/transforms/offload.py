@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cdmpp.steps.exchange import START, Exchange
-from cdmpp.steps.step_graph import Op, RankGraph, StepGraph
+from cdmpp.steps.step_graph import HOST_COPY, Op, RankGraph, StepGraph
 from cdmpp.steps.transforms.edit import Edit, edited, moved_op
 
 TO_DEVICE, TO_HOST = "host to device", "device to host"
 """Streams of a rank, which copy at the same time."""
-HOST_COPY = "host copy"
-"""Kind of ops that copy."""
 
 
 def parameters_out(

@@ -54,8 +54,8 @@ PLANS = {
     "ddp, 2 batches": (Plan(DDP(), ParallelDegrees(dp_replicate=2), 2), 8),
     "fsdp, recomputed": (Plan(FSDP(), ParallelDegrees(dp_shard=2), recompute=("blocks.0", "blocks.2")), 4),
     "hsdp": (Plan(HSDP(), ParallelDegrees(dp_replicate=2, dp_shard=2), update="fused"), 8),
-    "fsdp, parameters on the host": (
-        Plan(FSDP(), ParallelDegrees(dp_shard=2), 2, update="fused", offload=("parameters",)), 8,
+    "fsdp, all on the host": (
+        Plan(FSDP(), ParallelDegrees(dp_shard=2), 2, update="fused", offload=("parameters", "activations")), 8,
     ),
     "zero": (Plan(ZeRO(), ParallelDegrees(dp_replicate=2)), 4),
     "1f1b and ddp": (Plan(DDP(), ParallelDegrees(pp=2, dp_replicate=2), model_parallel=piped("1f1b")), 16),
