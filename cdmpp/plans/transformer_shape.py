@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cdmpp.errors import CdmppError
+from cdmpp.plans.few_heads import few_heads
 from cdmpp.plans.frameworks import Framework
 
 
@@ -42,7 +43,8 @@ class TransformerShape:
             ("tokens", self.sequence, cp * tp),
         ):
             if size % ranks:
-                raise CdmppError(f"{size} {what} do not divide among {ranks} ranks: Megatron refuses such a job")
+                why = few_heads(size, ranks) if size == self.kv_heads else ""
+                raise CdmppError(f"{size} {what} do not divide among {ranks} ranks: Megatron refuses such a job{why}")
 
     def layer_parameters(self, tp: int) -> tuple[int, ...]:
         """Return the elements of each parameter of one block on a rank of tensor parallelism."""

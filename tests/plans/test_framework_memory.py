@@ -18,6 +18,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import StepMemory
 from cdmpp.network.workload import Workload
 from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.few_heads import FEW_HEADS
 from cdmpp.plans.framework_memory import FrameworkJob, framework_parts
 from cdmpp.plans.frameworks import FRAMEWORKS, MEGATRON, NANOTRON
 from cdmpp.plans.memory import Memory
@@ -219,8 +220,8 @@ def test_what_cannot_be_is_refused(settings, told):
 
 
 def test_fewer_heads_of_keys_than_ranks_are_refused():
-    """As Megatron's releases of 2024 do; others replicate such heads."""
-    with pytest.raises(CdmppError, match="2 heads of keys and values do not divide among 4 ranks"):
+    """As Megatron-core before 0.16 does; plans of PyTorch's graphs refuse them by the same words."""
+    with pytest.raises(CdmppError, match=f"2 heads of keys and values do not divide among 4 ranks.*; {FEW_HEADS}"):
         framework_parts(FrameworkJob(replace(SHAPE, kv_heads=2), PLAIN, BATCH, tp=4))
 
 

@@ -27,7 +27,8 @@ _REFUSED = "--torch: no script can be written"
 class StageCode:
     """A model is cut by ``pipeline``, or by ``cut_model`` where its modules have to stay what they are.
 
-    These are stages whose layers are divided, which share parameters, or two neighbours of which are on one rank.
+    These are stages whose layers or sequences are divided, which share parameters, or two neighbours of which are on
+    one rank.
     ``CdmppError``: a plan, or a model, that neither can cut; it says which.
     """
 
@@ -71,7 +72,7 @@ class StageCode:
     @property
     def is_cut_by_modules(self) -> bool:
         """Return True if ``cut_model`` cuts."""
-        return self.plan.degrees.tp > 1 or self.is_in_v or bool(self.shared)
+        return max(self.plan.degrees.tp, self.plan.degrees.cp) > 1 or self.is_in_v or bool(self.shared)
 
     def lines(self) -> list[str]:
         """Write the cut; ``CdmppError`` where a stage begins inside of all modules, or ``cut_model`` cannot read it."""
@@ -152,7 +153,7 @@ class StageCode:
         import torch
 
         network = read_torch(self.workload, needs_values=False)
-        hint = "give a plan without tp and V schedules, or file.py:FUNCTION with a forward that torch.fx reads"
+        hint = "give a plan without tp, cp and V schedules, or file.py:FUNCTION with a forward that torch.fx reads"
         mode = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
         try:
             stages, sent = cut_model(network.model, cuts), tuple(network.example)

@@ -60,11 +60,6 @@ class TorchScript:
                 f"{_REFUSED} of degrees.{others[0]}: give a file that ends in .toml, for torchtitan, or leave the "
                 "strategy out"
             )
-        if plan.degrees.cp > 1 and (others := [name for name in ("pp", "tp") if getattr(plan.degrees, name) > 1]):
-            raise CdmppError(
-                f"{_REFUSED} of degrees.cp and degrees.{others[0]}: context_parallel runs here with replicas; give a "
-                "file that ends in .toml, for torchtitan"
-            )
         if plan.devices or plan.shares:
             raise CdmppError(f"{_REFUSED} of unlike devices: torchrun starts the same program on each")
         if plan.synchrony != Synchronous():
@@ -285,6 +280,8 @@ class TorchScript:
             passes = [f"schedule.step(*(inputs if is_first else ()), target=target if is_last else None{asked})"]
             if is_divided:
                 passes = ["with loss_parallel():", *(f"    {line}" for line in passes)]
+            if self._context:
+                passes = [self._context.around, *(f"    {line}" for line in passes)]
             return [
                 *head,
                 "    torch.manual_seed(number * 1000 + place)",

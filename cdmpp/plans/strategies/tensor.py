@@ -9,7 +9,8 @@ from cdmpp.errors import CdmppError
 from cdmpp.network.eager.divided import DividedExport
 from cdmpp.plans.strategies.registry import STRATEGIES
 from cdmpp.plans.strategies.tensor_graph import DividedTensors
-from cdmpp.plans.strategies.tensor_layout import FRAMEWORKS, ROW, Layout, layout_of
+from cdmpp.plans.strategies.tensor_layout import FRAMEWORKS, ROW, Layout
+from cdmpp.plans.strategies.tensor_roles import layout_of
 from cdmpp.plans.strategies.tensor_tokens import APART, EXPERTS
 from cdmpp.platform.limits import check_choice
 from cdmpp.steps.strategy import OperatorStrategy
@@ -33,8 +34,8 @@ class Tensor(OperatorStrategy):
 
     framework: str = "torch"
     """Rules of ``parallelize_module`` (``torch``), or of Megatron (``megatron``): it sums up the gradient of an input
-    once and while that of weights is made, those of norms once a step, gathers sequences again in the backward pass,
-    and replicates heads of keys and values where ranks are more."""
+    once and while that of weights is made, those of norms once a step, and gathers sequences again in the backward
+    pass."""
     sequence_parallel: bool = False
     """True if what lies between layers, norms and sums, is divided along the sequence."""
     vocabulary: bool = True

@@ -54,7 +54,6 @@ class DividedTensors:
     ) -> None:  # fmt: skip
         self.layout, self.ranks, self.local = layout, ranks, LocalGraph(layout.exported)
         self.is_torch = rules.framework == "torch"
-        self.copies = layout.copies(ranks, rules)
         shared_inputs = shared_inputs or not self.is_torch
         self.shared_inputs, self.overlap, self.is_async = shared_inputs, overlap, is_async and overlap
         self.known = dict[Any, Any]()
@@ -63,15 +62,11 @@ class DividedTensors:
 
     def part(self, shard: Shard, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of one rank's part of a value."""
-        return shard.local(shape, self.ranks, self.shared_by(shard))
+        return shard.local(shape, self.ranks)
 
     def parts(self, shard: Shard) -> tuple[int, ...]:
         """Return the size of one rank's part of each block."""
-        return shard.local_blocks(self.ranks, self.shared_by(shard))
-
-    def shared_by(self, shard: Shard) -> int:
-        """Return how many ranks have the same part of a value."""
-        return min((self.copies.get(one, 1) for one in shard.origins), default=1)
+        return shard.local_blocks(self.ranks)
 
     def readers(self, x: Any) -> list[Any]:
         """List what gathers the sequences of a value."""
@@ -112,9 +107,7 @@ class DividedTensors:
         DTensor does so where the optimizer reads them; Megatron once, all together.
         """
         named = self.layout.exported.graph_signature.inputs_to_parameters
-        shared = [node for node, shard in self.layout.parameters.items() if self.shared_by(shard) > 1]
         found = {named[node.name].removeprefix("inner."): self.local.nodes[node] for node in self.layout.partial}
-        found |= {named[node.name].removeprefix("inner."): self.local.nodes[node] for node in shared}
         if self.is_torch:
             for name, new in found.items():
                 self.exchange("all_reduce", new, "update", bytes_of_value(new.meta["val"]), f"{name} gradient", new)

@@ -54,17 +54,17 @@ class Shard:
         """Return the same division, from the layers of another one too."""
         return replace(self, origins=self.origins | other.origins)
 
-    def local(self, shape: Sequence[int], ranks: int, copies: int = 1) -> tuple[int, ...]:
-        """Return the shape of one rank's part of a value of this shape; so many ranks have the same part."""
+    def local(self, shape: Sequence[int], ranks: int) -> tuple[int, ...]:
+        """Return the shape of one rank's part of a value of this shape."""
         own = list(map(int, shape))
-        own[self.axis] = sum(self.local_blocks(ranks, copies))
+        own[self.axis] = sum(self.local_blocks(ranks))
         return tuple(own)
 
-    def local_blocks(self, ranks: int, copies: int = 1) -> tuple[int, ...]:
+    def local_blocks(self, ranks: int) -> tuple[int, ...]:
         """Return the size of one rank's part of each block."""
         if self.multiple:
             return tuple(-(-one // (self.multiple * ranks)) * self.multiple for one in self.blocks)
-        return tuple(one * copies // ranks for one in self.blocks)
+        return tuple(one // ranks for one in self.blocks)
 
     def pieces(self, sizes: Sequence[int]) -> list[Shard]:
         """Return the pieces of these sizes into which the axis falls; ``NotDivisibleError`` where a block is cut."""

@@ -83,6 +83,16 @@ PLANS = {
     "context by gathers and fsdp": (
         Plan(FSDP(), ParallelDegrees(cp=2), model_parallel=(Context(load_balance=False),)), 2,
     ),
+    "context and tensor": (
+        Plan(DDP(), ParallelDegrees(cp=2, tp=2), update="fused", model_parallel=(Context(method="ring"), Tensor())), 2,
+    ),
+    "context and tensor along the sequence, fsdp": (
+        Plan(FSDP(), ParallelDegrees(cp=2, tp=2), update="fused", model_parallel=(
+            Context(load_balance=False), Tensor(sequence_parallel=True))), 2,
+    ),
+    "context and 1f1b": (
+        Plan(DDP(), ParallelDegrees(pp=2, cp=2), model_parallel=(*piped("1f1b"), Context(method="ring"))), 8,
+    ),
     "zbv": (Plan(DDP(), ParallelDegrees(pp=2), model_parallel=piped("zbvzerobubble")), 8),
     "dualpipev": (Plan(FSDP(), ParallelDegrees(pp=2, dp_shard=2), model_parallel=piped("dualpipev")), 16),
     "tensor along the sequence and fsdp": (

@@ -28,6 +28,7 @@ from cdmpp.plans.candidates import candidates
 from cdmpp.plans.combinations import Combination
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.distributed_step import replay_plan
+from cdmpp.plans.few_heads import FEW_HEADS
 from cdmpp.plans.judge import Judge
 from cdmpp.plans.lower import lower
 from cdmpp.plans.plan import Plan
@@ -292,21 +293,21 @@ def test_a_gathered_sequence_has_one_gradient_however_many_ranks_it_comes_from()
 
 def test_each_framework_has_its_rule_for_few_heads_of_keys_and_values():
     source = source_of(Grouped(), tokens())
-    with pytest.raises(CdmppError, match="k gives 2 heads, and torch .* megatron would replicate few"):
-        source.work(2, ParallelDegrees(tp=4))
+    megatron = STRATEGIES["tensor"](framework="megatron")
+    for name, one in (("torch", STRATEGIES["tensor"]()), ("megatron", megatron)):
+        told = f"k gives 2 heads, and {name} divides them evenly among ranks: expected 1, 2 ranks; {FEW_HEADS}"
+        with pytest.raises(CdmppError, match=told):
+            source.work(2, ParallelDegrees(tp=4), (one,))
+    assert source.limits()["tp"] == 2, "a search asks for no more"
     with pytest.raises(CdmppError, match="tensor.framework is 'jax'"):
         STRATEGIES["tensor"](framework="jax")
-    megatron = STRATEGIES["tensor"](framework="megatron")
-    work = source.work(2, ParallelDegrees(tp=4), (megatron,))
+    work = source.work(2, ParallelDegrees(tp=2), (megatron,))
     sizes = {one.name: one.bytes for one in work.rank.gradients}
-    assert sizes["q.weight"] == 4 * 32 * 32 / 4 and sizes["k.weight"] == 4 * 32 * 4, "a head on each of four ranks"
+    assert sizes["q.weight"] == 4 * 32 * 32 / 2 and sizes["k.weight"] == 4 * 32 * 4, "a head on each of two ranks"
     assert sizes["words.weight"] == 4 * 128 * 32, "65 words are padded to 128 on each rank"
     backward = [one for one in work.exchanges if work.rank.ops[one.before[0]].phase == "backward"]
     assert [one.bytes for one in backward] == [4 * 2 * 8 * 32] * 2, "one sum for three layers, and that of the head"
-    shared = [one for one in work.exchanges if one.is_of_update]
-    assert [one.bytes for one in shared] == [2 * 4 * (32 * 4 + 4)], "weights and biases of keys and values, at once"
-    with pytest.raises(CdmppError, match="q gives 8 heads, and megatron"):
-        source.work(2, ParallelDegrees(tp=16), (megatron,))
+    assert not [one for one in work.exchanges if one.is_of_update]
 
 
 def test_megatron_gathers_sequences_again_for_the_gradients_of_weights():
