@@ -57,8 +57,6 @@ class CacheRow:
     said_first: int
     """Lines that the features say."""
     said_last: int
-    calls: str
-    """Function -> calls and instructions inside, as JSON."""
 
 
 def measure(batch: Sequence[Row]) -> list[CacheRow]:
@@ -92,7 +90,6 @@ def measure(batch: Sequence[Row]) -> list[CacheRow]:
                 last_level=one.last_level,
                 said_first=round(leaves[:, _FIRST].sum() / _LINE),
                 said_last=round(leaves[:, _LAST].sum() / _LINE),
-                calls=json.dumps(one.calls),
             )
         )
     return found

@@ -1,4 +1,4 @@
-"""What valgrind's callgrind sees of programs without AVX-512: all kinds of instructions, misses of caches, calls."""
+"""What valgrind's callgrind sees of programs without AVX-512: all kinds of instructions, misses of caches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import subprocess
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -30,8 +30,6 @@ class Seen:
     first_level: int = 0
     """Misses of loads and stores."""
     last_level: int = 0
-    calls: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Function of libm or libc -> calls, and instructions inside them in all."""
 
 
 def seen(programs: Sequence[Runnable]) -> list[Seen]:
@@ -71,37 +69,27 @@ def _read(text: str) -> dict[str, Seen]:
     """Name of a library -> what its functions that compute did."""
     found: defaultdict[str, Seen] = defaultdict(Seen)
     events: list[str] = []
-    library = function = called = called_in = ""
-    calls = 0
+    library = function = ""
+    calls = False
     for line in text.splitlines():
         key, _, value = line.partition("=")
         if line.startswith("events: "):
             events = line.split()[1:]
         elif key == "ob":
-            library = called_in = Path(value).name
+            library = Path(value).name
         elif key == "fn":
-            function, called_in = value, library
-        elif key == "cob":
-            called_in = Path(value).name
-        elif key == "cfn":
-            called = value
+            function = value
         elif key == "calls":
-            calls = int(value.split()[0])
+            calls = True  # what the next line tells happened inside another function
+        elif line[:1].isdigit() and calls:
+            calls = False
         elif line[:1].isdigit() and computes(function):
             costs = dict(zip(events, map(int, line.split()[1:]), strict=False))
             one = found[library]
-            if calls:
-                if called_in != library and called_in.startswith("lib"):
-                    before = one.calls.get(called, (0, 0))
-                    one.calls[called] = before[0] + calls, before[1] + costs.get("Ir", 0)
-                calls, called_in = 0, library
-                continue
             one.instructions += costs.get("Ir", 0)
             one.loads += costs.get("Dr", 0)
             one.stores += costs.get("Dw", 0)
             one.branches += costs.get("Bc", 0)
             one.first_level += costs.get("D1mr", 0) + costs.get("D1mw", 0)
             one.last_level += costs.get("DLmr", 0) + costs.get("DLmw", 0)
-        elif line[:1].isdigit():
-            calls, called_in = 0, library
     return found
