@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.steps.exchange import START
+from cdmpp.steps.module_span import ModuleSpan
 from cdmpp.steps.step_graph import RankGraph
 from cdmpp.steps.strategy import IntArray
 
@@ -69,3 +71,43 @@ class ModuleCalls:
         if self.kind[number] != GATHER:
             what = "gradients" if self.kind[number] == SCATTER else "gradients of replicas"
         return f"{rank.modules[self.module[number]].name} {what}"
+
+
+class Shares(Protocol):
+    """It is a strategy that shares modules."""
+
+    @property
+    def overlap(self) -> bool:
+        """It computes while it exchanges."""
+
+    @property
+    def prefetch(self) -> int:
+        """So many modules are gathered ahead."""
+
+    @property
+    def is_pipelined(self) -> bool:
+        """It runs in a stage of a pipeline."""
+
+
+def gathers(order: Sequence[int], by: Shares, is_backward: bool) -> ModuleCalls:
+    """Make all-gathers of modules by number. With overlap one may leave where the module ``prefetch`` before it begins.
+
+    Without it the backward pass gathers one ahead too, and stands still for it there; the forward pass only where it is
+    told to.
+    """
+    ahead = order
+    if by.overlap or is_backward or by.prefetch > 1:
+        ahead = [*[order[0]] * min(by.prefetch, len(order)), *order[: -by.prefetch]] if order else []
+    return ModuleCalls.made(GATHER, order, ahead, order if by.overlap else ahead, is_backward)
+
+
+def scatters(modules: Sequence[ModuleSpan], own: Sequence[int], by: Shares) -> ModuleCalls:
+    """Make the exchanges that scatter gradients, one a module.
+
+    With overlap, what follows the backward pass of the next module waits: one buffer holds what is scattered.
+    """
+    order = sorted(own, key=lambda i: modules[i].backward[1])
+    if by.is_pipelined:  # all after the last, the root first, in the order of the model
+        by_name = sorted(own, key=lambda i: (not modules[i].is_kept, modules[i].forward))
+        return ModuleCalls.made(SCATTER, by_name, order[-1:] * len(order), [-1] * len(order))
+    return ModuleCalls.made(SCATTER, order, order, [*order[1:], *order[-1:]] if by.overlap else order)

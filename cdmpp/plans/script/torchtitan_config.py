@@ -64,6 +64,8 @@ class TorchtitanConfig:
             raise CdmppError(f"{_REFUSED} on unlike devices: all of its ranks work alike")
         if self.workload.update.optimizer not in ("adam", "adamw") or self.workload.update.ema:
             raise CdmppError(f"{_REFUSED} with the update {self.workload.update}: give adam or adamw")
+        if isinstance(plan.strategy, FSDP) and plan.strategy.prefetch > 1:
+            raise CdmppError(f"{_REFUSED} with prefetch {plan.strategy.prefetch}: it has no such setting; leave it out")
         if plan.offload:
             raise CdmppError(
                 f"{_REFUSED} with {' and '.join(plan.offload)} on the host as it is predicted: it always clips "

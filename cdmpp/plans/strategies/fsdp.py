@@ -11,13 +11,22 @@ import numpy as np
 
 from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import StepMemory
-from cdmpp.plans.module_calls import GATHER, KINDS, SCATTER, ModuleCalls
+from cdmpp.plans.module_calls import GATHER, KINDS, ModuleCalls, gathers, scatters
 from cdmpp.plans.strategies.registry import STRATEGIES
+from cdmpp.platform.limits import Limits
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.launches import Launches
 from cdmpp.steps.module_span import ModuleSpan
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.strategy import RankBytes, Strategy
+
+_AHEAD = """\
+for way in ("forward", "backward"):
+    order = [model, *(blocks if way == "forward" else reversed(blocks))]
+    for place, one in enumerate(order):
+        getattr(one, f"set_modules_to_{way}_prefetch")(order[place + 1 : place + COUNT])
+"""
+"""Lines that gather ``COUNT`` - 1 modules ahead."""
 
 
 @STRATEGIES.register
@@ -30,6 +39,7 @@ class FSDP(Strategy):
     meanwhile. Of several accumulated batches each gathers, and the last one scatters.
     """
 
+    LIMITS = {"prefetch": Limits(1, 64, "modules")}
     name = "fsdp"
     title = "fully sharded data parallel"
     casts_parameters: ClassVar[bool] = True
@@ -43,6 +53,9 @@ class FSDP(Strategy):
     scatter_each_batch: bool = False
     """True if every accumulated batch scatters its gradients, and a rank keeps a part of their sum. False: whole ones
     are added up, and the last batch scatters them (``set_requires_gradient_sync(False)`` before it)."""
+    prefetch: int = 1
+    """Modules that are gathered ahead of the one that runs. 1: as FSDP2 does by itself; more, by
+    ``set_modules_to_forward_prefetch`` and ``set_modules_to_backward_prefetch``, hide uneven gathers and hold more."""
     is_pipelined: bool = False
     """True in a stage of ``torch.distributed.pipelining``: parameters are gathered for the first micro-batch and stay,
     and all gradients are scattered after the last one."""
@@ -149,11 +162,11 @@ class FSDP(Strategy):
                 if self.reshard_after_forward and not modules[i].is_kept and (modules[i].in_backward or i in ahead)
             ]  # fmt: skip
             if is_last or (self.scatter_each_batch and not self.is_pipelined):
-                found.append(self._scatters(modules, [i for i in own if modules[i].scattered_bytes(ranks)]))
+                found.append(scatters(modules, [i for i in own if modules[i].scattered_bytes(ranks)], self))
             if number == 0 or not self.is_pipelined:
-                found.append(self._gathers(forward, is_backward=False))
+                found.append(gathers(forward, self, is_backward=False))
             if not self.is_pipelined:
-                found.append(self._gathers(again, is_backward=True))
+                found.append(gathers(again, self, is_backward=True))
         calls = ModuleCalls.joined(found)
         after, _ = calls.places(graph.ranks[0])
         return calls.taken(np.lexsort((calls.kind == GATHER, after)))  # scatters go first
@@ -173,7 +186,7 @@ class FSDP(Strategy):
         blocks = sorted((one.padded_bytes(ranks) for one in modules if not one.is_kept), reverse=True)
         root = sum(one.padded_bytes(ranks) for one in modules if one.is_kept)
         padding = (sum(blocks) + root) / (sum(one.bytes for one in modules) or 1) if modules else 1.0
-        ahead = sum(blocks[:2]) + root
+        ahead = sum(blocks[: 1 + self.prefetch]) + root
         if self.is_pipelined or not self.reshard_after_forward:
             ahead = math.ceil(padding * held.parameter_bytes) + sum(blocks[:1])
         ahead += max((one.turned_bytes(ranks) for one in modules), default=0)
@@ -210,6 +223,8 @@ class FSDP(Strategy):
         if setting == "reshard_after_forward":
             again = "are gathered again for the backward pass" if self.reshard_after_forward else "stay gathered"
             return f"parameters {again}"
+        if setting == "prefetch":
+            return f"{self.prefetch} modules are gathered ahead"
         return super().describe(setting)
 
     def torch_sync(self) -> str:
@@ -228,23 +243,6 @@ class FSDP(Strategy):
         again += ", mp_policy=policy" if policy else ""
         again += ", offload_policy=CPUOffloadPolicy(pin_memory=is_gpu)" if is_on_host else ""
         made = (f"policy = {policy}",) if policy else ()
-        return (*made, f"for block in blocks: fully_shard(block{again})", f"fully_shard(model{again})")
-
-    def _gathers(self, order: Sequence[int], is_backward: bool) -> ModuleCalls:
-        """All-gathers of modules by number. With overlap one may leave where the module before begins.
-
-        Without it the backward pass gathers one ahead too, and stands still for it there.
-        """
-        ahead = [*order[:1], *order[:-1]] if self.overlap or is_backward else order
-        return ModuleCalls.made(GATHER, order, ahead, order if self.overlap else ahead, is_backward)
-
-    def _scatters(self, modules: Sequence[ModuleSpan], own: Sequence[int]) -> ModuleCalls:
-        """The exchanges that scatter gradients, one a module.
-
-        With overlap, what follows the backward pass of the next module waits: one buffer holds what is scattered.
-        """
-        order = sorted(own, key=lambda i: modules[i].backward[1])
-        if self.is_pipelined:  # all after the last, the root first, in the order of the model
-            by_name = sorted(own, key=lambda i: (not modules[i].is_kept, modules[i].forward))
-            return ModuleCalls.made(SCATTER, by_name, order[-1:] * len(order), [-1] * len(order))
-        return ModuleCalls.made(SCATTER, order, order, [*order[1:], *order[-1:]] if self.overlap else order)
+        lines = (*made, f"for block in blocks: fully_shard(block{again})", f"fully_shard(model{again})")
+        is_told = self.prefetch > 1 and not self.is_pipelined
+        return (*lines, *_AHEAD.replace("COUNT", str(1 + self.prefetch)).splitlines()) if is_told else lines

@@ -16,6 +16,7 @@ import numpy as np
 
 from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import StepMemory
+from cdmpp.plans.megatron_buckets import megatron_exchanges
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.registry import STRATEGIES
 from cdmpp.platform.limits import Limits, check_choice, numbers
@@ -42,7 +43,8 @@ class ZeRO(Strategy):
     gradients of each. Without ``overlap`` (its ``overlap_comm``) buckets leave after the backward pass.
 
     Megatron's distributed optimizer, and nanotron's, stage 1 only: one reduce-scatter of all gradients after the last
-    backward pass, then one all-gather of all parameters.
+    backward pass, then one all-gather of all parameters. With ``overlap`` (Megatron's ``--overlap-grad-reduce``)
+    buckets leave as their gradients are there.
     """
 
     LIMITS = {
@@ -63,13 +65,20 @@ class ZeRO(Strategy):
     with ``overlap`` two."""
     gathered_share: float = 1.0
     """Bytes of a parameter that Megatron gathers by those of its gradient: 0.5 of 16 bits, added up in 32."""
+    overlap_param_gather: bool = False
+    """True if Megatron gathers each bucket of parameters while the next forward pass runs; it needs ``overlap``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.framework is not None:
             check_choice("zero.framework", self.framework, FRAMEWORKS)
-        if self.framework == "megatron" and (self.stage > 1 or self.overlap):
-            raise CdmppError("zero.framework is megatron: it is known for stage 1, without overlap")
+        if self.framework == "megatron" and self.stage > 1:
+            raise CdmppError("zero.framework is megatron: it is known for stage 1")
+        if self.overlap_param_gather and not (self.framework == "megatron" and self.overlap):
+            raise CdmppError(
+                "zero.overlap_param_gather is a switch of Megatron, which needs overlapped gradients too: give "
+                "framework megatron and overlap true"
+            )
         if self.framework == "torch" and self.stage > 1:
             raise CdmppError(
                 "zero.stage is 2, and torch's ZeroRedundancyOptimizer has stage 1: take framework deepspeed, or fsdp "
@@ -94,6 +103,11 @@ class ZeRO(Strategy):
         """Refuse stage 2, as DeepSpeed does."""
         if self.stage > 1:
             raise CdmppError("zero.stage is 2, which DeepSpeed does not support in a pipeline: take stage 1")
+        if self.is_megatron and self.overlap:
+            raise CdmppError(
+                "zero.overlap of Megatron in a pipeline, where only its first rank has several buckets, is not "
+                "supported: give overlap false"
+            )
         return self
 
     @property
@@ -112,6 +126,12 @@ class ZeRO(Strategy):
         ranks = self.ranks_of(graph, sizes)
         trained = graph.ranks[0].gradients
         after = {rank.rank: len(rank.ops) - 1 for rank in graph.ranks}
+        if self.is_megatron and self.overlap:
+            share, ahead = self.gathered_share, self.overlap_param_gather
+            found = megatron_exchanges(graph, ranks, share, ahead, _ops_before_last(graph.ranks[0], 0) if ahead else 0)
+            whole = self._whole_bytes(trained)[1]
+            later = () if ahead else (Exchange("all_gather", whole, after, name="updated parameters"),)
+            return (*found, *later)
         if self.is_megatron:
             last = {rank.rank: max(one.ready_after for one in rank.gradients) for rank in graph.ranks}
             size, gathered = self._whole_bytes(trained)
@@ -125,7 +145,7 @@ class ZeRO(Strategy):
                 for place in _sent([one.bytes for one in trained], ranks)
             ]
             return (*DDP(overlap=self.overlap).exchanges(graph, sizes), *sent)
-        found, batches, buckets = list[Exchange](), graph.ranks[0].module_batches, self.buckets(graph.ranks[0])
+        found, batches, buckets = [], graph.ranks[0].module_batches, self.buckets(graph.ranks[0])
         ready = {rank.rank: {one.name: one.ready_after for one in rank.gradients} for rank in graph.ranks}
         each = list[tuple[int, dict[int, int]]]()
         for bucket in buckets:
@@ -146,6 +166,8 @@ class ZeRO(Strategy):
             found = Launches.of(self.exchanges(graph, many[0])[:-1], len(many))
             padded = [_padded_bytes(rank.gradients, ranks) for ranks in counts]
             return found.then("all_gather", len(rank.ops) - 1, np.array([padded], np.int64))
+        if self.is_megatron and self.overlap:
+            return super().launches(graph, many)  # ranks change the buckets
         if self.is_megatron:
             found = Launches.of(self.exchanges(graph, many[0])[:-1], len(many))
             gathered = np.full((1, len(many)), self._whole_bytes(rank.gradients)[1], np.int64)
@@ -220,13 +242,16 @@ class ZeRO(Strategy):
             "stage": f"stage {self.stage}",
             "framework": "of DeepSpeed" if self.is_deepspeed else f"of {self.framework or 'torch'}",
             "gathered_share": f"gathers {self.gathered_share:g} bytes for each of a gradient",
+            "overlap_param_gather": "parameters are gathered " + ("ahead" if self.overlap_param_gather else "at once"),
             "bucket_elements": f"buckets of {self.bucket_elements:,} elements",
         }.get(setting) or super().describe(setting)
 
     def torch_lines(self, axes: str = "", optimizer: str = "torch.optim.AdamW") -> tuple[str, ...]:
         """Wrap the optimizer, or write DeepSpeed's settings."""
         if self.is_megatron:
-            return ("# Megatron-LM: --use-distributed-optimizer; nanotron: zero_stage: 1",)
+            more = " --overlap-grad-reduce" * self.overlap + " --overlap-param-gather" * self.overlap_param_gather
+            other = "" if self.overlap else "; nanotron: zero_stage: 1"
+            return (f"# Megatron-LM: --use-distributed-optimizer{more}{other}",)
         if not self.is_deepspeed:
             return (
                 *DDP().torch_lines(axes),

@@ -54,6 +54,7 @@ PLANS = {
     "ddp, 2 batches": (Plan(DDP(), ParallelDegrees(dp_replicate=2), 2), 8),
     "fsdp, recomputed": (Plan(FSDP(), ParallelDegrees(dp_shard=2), recompute=("blocks.0", "blocks.2")), 4),
     "hsdp": (Plan(HSDP(), ParallelDegrees(dp_replicate=2, dp_shard=2), update="fused"), 8),
+    "fsdp, two ahead": (Plan(FSDP(prefetch=2), ParallelDegrees(dp_shard=2)), 4),
     "fsdp, all on the host": (
         Plan(FSDP(), ParallelDegrees(dp_shard=2), 2, update="fused", offload=("parameters", "activations")), 8,
     ),
@@ -304,5 +305,11 @@ def test_what_torchtitan_does_not_have_is_refused(source):
         TorchtitanConfig(source.workload, Plan(), 2, rank)
     with pytest.raises(CdmppError, match="give ddp, fsdp or hsdp"):
         TorchtitanConfig(LLAMA, Plan(ZeRO(), ParallelDegrees(dp_replicate=2)), 4, rank)
+    for plan, why in (
+        (Plan(FSDP(prefetch=2), ParallelDegrees(dp_shard=2)), "prefetch 2"),
+        (Plan(FSDP(), ParallelDegrees(dp_shard=2), offload=("activations",)), "activations on the host"),
+    ):
+        with pytest.raises(CdmppError, match=why):
+            TorchtitanConfig(LLAMA, plan, 4, rank)
     with pytest.raises(CdmppError, match="some blocks are recomputed"):
         TorchtitanConfig(LLAMA, Plan(recompute=("blocks.0",)), 4, rank)

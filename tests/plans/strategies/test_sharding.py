@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from cdmpp.collectives.collective import Collective
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.collectives.topology import fitted
 from cdmpp.errors import CdmppError
@@ -21,6 +22,7 @@ from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.hsdp import HSDP
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.plans.strategies.zero import ZeRO
+from cdmpp.steps.from_layers import Layer, graph_of_layers
 from cdmpp.steps.replay import replay
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.transforms.accumulate import accumulate
@@ -90,6 +92,29 @@ def test_no_module_is_gathered_before_its_batch_begins():
     assert [one.after[0] for one in found if one.kind == "reduce_scatter"] == [6, 7]
 
 
+def test_modules_are_fetched_as_far_ahead_as_is_said():
+    """Four modules begin at ops 0 to 3 of the forward pass and, the last one first, at 4 to 7 of the backward pass."""
+    for ahead, expected in ((1, [-1, -1, 0, 1, 3, 3, 4, 5]), (2, [-1, -1, -1, 0, 3, 3, 3, 4]), (9, [-1] * 4 + [3] * 4)):
+        found = FSDP(prefetch=ahead).exchanges(ranks_of(1, sizes=[MIB] * 4))
+        assert [one.after[0] for one in found if one.kind == "all_gather"] == expected
+    standing = FSDP(prefetch=2, overlap=False).exchanges(ranks_of(1, sizes=[MIB] * 4))
+    waits = [(one.after[0], one.before[0]) for one in standing if one.kind == "all_gather"]
+    assert waits[:4] == [(-1, (0,)), (-1, (0,)), (-1, (0,)), (0, (1,))]
+
+
+def test_fetching_ahead_hides_an_uneven_gather_and_holds_one_more_module():
+    """Layers of 3, 0.1 and 1 ms; the last one's gather takes 2 ms, of which 0.1 hide behind the layer before."""
+    rows = [Layer("a", 3e-3, 1e-3, 8, 8), Layer("b", 1e-4, 1e-3, 8, 8), Layer("c", 1e-3, 1e-3, 4_000_000, 8)]
+    job, topology = RankWork(graph_of_layers(rows).ranks[0]), fitted(AlphaBeta(0.0, 1e-9), 2, "nccl")
+    plans = [plan_on(2, FSDP(prefetch=ahead)) for ahead in (1, 2)]
+    one_s, two_s = (replay(lower_work(job, plan, topology).graph, topology).step_s for plan in plans)
+    assert one_s - two_s == pytest.approx(1.9e-3, rel=1e-3)
+    held = StepMemory(6 * MIB, 6 * MIB, 12 * MIB, 0, 0, 0, 0)
+    modules = ranks_of(1, sizes=[MIB, 3 * MIB, 2 * MIB]).ranks[0].modules
+    gathered = [FSDP(prefetch=ahead).rank_bytes(held, modules, {"dp_shard": 2}).gathered_bytes for ahead in (1, 2)]
+    assert gathered == [5 * MIB, 6 * MIB]
+
+
 def test_torch_sends_each_parameter_behind_the_update():
     """The largest first, each to the rank that has least: 3 | 2 1."""
     graph = ranks_of(2, sizes=[MIB, 3 * MIB, 2 * MIB])
@@ -118,6 +143,51 @@ def test_deepspeed_sums_buckets_and_gathers_all():
     assert told(again) == ["AR", "AR", "AR", "AR", "AG"]
     batch = len(graph.ranks[0].ops) - 1
     assert [one.after[0] for one in again[2:4]] == [one.after[0] + batch for one in again[:2]]
+
+
+def test_megatron_reduces_buckets_as_gradients_come_and_gathers_them_ahead():
+    """Layers of 30, 30 and 20 million elements: from the last one on the first bucket has 50 million, the next 30.
+
+    The forward pass is ops 0 to 2, the backward pass 3 to 5. The bucket of layers 1 and 2 is read from op 1 on, and
+    leaves where layer 0 begins, at the start; that of layer 0 is read first.
+    """
+    rows = [Layer(f"l{i}", 1e-3, 2e-3, 4_000_000 * many, 8) for i, many in enumerate((30, 30, 20))]
+    rank = graph_of_layers(rows, update_s=1e-3).ranks[0]
+    readers = {f"l{i}": i for i in range(3)}
+    rank = replace(rank, gradients=tuple(replace(one, readers=(readers[one.name],)) for one in rank.gradients))
+    graph = StepGraph((rank, replace(rank, rank=1)))
+    made = {one.name: one.ready_after for one in rank.gradients}
+    whole = ZeRO(framework="megatron", overlap=False).exchanges(graph)
+    assert told(whole) == ["RS", "AG"] and [one.bytes for one in whole] == [320_000_000] * 2
+    reduced = ZeRO(framework="megatron").exchanges(graph)
+    assert told(reduced) == ["RS", "RS", "AG"]
+    assert [(one.bytes, one.after[0]) for one in reduced[:2]] == [
+        (200_000_000, made["l1"]), (120_000_000, made["l0"]),
+    ]  # fmt: skip
+    ahead = ZeRO(framework="megatron", overlap_param_gather=True, gathered_share=0.5).exchanges(graph)
+    assert told(ahead) == ["AG", "AG", "RS", "RS"]
+    assert [(one.bytes, one.after[0], one.before[0]) for one in ahead[:2]] == [
+        (60_000_000, -1, (0,)), (100_000_000, -1, (1,)),
+    ]  # fmt: skip
+    topology, times = fitted(AlphaBeta(0.0, 1e-12), 2, "nccl"), []
+    for settings in ({"overlap": False}, {}, {"overlap_param_gather": True}):
+        plan = plan_on(2, ZeRO(framework="megatron", **settings))
+        times.append(replay(lower_work(RankWork(rank), plan, topology).graph, topology).step_s)
+    sent_s = [topology.whole(Collective(kind, 10**6, 2)).latency_s / 1e6 for kind in ("reduce_scatter", "all_gather")]
+    step_s = 9.5e-3  # each rank updates a half
+    assert times[0] == pytest.approx(step_s + 320e6 * sum(sent_s), rel=1e-6)
+    assert times[1] == pytest.approx(step_s + 120e6 * sent_s[0] + 320e6 * sent_s[1], rel=1e-6)
+    assert times[2] == pytest.approx(step_s + 120e6 * sum(sent_s), rel=1e-6)
+
+
+def test_switches_of_megatron_are_refused_elsewhere():
+    for settings in ({}, {"framework": "deepspeed"}, {"framework": "megatron", "overlap": False}):
+        with pytest.raises(CdmppError, match="needs overlapped gradients too"):
+            ZeRO(overlap_param_gather=True, **settings)
+    with pytest.raises(CdmppError, match="give overlap false"):
+        ZeRO(framework="megatron").in_pipeline()
+    with pytest.raises(CdmppError, match="nothing says which ops read"):
+        ZeRO(framework="megatron", overlap_param_gather=True).exchanges(ranks_of(2, sizes=[MIB]))
 
 
 def test_stages_divide_states_and_gradients():
