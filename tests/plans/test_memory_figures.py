@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from benchmarks.memory import megatron, nanotron
@@ -85,3 +86,19 @@ def test_scores_say_how_far_low_estimates_are():
     assert cells([100, 103, 96, 91], [100] * 4) == ["4", "4.0", "3.5", "7.5", "75", "-9.0", "2"]
     with pytest.raises(ValueError, match="shape"):
         cells([1, 2, 3], [1, 2])
+
+
+def test_tests_with_a_row_told_too_low_say_what_is_missing():
+    """Of two tests one has a run that holds a second set of float32 logits: both of its runs are listed."""
+    rows = [
+        ROW | {"device": "old"},
+        ROW | {"device": "new"},
+        ROW | {"device": "new", "test": "gpt/gpt3_mcore_te_other"},
+    ]
+    known = np.full(3, float(megatron.predicted(ROW, "flash")))
+    logits = 4 * 1024 * 4 * 50432 // 2  # of 50,257 words up to a multiple of 128 a rank
+    table = megatron._lowest(rows, known, known + [logits, 0, 0])
+    assert [one[:2] for one in table["rows"]] == [["tp2_pp1", "old"], ["tp2_pp1", "new"]]
+    assert [one[7] for one in table["rows"]] == ["1.00", "0.00"]
+    gradients = 4 * (12 * (12 * 512 * 512) // 2 + 25216 * 512)  # products and words of a rank; other tensors are small
+    assert float(table["rows"][0][8]) == pytest.approx(logits / gradients, rel=0.05)
