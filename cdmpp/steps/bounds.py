@@ -9,7 +9,7 @@ from cdmpp.collectives.topology import Topology
 from cdmpp.simulate.engine import simulate
 from cdmpp.steps.derived import derived
 from cdmpp.steps.exchange import Exchange
-from cdmpp.steps.exchange_tasks import streams_of
+from cdmpp.steps.exchange_costs import streams_of
 from cdmpp.steps.keys import Stream
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.tasks import step_ends_s, step_tasks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,6 +13,7 @@ from cdmpp.errors import CdmppError, DataError
 from cdmpp.simulate.flow import Flow
 from cdmpp.simulate.task import Task
 from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.exchange_costs import ExchangeCosts, streams_of
 from cdmpp.steps.keys import ALL_RANKS, Stream, TaskKey
 
 GRANULARITIES = ("collective", "ring step")
@@ -22,8 +23,6 @@ _WORD_S = 1e-9
 """Seconds by which a receiver's word is behind it: they decide which of two messages goes first."""
 _BUFFER = 4 << 20
 """Bytes that the kernel's socket takes from a sender: the default of Linux, ``net.ipv4.tcp_wmem``."""
-COMMUNICATION = "communication"
-"""The stream of a rank that carries collectives of all ranks; those of a group have its name behind it."""
 Keys = Mapping[int, tuple[TaskKey, ...]]
 """Rank -> keys of tasks."""
 
@@ -50,10 +49,9 @@ def carried(
     place: int,
     exchange: Exchange,
     launched: Keys,
-    topology: Topology | None,
+    costs: ExchangeCosts | None,
     granularity: str = "collective",
     workers: int = 1,
-    messages: Set[tuple[int, int]] = frozenset(),
 ) -> Carried:
     """Make the tasks of one exchange.
 
@@ -62,35 +60,29 @@ def carried(
         place: place of the exchange in its step graph.
         exchange: what is exchanged.
         launched: the tasks after which each rank takes part.
-        topology: what carries an exchange that was not measured.
+        costs: what an exchange that was not measured takes.
         granularity: one of ``GRANULARITIES``.
         workers: measured exchanges that a rank runs at a time.
-        messages: sender and receiver of all messages of the step graph, in ranks of the job; a folded one that is not
-            among them stands for all that are like it.
 
     Raises:
-        DataError: an exchange that was not measured, and no topology.
+        DataError: an exchange that was not measured, and no costs.
     """
     if exchange.wire_s is not None:
         return _measured(step, place, exchange, exchange.wire_s, launched, workers)
-    if topology is None:
+    if costs is None:
         raise DataError(f"nobody measured {exchange.title}, and there is no topology to carry it: give one")
+    topology = costs.topology
     if exchange.kind == "push_pull":
         return _pushed(step, place, exchange, launched, topology)
-    collective, members = exchange.collective(topology.backend), exchange.participants
     if granularity == "ring step" and exchange.kind != "send_recv":
-        found = _tree if collective.is_tree else _rings
+        found = _tree if exchange.collective(topology.backend).is_tree else _rings
         return found(step, place, exchange, launched, topology)
-    if exchange.kind == "send_recv" and len(members) == 2:
-        latency_s, flow = topology.message(members[0], members[1], exchange.bytes)
-        flow = replace(flow, count=topology.copies((members[0], members[1]), messages) if exchange.is_folded else 1)
-    else:
-        latency_s, flow = topology.cost(collective, members).latency_s, None
-    key, streams = TaskKey(step, "exchange", ALL_RANKS, place), streams_of(exchange, topology)
-    task = Task(key, latency_s, streams, _joined(launched.values()), label=exchange.kind, flow=flow)
-    if exchange.kind == "send_recv" and len(exchange.ranks) == 2 and topology.backend == "gloo":
+    latency_s, flow = costs.of(exchange)
+    key = TaskKey(step, "exchange", ALL_RANKS, place)
+    task = Task(key, latency_s, costs.streams(exchange), _joined(launched.values()), label=exchange.kind, flow=flow)
+    if exchange.kind == "send_recv" and len(exchange.after) == 2 and topology.backend == "gloo":
         return _buffered(task, exchange.peers or (exchange.ranks[0], exchange.ranks[-1]), exchange.bytes, launched)
-    return Carried((task,), dict.fromkeys(exchange.ranks, (key,)))
+    return Carried((task,), dict.fromkeys(exchange.after, (key,)))
 
 
 def _buffered(message: Task, peers: tuple[int, int], n_bytes: int, launched: Keys) -> Carried:
@@ -109,21 +101,6 @@ def _buffered(message: Task, peers: tuple[int, int], n_bytes: int, launched: Key
         replace(message, resources=streams, after=(begun,), priority=-1),  # nothing comes between
     )
     return Carried(tasks, {sender: (begun if n_bytes <= _BUFFER else key,), receiver: (key,)})
-
-
-def streams_of(exchange: Exchange, topology: Topology) -> tuple[Stream, ...]:
-    """List the streams of its ranks that carry an exchange that was not measured, one after the other.
-
-    Every process group has a stream or worker threads of its own, as with NCCL and gloo. Messages have one a pair of
-    ranks and direction: pipelines send and receive in one batch.
-    """
-    if exchange.kind == "send_recv":
-        sender, receiver = exchange.peers or (exchange.ranks[0], exchange.ranks[-1])
-        source, target = exchange.participants[0], exchange.participants[-1]
-        return Stream(sender, f"to {target}"), Stream(receiver, f"from {source}")
-    members = exchange.participants
-    group = exchange.group or ("" if len(members) == topology.ranks else f"of {','.join(map(str, members))}")
-    return tuple(Stream(rank, f"{COMMUNICATION} {group}".strip()) for rank in exchange.ranks)
 
 
 def _pair(peers: tuple[int, int]) -> Stream:

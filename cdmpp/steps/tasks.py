@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cdmpp.collectives.topology import Topology
 from cdmpp.simulate.flow import Flow
+from cdmpp.simulate.key import Key
 from cdmpp.simulate.task import Task, check_tasks
 from cdmpp.simulate.timeline import Timeline
+from cdmpp.steps.derived import derived
 from cdmpp.steps.exchange import START
-from cdmpp.steps.exchange_tasks import carried, streams_of
+from cdmpp.steps.exchange_costs import ExchangeCosts
+from cdmpp.steps.exchange_tasks import carried
 from cdmpp.steps.keys import Stream, TaskKey
 from cdmpp.steps.step_graph import HOST_COPY, RankGraph, StepGraph
 from cdmpp.steps.synchrony import Synchrony
@@ -40,10 +43,14 @@ def step_tasks(
     Raises:
         DataError: an exchange that was not measured, and no topology.
     """
+    costs = None if topology is None else ExchangeCosts.on(topology, graph.exchanges)
+    if synchrony is None and all(one.wire_s is None for one in graph.exchanges):
+        first = _step(0, 0, graph, costs, granularity)
+        return [*first, *(task for step in range(1, steps) for task in _later(first, step))]
     tasks = list[Task]()
     for step in range(steps):
         awaited = step if synchrony is None else synchrony.awaited_step(step)
-        tasks += _step(step, awaited, graph, topology, granularity)
+        tasks += _step(step, awaited, graph, costs, granularity)
     return tasks
 
 
@@ -61,24 +68,33 @@ def step_ends_s(timeline: Timeline) -> list[float]:
     return [ends[step] for step in sorted(ends)]
 
 
-def _step(step: int, awaited: int | None, graph: StepGraph, topology: Topology | None, granularity: str) -> list[Task]:
+def _later(first: Sequence[Task], step: int) -> Iterator[Task]:
+    """Yield the tasks of a later step, which are those of the first one; a rank begins it when the one before ended."""
+    keys: dict[Key, TaskKey] = {task.key: TaskKey(step, *task.key[1:]) for task in first}  # type: ignore[index,misc]
+    for task in first:
+        key = keys[task.key]
+        after = tuple([keys[one] for one in task.after])
+        yield derived(task, key=key, after=(TaskKey(step - 1, "end", key.rank, 0),) if key.kind == "start" else after)
+
+
+def _step(
+    step: int, awaited: int | None, graph: StepGraph, costs: ExchangeCosts | None, granularity: str
+) -> list[Task]:
     """Tasks of one step. Its updates and its end wait for the exchanges of the step ``awaited``, if there is one."""
     exchanged = list[Task]()
-    pairs = (one.participants for one in graph.exchanges if one.kind == "send_recv")
-    messages = {(pair[0], pair[1]) for pair in pairs if len(pair) == 2}
     previous = dict[Stream, tuple[TaskKey, ...]]()
     collectives = defaultdict[int, list[tuple[int, tuple[TaskKey, ...]]]](list)
     waits: list[dict[int, list[TaskKey]]] = [{} for _ in graph.ranks]
     for place, one in enumerate(graph.exchanges):
         is_queued = one.wire_s is None and one.kind != "push_pull"
-        streams = streams_of(one, topology) if is_queued and topology is not None else ()
+        streams = costs.streams(one) if is_queued and costs is not None else ()
         launched: dict[int, tuple[TaskKey, ...]] = {rank: (_op_key(step, rank, at),) for rank, at in one.after.items()}
         for stream in streams:
             launched[stream.rank] += previous.get(stream, ())
         if one.follows:
             for rank, at in one.after.items():
                 launched[rank] += next((ends for begun, ends in reversed(collectives[rank]) if begun <= at), ())
-        made = carried(step, place, one, launched, topology, granularity, graph.workers, messages)
+        made = carried(step, place, one, launched, costs, granularity, graph.workers)
         exchanged += made.tasks
         previous |= {stream: tuple(made.ends[stream.rank]) for stream in streams}
         if one.kind not in ("send_recv", "push_pull"):
