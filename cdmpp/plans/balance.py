@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -49,7 +49,13 @@ def balanced(until_s: Sequence[float], cut_s: Sequence[float], parts: int) -> tu
     Returns:
         Numbers of the chosen cuts, in rising order; one fewer than parts.
     """
-    at, cut = np.asarray(until_s, np.float64), np.asarray(cut_s, np.float64).copy()
+    return _balanced(tuple(until_s), tuple(cut_s), parts)
+
+
+@lru_cache(maxsize=4096)
+def _balanced(until_s: tuple[float, ...], cut_s: tuple[float, ...], parts: int) -> tuple[int, ...]:
+    """Choose the cuts; a search asks for the same ones at every number of replicas and schedule."""
+    at, cut = np.array(until_s, np.float64), np.array(cut_s, np.float64)
     cut[0] = cut[-1] = 0.0
     lengths = _Lengths.up_to(_even_s(at, cut, parts), at, cut)
     longest = lengths.to_end

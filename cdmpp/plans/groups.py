@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from cdmpp.errors import CdmppError
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.shared_parameters import exchanges_of
+from cdmpp.steps.derived import derived
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.step_graph import StepGraph
 
@@ -30,8 +30,8 @@ def replica_exchanges(graph: StepGraph, plan: Plan, mesh: Mesh, places: Sequence
     found: list[Exchange] = []
     for stage in sorted({mesh.place(rank, "pp") for rank in range(plan.ranks)}):
         own = sorted({places[rank] for rank in range(plan.ranks) if mesh.place(rank, "pp") == stage})
-        part = replace(
-            graph, ranks=tuple(replace(graph.ranks[place], rank=i) for i, place in enumerate(own)), exchanges=()
+        part = derived(
+            graph, ranks=tuple(derived(graph.ranks[place], rank=i) for i, place in enumerate(own)), exchanges=()
         )
         for one in exchanges_of(strategy, part, sizes) if plan.degrees.size(*sizes) > 1 else ():
             if one.kind == "push_pull" and plan.model_parallel:
@@ -51,10 +51,10 @@ def on_groups(one: Exchange, along: Sequence[str], mesh: Mesh, places: Sequence[
             after = {rank: one.after[rank] for rank in own}
             before = {rank: one.before[rank] for rank in own if rank in one.before}
             members = () if one.kind == "push_pull" else group  # servers take all ranks of the graph
-            found[own] = replace(one, after=after, before=before, along=(), members=members)
+            found[own] = derived(one, after=after, before=before, along=(), members=members)
     return list(found.values())
 
 
 def _renumbered(one: Exchange, ranks: Sequence[int]) -> Exchange:
     after = {ranks[i]: place for i, place in one.after.items()}
-    return replace(one, after=after, before={ranks[i]: places for i, places in one.before.items()})
+    return derived(one, after=after, before={ranks[i]: places for i, places in one.before.items()})

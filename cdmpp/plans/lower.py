@@ -17,6 +17,7 @@ from cdmpp.plans.shared_parameters import shards_of
 from cdmpp.plans.sources.source import RankWork, StepSource, check_cast
 from cdmpp.plans.stage_messages import StageMessages
 from cdmpp.plans.stages import Stage, tied_groups
+from cdmpp.steps.derived import derived
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.looped_schedule import LoopedSchedule
 from cdmpp.steps.module_span import ModuleSpan
@@ -78,9 +79,9 @@ class _Lowering(Placement):
         plan = self.plan
         strategy = plan.strategy.on_backend(self.topology.backend)
         check_cast(self.work, strategy, plan.degrees.size(*plan.replicating))
-        ranks = tuple(replace(self.steps[kind].rank, rank=place) for place, kind in enumerate(self.kind_of))
+        ranks = tuple(derived(self.steps[kind].rank, rank=place) for place, kind in enumerate(self.kind_of))
         if plan.shares:  # nothing is exchanged in other batches, of which ranks have unlike numbers
-            ranks = tuple(replace(one, modules=_of_last_batch(one)) for one in ranks)
+            ranks = tuple(derived(one, modules=_of_last_batch(one)) for one in ranks)
         sizes = {name: getattr(plan.degrees, name) for name in plan.replicating}
         shards = shards_of(strategy, self.work.rank, sizes)
         graph = shard_update(StepGraph(ranks), shards)
@@ -89,7 +90,7 @@ class _Lowering(Placement):
             return replace(self, fold=False).lowered()  # servers are on some ranks only
         tied, messages = tuple(self.tied(strategy.gradient_parts(sizes))), tuple(StageMessages(self).all())
         late = tuple(one for one in messages if one.follows) if replicas and self.ends_backward else ()
-        early = tuple(replace(one, follows=False) for one in messages if not (late and one.follows))
+        early = tuple(derived(one, follows=False) for one in messages if not (late and one.follows))
         clipped, updates = operators.of_updates(shards, bool(replicas))
         if strategy.sums_parts and replicas:
             clipped, updates, replicas = (), (), tuple(operators.with_sums(replicas))
@@ -97,7 +98,7 @@ class _Lowering(Placement):
         ends = len(replicas)  # what is late waits for these
         before, behind = (*early, *operators.of_operators()), (*late, *own[ends:])
         behind = (*clipped, *behind, *operators.of_norms(), *updates) if self.work.is_clipped else (*updates, *behind)
-        graph = replace(graph, exchanges=(*before, *own[:ends], *behind))
+        graph = derived(graph, exchanges=(*before, *own[:ends], *behind))
         works = {place: self.work.on(self.kinds[kind].device) for place, kind in enumerate(self.kind_of)}
         copies = {place: work.copies for place, work in works.items() if work.copies is not None}
         if copies and strategy.copies_buffers:
@@ -133,11 +134,11 @@ class _Lowering(Placement):
         for number in range(count):
             views = [self.steps[kind].of_stages[number] for kind in self.kind_of]
             if plan.shares:
-                views = [replace(one, modules=_of_last_batch(one)) for one in views]
-            own = replace(
+                views = [derived(one, modules=_of_last_batch(one)) for one in views]
+            own = derived(
                 graph,
                 ranks=tuple(
-                    replace(view, rank=rank.rank, ops=rank.ops) for view, rank in zip(views, graph.ranks, strict=True)
+                    derived(view, rank=rank.rank, ops=rank.ops) for view, rank in zip(views, graph.ranks, strict=True)
                 ),
             )
             ends = {}
@@ -149,7 +150,7 @@ class _Lowering(Placement):
                 for place, after in one.after.items():
                     if after < ends[place]:
                         before[place] = (*before.get(place, ()), ends[place])
-                found.append(replace(one, before=before))
+                found.append(derived(one, before=before))
         return tuple(sorted(found, key=lambda one: max(one.after.values())))
 
     def tied(self, parts: int) -> Iterator[Exchange]:

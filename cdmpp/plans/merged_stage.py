@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from cdmpp.network.training_step import PHASES
 from cdmpp.plans.sources.source import OpExchange
+from cdmpp.steps.derived import derived
 from cdmpp.steps.exchange import START, Exchange
 from cdmpp.steps.schedule import BACKWARD, INPUTS, WEIGHTS
 from cdmpp.steps.step_graph import RankGraph, StepGraph
@@ -51,23 +52,23 @@ def merged_stage(given: StageOps, with_gradients: bool) -> StageOps:
         *(_mark(last, (first,)) for first, last in spans),
         *(_mark(place - 1, (place,)) for place in (given.first_weights,) if place is not None),
     ]
-    made = merge_ops(StepGraph((replace(rank, rank=0),), tuple(marks)))
+    made = merge_ops(StepGraph((derived(rank, rank=0),), tuple(marks)))
     moved = [(one.after[0], one.before.get(0, ())) for one in made.exchanges]
     first, second = len(given.operators), len(given.operators) + len(ready)
     operators = (
-        replace(one, after=after, before=before)
+        derived(one, after=after, before=before)
         for one, (after, before) in zip(given.operators, moved[:first], strict=True)
     )
     gradients = (
-        replace(one, ready_after=after, readers=())
+        derived(one, ready_after=after, readers=())
         for one, (after, _) in zip(rank.gradients if with_gradients else (), moved[first:second], strict=True)
     )
     places = [(before[0], after) for after, before in moved[second : second + len(spans)]]
     modules = (
-        replace(one, forward=forward, backward=backward)
+        derived(one, forward=forward, backward=backward)
         for one, forward, backward in zip(rank.modules, places[::2], places[1::2], strict=True)
     )
-    own = replace(made.ranks[0], rank=rank.rank, gradients=tuple(gradients), modules=tuple(modules))
+    own = derived(made.ranks[0], rank=rank.rank, gradients=tuple(gradients), modules=tuple(modules))
     divided = [before[0] for _, before in moved[second + len(spans) :]]
     return StageOps(own, tuple(operators), *divided)
 
@@ -83,7 +84,7 @@ def operators_of(exchanges: Iterable[OpExchange], places: Sequence[int]) -> tupl
     """
     new = {old: place for place, old in enumerate(places)}
     return tuple(
-        replace(one, after=new.get(one.after, START), before=waiting)
+        derived(one, after=new.get(one.after, START), before=waiting)
         for one in exchanges
         if (waiting := tuple(new[place] for place in one.before if place in new))
         and (not one.is_of_update or one.after in new)

@@ -41,10 +41,19 @@ class Mesh:
 
     def groups(self, *degrees: str) -> tuple[tuple[int, ...], ...]:
         """List groups of ranks that differ only along ``degrees``, each in rising order; by their first ranks."""
+        if degrees not in self._groups:
+            self._groups[degrees] = self._listed(degrees)
+        return self._groups[degrees]
+
+    @cached_property
+    def _groups(self) -> dict[tuple[str, ...], tuple[tuple[int, ...], ...]]:
+        return {}
+
+    def _listed(self, degrees: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         axes = [ORDER.index(name) for name in sorted(degrees, key=ORDER.index)]
         last = np.moveaxis(self._numbers, axes, range(-len(axes), 0)) if axes else self._numbers
         rows = last.reshape(-1, self.degrees.size(*degrees))
-        return tuple(tuple(map(int, row)) for row in rows)
+        return tuple(map(tuple, rows.tolist()))
 
     def group_of(self, rank: int, degrees: Sequence[str]) -> tuple[int, ...]:
         """Return the group of ``groups`` that has a rank."""

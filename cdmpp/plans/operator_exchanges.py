@@ -81,11 +81,13 @@ class OperatorExchanges:
                 sums.setdefault(self._module(kind, found[0], places), []).append(found[0])
         for one in replicas:
             own = sums.pop(one.name.removesuffix(" of replicas").removesuffix(" gradients"), [])
-            ends = {rank: after for other in replicas if other.name == one.name for rank, after in other.after.items()}
-            for each in own:
+            if own:
+                others = [other for other in replicas if other.name == one.name]
+                ends = {rank: after for other in others for rank, after in other.after.items()}
                 before = {rank: (after + 1,) for rank, after in ends.items()}
-                for made in self._placed(each, ends, before):
-                    yield replace(made, group=f"{each.degree}, sums")
+                for each in own:
+                    for made in self._placed(each, ends, before):
+                        yield replace(made, group=f"{each.degree}, sums")
             yield replace(one, follows=True) if own else one
         assert not sums, f"no module has the gradients of {[*sums]}"
 

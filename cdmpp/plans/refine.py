@@ -38,7 +38,7 @@ class LoweredEvaluator(Evaluator):
         """Find the cost of a plan."""
         assert self.work is not None and self.topology is not None
         if plan not in self._costs:
-            lowered = lower_work(self.work, plan, self.topology)
+            lowered = lower_work(self.work, plan, self.topology, merge=True)
             replayed = replay(merge_ops(lowered.graph), self.topology, synchrony=plan.synchrony)
             peak_bytes = peak_of(self.work, plan, lowered, self.is_gpu)
             step_s, steps = max(replayed.step_s, self.inputs_s), plan.gradient_accumulation_steps

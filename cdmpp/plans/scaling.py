@@ -67,12 +67,12 @@ def next_limits(question: Question, names: tuple[str, ...]) -> Mapping[str, str]
     found, last = dict.fromkeys(names, ""), question.ranks
     for doubling in range(1, MOST_DOUBLINGS + 1):
         try:
-            judged = question.judged(question.ranks * 2**doubling, names)
+            judged = question.judged(question.ranks * 2**doubling, tuple(name for name in names if not found[name]))
         except CdmppError:
             break
         last = judged.plans.ranks
         for one in points(judged):
-            if one.combination in found and not found[one.combination] and one.limit != first[one.combination]:
+            if one.limit != first[one.combination]:
                 found[one.combination] = f"{one.limit} at {one.ranks} devices"
         if all(found.values()):
             break

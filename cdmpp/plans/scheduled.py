@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cdmpp.plans.merged_stage import StageOps
+from cdmpp.steps.derived import derived
 from cdmpp.steps.exchange import START
 from cdmpp.steps.module_span import ModuleSpan
 from cdmpp.steps.schedule import FORWARD, INPUTS, Action
@@ -129,7 +130,7 @@ class _Made:
         places.update((place, begin + i) for i, place in enumerate(own))
         suffix = f", micro-batch {number}" if self.each * self.batches > 1 else ""
         for op in (moved_op(source.rank.ops[place], places) for place in own):
-            self.ops.append(replace(op, name=op.name + suffix) if suffix else op)
+            self.ops.append(derived(op, name=op.name + suffix) if suffix else op)
         end, averaged = len(self.ops) - 1, START
         if is_averaged:
             averaged = len(self.ops)
@@ -147,7 +148,7 @@ class _Made:
             self.ops += [moved_op(own.rank.ops[place], last) for place in updates]
         first, ops = next(iter(self.parts.values())).last.rank, tuple(self.ops)
         views = tuple(self._view(stage, ops) for stage in self.parts)
-        joined = replace(
+        joined = derived(
             first,
             ops=ops,
             gradients=tuple(one for view in views for one in view.gradients),
@@ -160,7 +161,7 @@ class _Made:
         each, many = self.places[stage], self.each * self.batches
         rank, last = self.of(stage, many - 1).rank, each[-1]
         gradients = (
-            replace(
+            derived(
                 one,
                 ready_after=last.get(one.ready_after, START),
                 readers=tuple(last[place] for place in one.readers if place in last),
@@ -170,9 +171,9 @@ class _Made:
         modules = (
             _module(one, places) for number, places in enumerate(each) for one in self.of(stage, number).rank.modules
         )
-        return replace(rank, ops=ops, gradients=tuple(gradients), modules=tuple(modules))
+        return derived(rank, ops=ops, gradients=tuple(gradients), modules=tuple(modules))
 
 
 def _module(one: ModuleSpan, places: Mapping[int, int]) -> ModuleSpan:
     forward, backward = ((places[first], places[last]) for first, last in (one.forward, one.backward))
-    return replace(one, forward=forward, backward=(min(backward), max(backward)))
+    return derived(one, forward=forward, backward=(min(backward), max(backward)))

@@ -66,7 +66,8 @@ class Exchange:
             and (type(self.after) is dict and type(self.before) is dict)
             and (self.lag_s == {} and self.blocks == {})
             and (type(self.along) is tuple and all([type(one) is str for one in self.along]))
-            and (self.members == () and type(self.follows) is bool)
+            and (type(self.members) is tuple and all([type(one) is int for one in self.members]))
+            and type(self.follows) is bool
             and (
                 self.wire_s is None
                 and type(self.sum_s) is type(self.spread_s) is float

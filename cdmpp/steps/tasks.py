@@ -44,13 +44,13 @@ def step_tasks(
         DataError: an exchange that was not measured, and no topology.
     """
     costs = None if topology is None else ExchangeCosts.on(topology, graph.exchanges)
-    if synchrony is None and all(one.wire_s is None for one in graph.exchanges):
+    awaited = [step if synchrony is None else synchrony.awaited_step(step) for step in range(steps)]
+    if awaited == [*range(steps)] and all(one.wire_s is None for one in graph.exchanges):
         first = _step(0, 0, graph, costs, granularity)
         return [*first, *(task for step in range(1, steps) for task in _later(first, step))]
     tasks = list[Task]()
-    for step in range(steps):
-        awaited = step if synchrony is None else synchrony.awaited_step(step)
-        tasks += _step(step, awaited, graph, costs, granularity)
+    for step, other in enumerate(awaited):
+        tasks += _step(step, other, graph, costs, granularity)
     return tasks
 
 

@@ -37,7 +37,7 @@ class Edit:
 def edited(graph: StepGraph, edit_of: Callable[[RankGraph], Edit]) -> StepGraph:
     """Edit the graph rank by rank: gradients, modules and exchanges follow their ops."""
     edits = {rank.rank: edit_of(rank) for rank in graph.ranks}
-    return replace(
+    return derived(
         graph,
         ranks=tuple(edited_rank(rank, edits[rank.rank]) for rank in graph.ranks),
         exchanges=tuple(moved(one, edits) for one in graph.exchanges),
@@ -46,7 +46,7 @@ def edited(graph: StepGraph, edit_of: Callable[[RankGraph], Edit]) -> StepGraph:
 
 def moved(exchange: Exchange, edits: Mapping[int, Edit]) -> Exchange:
     """Move the exchange to the places that its ops went to."""
-    return replace(
+    return derived(
         exchange,
         after={rank: edits[rank].end(place) for rank, place in exchange.after.items()},
         before=_begins(exchange.before, edits),

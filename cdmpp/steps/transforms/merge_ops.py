@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
+from cdmpp.steps.derived import derived
 from cdmpp.steps.step_graph import Op, RankGraph, StepGraph
 from cdmpp.steps.transforms.edit import Edit, edited
 
@@ -28,7 +28,7 @@ def merge_ops(graph: StepGraph) -> StepGraph:
         for places in (one.before, one.blocks):
             for rank, own in places.items():
                 waiting[rank].update(own)
-    bare = replace(graph, ranks=tuple(replace(rank, gradients=(), modules=()) for rank in graph.ranks))
+    bare = derived(graph, ranks=tuple(derived(rank, gradients=(), modules=()) for rank in graph.ranks))
     return edited(bare, lambda rank: _edit(rank, launching[rank.rank], waiting[rank.rank]))
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from cdmpp.collectives.collective import MOST_RANKS
 from cdmpp.errors import CdmppError
+from cdmpp.steps.derived import derived
 from cdmpp.steps.replay import contention_free
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.tasks import check_work
@@ -82,9 +83,9 @@ def shard_update(graph: StepGraph, ranks: float) -> StepGraph:
     sharded = []
     for one in graph.ranks:
         part = one.update_shards / ranks
-        ops = (replace(op, duration_s=part * op.duration_s) if op.phase == "update" else op for op in one.ops)
-        sharded.append(replace(one, ops=tuple(ops), update_shards=ranks) if part != 1 else one)
-    return replace(graph, ranks=tuple(sharded))
+        ops = (derived(op, duration_s=part * op.duration_s) if op.phase == "update" else op for op in one.ops)
+        sharded.append(derived(one, ops=tuple(ops), update_shards=ranks) if part != 1 else one)
+    return derived(graph, ranks=tuple(sharded))
 
 
 def check_factor(what: str, factor: float) -> None:
