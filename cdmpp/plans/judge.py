@@ -20,6 +20,7 @@ from cdmpp.plans.combinations import Combination
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.group_costs import GroupCosts
 from cdmpp.plans.held_stages import HeldStages
+from cdmpp.plans.leading import Leading
 from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.plan_stages import PlanStages, of_plans
 from cdmpp.plans.sources.source import StepSource
@@ -51,6 +52,8 @@ class Judge:
     _works: dict[tuple[int, ParallelDegrees, Operators], WorkColumns] = field(default_factory=dict, repr=False)
     _structures: dict[tuple[object, ...], StageStructure] = field(default_factory=dict, repr=False)
     _held: dict[tuple[object, ...], HeldStages] = field(default_factory=dict, repr=False)
+    _kinds: dict[tuple[object, ...], int] = field(default_factory=dict, repr=False)
+    _numbered: dict[int, tuple[WorkColumns, int]] = field(default_factory=dict, repr=False)
 
     def timed_by(self, source: StepSource) -> Judge:
         """Return a judge of the same work with the times of another source.
@@ -61,33 +64,47 @@ class Judge:
         works = {key: one.timed_by(source) for key, one in self._works.items()}
         return replace(self, source=source, _works=works)
 
-    def closed_form(self, plans: Candidates, topology: Topology) -> ClosedForm:
+    def closed_form(self, plans: Candidates, topology: Topology, leading: Leading | None = None) -> ClosedForm:
         """Compute time and memory of all plans.
 
         Args:
             plans: all plans, as columns.
             topology: the links between the ranks of the job.
+            leading: what is known of the fastest plans; plans that it leaves out are NaN. None: all are judged.
         """
         found, errors = {name: np.full(len(plans), np.nan) for name in (*FIELDS, *PARTS)}, dict[int, str]()
-        for group in self.stages(plans, topology, errors):
-            for name, values in step_terms(plans.taken(group.rows), group).items():
+        for group in self.stages(plans, topology, errors, leading):
+            terms = step_terms(plans.taken(group.rows), group)
+            for name, values in terms.items():
                 found[name][group.rows] = values
+            if leading is not None:
+                leading.note(group.rows, plans, terms)
         return ClosedForm(
             **{name: found[name] for name in FIELDS},
             communication_s={part: found[part] for part in PARTS},
             errors=errors,
         )
 
-    def stages(self, plans: Candidates, topology: Topology, errors: dict[int, str]) -> Iterator[PlanStages]:
+    def stages(
+        self, plans: Candidates, topology: Topology, errors: dict[int, str], leading: Leading | None = None
+    ) -> Iterator[PlanStages]:
         """Yield what the stages of all plans that can be take, many with as many stages together.
+
+        With ``leading`` those of a division come by themselves, few stages first, so that it hears of their times
+        before the next ones.
 
         Args:
             plans: all plans, as columns.
             topology: the links between the ranks of the job.
             errors: it gets row and reason of each plan that only its costs show to be impossible.
+            leading: as of ``closed_form``.
         """
         divisions, groups = _divisions(plans, np.flatnonzero(plans.reason == VALID)), GroupCosts(topology)
         self._prepare(plans, divisions)
+        if leading is not None:
+            for division in sorted(divisions, key=lambda rows: plans.degrees_of(int(rows[0])).pp):
+                yield from self._division(plans, groups, division, errors, leading)
+            return
         by_stages, cells = dict[tuple[object, ...], list[PlanStages]](), dict[tuple[object, ...], int]()
         for division in shown((one for one in divisions), "ways to divide the model", len(divisions), self.progress):
             for one in self._division(plans, groups, division, errors):
@@ -108,8 +125,9 @@ class Judge:
             self.source.prepare([int(one) for one in sizes], [degrees], operators)
 
     def _division(
-        self, plans: Candidates, groups: GroupCosts, rows: IntArray, errors: dict[int, str]
-    ) -> Iterator[PlanStages]:
+        self, plans: Candidates, groups: GroupCosts, rows: IntArray, errors: dict[int, str],
+        leading: Leading | None = None,
+    ) -> Iterator[PlanStages]:  # fmt: skip
         """Yield the plans ``rows``, which divide the model alike; ``errors`` gets those that cannot be."""
         degrees, operators = plans.division_of(int(rows[0])), _operators(plans, rows)
         try:
@@ -129,10 +147,13 @@ class Judge:
                     costs = costs or self._stage_costs(
                         degrees, recomputes, batches, combination, groups, plans.ranks, order
                     )
+                    if leading is not None:
+                        taken = leading.hopeful(taken, plans, costs)
                 except CdmppError as error:
                     errors |= dict.fromkeys(taken.tolist(), str(error))
                     continue
-                yield from _judged(costs, combination, plans, taken, errors)
+                if len(taken):
+                    yield from _judged(costs, combination, plans, taken, errors)
 
     def work(self, size: int, degrees: ParallelDegrees, operators: Operators) -> WorkColumns:
         """Return the work of one rank for a micro-batch of so many examples, as arrays."""
@@ -146,10 +167,16 @@ class Judge:
 
     def _alike(self, degrees: ParallelDegrees, operators: Operators, sizes: Sequence[int]) -> list[tuple[int, ...]]:
         """Divide micro-batches into those that run the same ops: one example may run other ones than several do."""
-        found: dict[tuple[object, ...], list[int]] = {}
+        found: dict[int, list[int]] = {}
         for size in sizes:
-            found.setdefault(self.work(size, degrees, operators).times.ops, []).append(size)
+            found.setdefault(self._ops(self.work(size, degrees, operators)), []).append(size)
         return [tuple(own) for own in found.values()]
+
+    def _ops(self, work: WorkColumns) -> int:
+        """Return a number that is equal for works that run the same ops; thousands of ops take long to compare."""
+        if id(work) not in self._numbered:
+            self._numbered[id(work)] = work, self._kinds.setdefault(work.times.ops, len(self._kinds))
+        return self._numbered[id(work)][1]
 
     def _stage_costs(
         self, degrees: ParallelDegrees, recomputes: bool, sizes: tuple[int, ...], combination: Combination,
@@ -159,7 +186,7 @@ class Judge:
         works = [self.work(size, degrees, operators) for size in sizes]
         own = replace(degrees, dp_replicate=replicas)
         cuts = _cuts(works[0], recomputes, own, combination, groups.topology, order.stages_per_rank)
-        alike = replace(degrees, pp=1), operators, cuts, works[0].times.ops
+        alike = replace(degrees, pp=1), operators, cuts, self._ops(works[0])
         if alike not in self._held or not self._held[alike].knows(sizes):
             self._held[alike] = HeldStages(works[0], works[-1], cuts, self.is_gpu)
         key = (*alike, recomputes)

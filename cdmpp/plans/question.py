@@ -15,6 +15,7 @@ from cdmpp.plans.closed_form import ClosedForm
 from cdmpp.plans.combinations import Combination, combinations, usual
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.judge import Judge
+from cdmpp.plans.leading import Leading
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.sources.source import StepSource
 from cdmpp.plans.strategies.pipeline import Pipeline
@@ -121,6 +122,16 @@ class Question:
             plans = self._candidates(*key)
             self._judged[key] = self._judged_as(plans, self._judge.closed_form(plans, self.topology(key[0])))
         return self._judged[key]
+
+    def leading(self, ranks: int, names: tuple[str, ...]) -> Judged:
+        """Return all plans for so many devices and some combinations, of which those are judged that may be fastest.
+
+        The fastest of each combination is that of ``judged``; of others the costs may be missing.
+        """
+        if (ranks, names) in self._judged or self.memory_bytes is not None:
+            return self.judged(ranks, names)
+        plans, leading = self._candidates(ranks, names), Leading(self.memory_limit_bytes, self.inputs_s)
+        return self._judged_as(plans, self._judge.closed_form(plans, self.topology(ranks), leading))
 
     def at_batches(self, global_batches: Sequence[int]) -> tuple[Question, ...]:
         """Ask the same at several global batches, whose plans are judged together.

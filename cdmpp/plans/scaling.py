@@ -35,7 +35,7 @@ def scaling(question: Question, counts: Iterable[int]) -> tuple[ScalingPoint, ..
     found: list[ScalingPoint] = []
     for ranks in counts:
         try:
-            judged = question.judged(ranks)
+            judged = question.leading(ranks, question.names)
         except CdmppError:
             continue
         found += points(judged)
@@ -67,7 +67,8 @@ def next_limits(question: Question, names: tuple[str, ...]) -> Mapping[str, str]
     found, last = dict.fromkeys(names, ""), question.ranks
     for doubling in range(1, MOST_DOUBLINGS + 1):
         try:
-            judged = question.judged(question.ranks * 2**doubling, tuple(name for name in names if not found[name]))
+            asked = tuple(name for name in names if not found[name])
+            judged = question.leading(question.ranks * 2**doubling, asked)
         except CdmppError:
             break
         last = judged.plans.ranks

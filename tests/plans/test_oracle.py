@@ -20,7 +20,7 @@ from cdmpp.plans.plan_file import read_plan, save_plan
 from cdmpp.plans.plan_words import words
 from cdmpp.plans.question import Question
 from cdmpp.plans.refine import refine
-from cdmpp.plans.scaling import next_limits
+from cdmpp.plans.scaling import next_limits, points
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.twins import SAME
 from cdmpp.report.oracle import oracle_report
@@ -171,6 +171,24 @@ def test_the_next_limit_names_the_devices():
     judged = _question(strategies=("data",)).judged(64)
     assert not judged.fits.any()  # 32 examples
     assert int(found.best.next_limit.split()[-2]) in (16, 32, 64)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"memory_limit_bytes": 1.4e8}, {"memory_limit_bytes": 9e7}, {"input_samples_per_s": 3000.0}]
+)
+@pytest.mark.parametrize("ranks", [4, 16])
+def test_plans_that_cannot_lead_are_not_judged_and_the_fastest_stay(ranks, options):
+    """A bound by the passes alone leaves plans out; the best plan of each combination, its memory and limit stay."""
+    question = _question(**options)
+    every, leading = question.judged(ranks, NAMES), question.leading(ranks, NAMES)
+    assert leading is every  # known already
+    leading = replace(question, _judged={}).leading(ranks, NAMES)
+    assert repr(points(leading)) == repr(points(every))
+    left_out = np.isnan(leading.costs.step_s) & ~np.isnan(every.costs.step_s)
+    assert left_out.sum() > 10
+    kept = ~left_out
+    assert np.array_equal(leading.costs.step_s[kept], every.costs.step_s[kept], equal_nan=True)
+    assert leading.costs.errors == every.costs.errors
 
 
 def test_the_scaling_curve_has_all_counts_and_names_limits():

@@ -9,10 +9,11 @@ import pytest
 from cdmpp.errors import CdmppError
 from cdmpp.simulate import simulate
 from cdmpp.steps.exchange import START, Exchange
+from cdmpp.steps.exchange_costs import ExchangeCosts
 from cdmpp.steps.keys import ALL_RANKS, Stream, TaskKey
 from cdmpp.steps.replay import replay
 from cdmpp.steps.step_graph import Op, RankGraph, StepGraph
-from cdmpp.steps.tasks import STEADY, STEPS, step_ends_s, step_tasks
+from cdmpp.steps.tasks import STEADY, STEPS, _step, step_ends_s, step_tasks
 from tests.steps.toy_graph import MIB, WIRE, graph_of, ranks_of, wires
 
 
@@ -31,6 +32,24 @@ def test_every_task_is_known_by_its_fields():
         TaskKey(0, "ring step", rank, 0, (0, number)) for number in range(2) for rank in (0, 1)
     ]
     assert {task.resources for task in rings} == {(Stream(rank, "communication"),) for rank in (0, 1)}
+
+
+def test_later_steps_are_the_first_one_moved():
+    """Tasks, what they wait for and their streams are those that each step by itself has."""
+    graph = ranks_of(2, sizes=[MIB])
+    exchanges = [
+        Exchange("all_reduce", MIB, {0: 1, 1: 1}, {0: (2,)}, name="bucket 0"),
+        Exchange("all_reduce", MIB, {0: 1, 1: 1}, {1: (2,)}, name="bucket 1", follows=True),
+        Exchange("send_recv", MIB, {0: 0, 1: START}, {1: (1,)}, group="0->1", members=(0, 1)),
+        Exchange("send_recv", MIB, {0: 1, 1: START}, {1: (2,)}, group="0->1", members=(0, 1)),
+    ]
+    graph, topology = replace(graph.with_exchanges(exchanges), exchanges=tuple(exchanges)), wires(2)
+    costs = ExchangeCosts.on(topology, graph.exchanges)
+    each = [task for step in range(3) for task in _step(step, step, graph, costs, "collective")]
+    assert step_tasks(graph, topology, steps=3) == each
+    assert {task.after for task in each if task.key.kind == "start" and task.key.step == 2} == {
+        (TaskKey(1, "end", rank, 0),) for rank in (0, 1)
+    }
 
 
 def test_a_delay_follows_what_is_waited_for_and_a_gap_runs_meanwhile():

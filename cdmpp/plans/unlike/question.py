@@ -63,6 +63,10 @@ class UnlikeQuestion(Question):
             self._judged[key] = self._judge_all(self._candidates(*key))
         return self._judged[key]
 
+    def leading(self, ranks: int, names: tuple[str, ...]) -> Judged:
+        """Return all plans, judged; ``CdmppError`` as of it."""
+        return self.judged(ranks, names)
+
     def at_batches(self, global_batches: Sequence[int]) -> tuple[Question, ...]:
         """Ask the same at several global batches, each judged when it is asked for."""
         return tuple(replace(self, global_batch=one, _judged={}) for one in global_batches)
