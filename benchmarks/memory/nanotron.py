@@ -40,7 +40,8 @@ settings that no column names: nearer of both knows it, one bit of each row. Ten
 gaps. Textbook: 20 or 8 + 12/dp bytes a parameter, 34 s b h for each block in flight. Two things were found by
 looking at errors of these rows: that rows without tensor parallelism agree with what is reserved, and that the rest
 falls into two kinds; 256 operators of a queue stand for its 1,024 launches. Queues of
-256, 512 and 1,024 were compared on these rows before 1,024 was taken."""
+256, 512 and 1,024 were compared on these rows before 1,024 was taken, so that figures of a host that is ahead, and of
+published code without a pipeline, are not those of rows unseen."""
 _FITS = """A job fits if the allocator of its heaviest rank does, with the context of CUDA and communicators, into
 79.1 GiB. The sweep does not tell jobs that had too little memory from those that crashed; failures that are said to
 hold below 40 GB are left out in the second rows."""

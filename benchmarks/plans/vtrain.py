@@ -18,16 +18,16 @@ from benchmarks.plans.large_scores import (
     Interval,
     Mask,
     line,
-    nearest_in_order,
     of_one,
     of_terms,
     out_of_fold,
 )
 from benchmarks.plans.vtrain_jobs import MEGATRON_DEEPSPEED, Jobs, Row, jobs_of, read
+from benchmarks.plans.vtrain_kinds import Kinds
 
 _COMMAND = "python -m benchmarks.plans vtrain --data FOLDER --publish"
 _FITTED = ("compute", "dispatch", "unhidden", "inside", "collective_s", "message_s", "step_s")
-_OURS = "**cdmpp**"
+_OURS, _BY_KIND = "**cdmpp**", "**cdmpp, a factor for each kind of block**"
 _SEED = 0
 _DECLARED = Factors.as_declared(MEGATRON_DEEPSPEED.host)
 """What a user of ``cdmpp plan --framework megatron`` gets."""
@@ -119,7 +119,7 @@ class _Judged:
         nothing = ("no iteration time", "one node")
         rows.append(line(*nothing, "cdmpp, PyTorch's host only", self.single.seconds(_PLAIN), measured))
         rows.append(line(*nothing, _OURS, self.single.seconds(_DECLARED), measured))
-        known = self.single.seconds(_DECLARED) * self.block_factors
+        known = self.kinds.known(np.ones(len(measured), bool), drawn=0)
         rows.append(
             line("each kind of block", "the same rows", "bound: cdmpp, the time of a block known", known, measured)
         )
@@ -163,15 +163,22 @@ class _Judged:
             ["nine terms of 0 or more", "the same rows", *Choice.of(groups, fit, measured).cells],
             [_OURS, "other numbers of GPUs", *Choice.of(groups, self.left_out, measured).cells],
             [_OURS, "no iteration time", *Choice.of(groups, self.single.seconds(_DECLARED), measured).cells],
+            *(
+                [_BY_KIND, seen, *Choice.of(groups, self.kinds.left_out(folds), measured).cells]
+                for seen, folds in (
+                    ("other numbers of GPUs", self.column("gpus")),
+                    ("other numbers of layers", np.array([row.shape.layers for row in self.single.rows])),
+                )
+            ),
             [
                 "bound: no block faster for more work",
                 "the same rows",
-                *Choice.of(groups, measured * self.orderly_factors, measured).cells,
+                *Choice.of(groups, measured * self.kinds.orderly_factors, measured).cells,
             ],
             [
                 "bound: cdmpp, the time of a block known",
                 "the same rows",
-                *Choice.of(groups, self.single.seconds(_DECLARED) * self.block_factors, measured).cells,
+                *Choice.of(groups, self.kinds.known(everything, drawn=0), measured).cells,
             ],
         ]
         note = (
@@ -181,6 +188,9 @@ class _Judged:
             "a wider one of as many examples; of all such times those nearest to the measured ones. The second is the "
             "prediction with one factor for each kind of block (width, tensor ranks, examples), from the same rows: "
             "what is left is all that schedules, exchanges of gradients and updates get wrong."
+            " The lines before them take such factors, drawn to 1 by one row more, from other rows alone: of 8 "
+            "tensor ranks no other number of GPUs has any. That rows of a kind are off alike was seen with the "
+            "errors of all rows in sight."
         )
         return {
             "title": "vTrain: choosing a plan", "note": note, "commands": [_COMMAND],
@@ -189,49 +199,16 @@ class _Judged:
         }  # fmt: skip
 
     @cached_property
-    def kinds(self) -> dict[tuple[int, int, int], list[int]]:
-        """Width, tensor degree and micro-batch -> places of rows."""
-        found = dict[tuple[int, int, int], list[int]]()
-        for place, row in enumerate(self.single.rows):
-            found.setdefault((row.shape.hidden, row.tensor, row.micro_batch), []).append(place)
-        return found
-
-    @cached_property
-    def block_factors(self) -> Floats:
-        """Measured over predicted seconds of each row's kind, the geometric mean of the kind's rows."""
-        ratio, found = np.log(self.single.measured_s / self.single.seconds(_DECLARED)), np.empty(len(self.single.rows))
-        for places in self.kinds.values():
-            found[places] = np.exp(ratio[places].mean())
-        return found
-
-    @cached_property
-    def orderly_factors(self) -> Floats:
-        """By how much the times of each kind's blocks have to change, so that none is faster for more work."""
-        kinds = list(self.kinds)
-        logs, weights = np.empty(len(kinds)), np.array([len(self.kinds[one]) for one in kinds], float)
-        for number, kind in enumerate(kinds):
-            own = [self.single.rows[place] for place in self.kinds[kind]]
-            each = [
-                row.step_s / (row.micro_batches + row.pipeline - 1) / (row.shape.layers / row.pipeline) for row in own
-            ]
-            logs[number] = np.log(np.median(each))
-        pairs = [(a, b) for a, one in enumerate(kinds) for b, two in enumerate(kinds)
-                 if a != b and one[1] == two[1] and one[0] <= two[0] and one[2] <= two[2]]  # fmt: skip
-        order = np.zeros((len(pairs), len(kinds)))
-        for row, (a, b) in enumerate(pairs):
-            order[row, a], order[row, b] = 1.0, -1.0
-        changes = nearest_in_order(logs, weights, order) - logs
-        found = np.empty(len(self.single.rows))
-        for number, kind in enumerate(kinds):
-            found[self.kinds[kind]] = np.exp(changes[number])
-        return found
+    def kinds(self) -> Kinds:
+        """The kinds of block, by predictions without a fit."""
+        return Kinds(self.single.rows, self.single.measured_s, self.single.seconds(_DECLARED))
 
     def causes(self) -> dict[str, Any]:
         """Say which rows carry the error."""
-        measured, off = self.single.measured_s, self.left_out / self.single.measured_s - 1
+        off = self.left_out / self.single.measured_s - 1
         rows = []
-        for kind, places in sorted(self.kinds.items(), key=lambda pair: -float(np.abs(off[pair[1]]).sum())):
-            own, block_ms = off[places], _block_ms(self.single.rows, measured, kind)
+        for kind, places in sorted(self.kinds.places.items(), key=lambda pair: -float(np.abs(off[pair[1]]).sum())):
+            own, block_ms = off[places], self.kinds.block_ms(kind)
             points = 100 * np.abs(own).sum() / len(off)
             rows.append(
                 [*map(str, kind), str(len(places)), f"{points:.2f}", f"{100 * own.mean():+.1f}",
@@ -261,7 +238,7 @@ class _Judged:
         ours = replace(self.factors(everything), compute=1.0, inside=1.0, between=1.0)
         seconds = self.multi.seconds(ours)
         declared = self.multi.seconds(_DECLARED)
-        kinds = [np.array(places) for places in self.kinds.values()]
+        kinds = [np.array(places) for places in self.kinds.places.values()]
         predicted, seen_s = (np.array([values[own].sum() for own in kinds])
                              for values in (self.left_out, self.single.measured_s))  # fmt: skip
         interval = Interval.of(predicted, seen_s)
@@ -292,22 +269,6 @@ class _Judged:
         return {
             "title": "vTrain: several nodes", "note": note, "commands": [_COMMAND], "columns": COLUMNS, "rows": rows,
         }  # fmt: skip
-
-
-def _block_ms(rows: tuple[Row, ...], measured_s: Floats, kind: tuple[int, int, int]) -> float | None:
-    """Milliseconds of a block in both passes of a micro-batch, from rows of one stage; None where too few differ."""
-    own = [
-        place
-        for place, row in enumerate(rows)
-        if (row.shape.hidden, row.tensor, row.micro_batch) == kind and row.pipeline == 1
-    ]
-    many = np.array([[rows[one].micro_batches, rows[one].shape.layers] for one in own], float)
-    if not own or len(np.unique(many[:, 0])) < 2 or len(np.unique(many[:, 1])) < 2:
-        return None
-    columns = np.stack([many[:, 0], many.prod(axis=1), np.ones(len(own)), many[:, 1]], axis=1)
-    seconds = measured_s[own]
-    found, *_ = np.linalg.lstsq(columns / seconds[:, np.newaxis], np.ones(len(own)), rcond=None)
-    return float(1e3 * found[1])
 
 
 def _baselines(rows: tuple[Row, ...]) -> tuple[Floats, Floats]:

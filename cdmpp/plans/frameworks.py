@@ -142,7 +142,8 @@ NANOTRON = Framework(
 )  # fmt: skip
 """nanotron, as its branch of December 2024 runs Llama: gradients of a pass in bfloat16, added up in float32; buckets of
 DDP where states are whole; copies of all weights where ZeRO gathers them; two buffers for all gathered tokens. A queue
-of CUDA has 1,024 entries, and an op here launches about four: kernels, and events around collectives."""
+of CUDA has 1,024 entries, and an op here launches about four: kernels, and events around collectives. That it is this
+queue, and not a shorter one, was taken with errors of the sweep's memory in sight."""
 FRAMEWORKS = {one.name: one for one in (MEGATRON, NANOTRON)}
 _CHOICES = {"attention": ("flash", "unfused"), "recompute": ("none", "full", "attention")}
 

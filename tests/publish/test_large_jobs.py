@@ -16,7 +16,10 @@ from benchmarks.plans.large_pieces import BLOCK, EMBEDDING, HEAD, Exchange, Pass
 from benchmarks.plans.large_scores import Choice, Interval, nearest_in_order, of_one, of_terms, out_of_fold
 from benchmarks.plans.megatron_network import Shape
 from benchmarks.plans.nanotron_jobs import blocks_of
+from benchmarks.plans.vtrain_jobs import Row
+from benchmarks.plans.vtrain_kinds import Kinds
 from cdmpp.collectives.topology import topology_of
+from cdmpp.plans.transformer_shape import TransformerShape
 
 PLAIN = Factors(1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -149,3 +152,15 @@ def test_numbers_change_as_little_as_an_order_asks():
     found = nearest_in_order(np.array([1.0, 3.0, 2.0]), np.array([1.0, 1.0, 5.0]), order)
     assert found == pytest.approx([1.0, 2.0, 2.0])
     assert nearest_in_order(np.array([1.0, 2.0, 3.0]), np.ones(3), order) == pytest.approx([1.0, 2.0, 3.0])
+
+
+def test_factors_of_kinds_are_of_rows_that_are_seen():
+    """Three rows of one kind, of which two are seen and take twice as long, and one of another that nobody saw."""
+    shape = TransformerShape(12, 1024, 16, 4096, 50257, 1024, positions=1024)
+    rows = tuple(Row(shape, 4, micro, 8, 1, 4, 1, 0.0) for micro in (1, 1, 1, 2))
+    kinds = Kinds(rows, np.array([2.0, 4.0, 9.0, 5.0]), np.array([1.0, 2.0, 3.0, 4.0]))
+    seen = np.array([True, True, False, False])
+    drawn = 2 ** (2 / 3)  # by one row that was predicted right
+    assert kinds.known(seen) == pytest.approx([drawn, 2 * drawn, 3 * drawn, 4.0])
+    assert kinds.known(seen, drawn=0) == pytest.approx([2.0, 4.0, 6.0, 4.0])
+    assert kinds.left_out(np.array([0, 0, 1, 1]))[2:] == pytest.approx([3 * drawn, 4.0])
