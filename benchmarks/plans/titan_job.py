@@ -13,9 +13,10 @@ from cdmpp.collectives.topology import Topology, topology_of
 from cdmpp.devices import Device
 from cdmpp.network.precision import Scaling
 from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.fsdp_reserved import fsdp_reserved
 from cdmpp.plans.lower import Lowered, lower_work
 from cdmpp.plans.plan import Plan
-from cdmpp.plans.rank_memory import parts_of
+from cdmpp.plans.rank_memory import held_stages, parts_of_stages
 from cdmpp.plans.sources.compiled import CompiledSource
 from cdmpp.plans.sources.predicted import PredictedSource
 from cdmpp.plans.sources.source import RankWork, StepSource
@@ -41,7 +42,7 @@ PARTS = (PRODUCTS, ATTENTION, MEMORY, CASTS, UPDATE, COPIES, EXPOSED)
 _KINDS = {"dense": PRODUCTS, "matmul": ATTENTION}
 _ATTENTION = "flash"
 """PyTorch took FlashAttention-2 before cuDNN's kernel until 2.9, and torchtitan asks for it first on Hopper."""
-_VERSION = 5
+_VERSION = 6
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class TitanJob:
             begins.append(begins[-1] + few + (place <= left))
         cuts = tuple(f"inner.model.layers.{block}" for block in begins)
         more = {"stages_per_rank": each} if each > 1 else {}
-        return Pipeline(self.schedule, self.degrees.pp, cuts, return_outputs=False, **more)
+        return Pipeline(self.schedule, self.degrees.pp, cuts, **more)
 
     def work(self) -> RankWork:
         """Return the work of one rank for one micro-batch."""
@@ -134,10 +135,13 @@ class TitanJob:
             (_spent(lowered, place) for place in range(len(lowered.graph.ranks))), key=lambda one: sum(one.values())
         )
         found[EXPOSED] = step_s - sum(found.values())
-        held = parts_of(work, plan, lowered, is_gpu=True)
-        heaviest = max(held, key=lambda one: one.peak_bytes)
-        sizes = {f"bytes of {name}": float(size) for name, size in heaviest.by_size.items()}
-        return {**found, **sizes, "bytes": float(heaviest.peak_bytes), "low": work.low, "high": work.high}
+        stages = held_stages(work, plan, lowered.stages, is_gpu=True)
+        parts = parts_of_stages(plan, stages)
+        reserved = fsdp_reserved(stages, plan, parts, work.exchanges, "expandable")
+        heaviest = max(parts, key=lambda one: one.peak_bytes)
+        tensors = heaviest.peak_bytes - heaviest.context - heaviest.communicators
+        sizes = {"bytes": float(max(reserved)), "bytes of tensors": float(tensors)}
+        return {**found, **sizes, "low": work.low, "high": work.high}
 
 
 def _spent(lowered: Lowered, place: int) -> dict[str, float]:

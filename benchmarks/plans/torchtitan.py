@@ -23,24 +23,8 @@ _COMMAND = "python -m benchmarks.plans torchtitan --data FOLDER --publish"
 
 def tables(data: Path) -> list[dict[str, Any]]:
     """Judge plans on the folder ``torchtitan`` of ``data``."""
-    every = rows(data / "torchtitan")
-    judged = Judged([row for row in every if not _is_left_out(row)])
-    return [judged.scores(), judged.by_row(), judged.carried(), _others([row for row in every if _is_left_out(row)])]
-
-
-def _is_left_out(row: Row) -> bool:
-    """Return True for pipelines of divided sequences: a replay of all of their ops takes more memory than there was."""
-    return row.job.degrees.pp > 1 and row.job.degrees.cp > 1
-
-
-def _others(left_out: Sequence[Row]) -> dict[str, Any]:
-    """List the rows that are not on the page."""
-    note = "Ranks along cp are not folded in a pipeline: a replay of all ops needs up to 27 GB, which were not free."
-    table = [[f"{row.model}, {row.gpus} {row.gpu}", row.strategies, f"{row.step_s:.3f}"] for row in left_out]
-    return {
-        "title": "torchtitan: rows that are not predicted here", "note": note, "commands": [_COMMAND],
-        "columns": ["job", "strategies", "measured"], "rows": table,
-    }  # fmt: skip
+    judged = Judged(rows(data / "torchtitan"))
+    return [judged.scores(), judged.by_row(), judged.carried()]
 
 
 @dataclass(frozen=True)

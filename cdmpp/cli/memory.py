@@ -42,6 +42,11 @@ def add_memory_arguments(verb: argparse.ArgumentParser) -> None:
         "an hf: decoder as megatron or nanotron runs it, from its sizes alone, also without --memory-only; with "
         "settings of cdmpp.plans.frameworks, such as megatron,recompute=full (default: as PyTorch runs it eagerly)"
     )
+    allocator = (
+        "follow PyTorch's allocator too, for what it reserves under fsdp: native, as by default, or expandable, with "
+        "expandable_segments:True as torchtitan sets it"
+    )
+    group.add_argument("--allocator", choices=("native", "expandable"), help=allocator)
     group.add_argument("--framework", type=text, metavar="NAME[,SETTING=VALUE]", help=framework)
 
 
@@ -49,6 +54,8 @@ def is_memory_only(options: argparse.Namespace) -> bool:
     """Return True if only memory is asked for; ``UsageError`` for options of that question without it."""
     if options.degrees and not options.memory_only:
         raise UsageError("--degrees goes with --memory-only: searches choose degrees")
+    if options.allocator and not options.memory_only:
+        raise UsageError("--allocator goes with --memory-only: leave it out")
     return bool(options.memory_only)
 
 
@@ -86,9 +93,14 @@ def memory(options: argparse.Namespace) -> None:
     limit_bytes, is_gpu, network = None if limit is None else 1e9 * limit, device.kind != "cpu", str(options.network)
     gc.disable()  # graphs are all kept
     if source is None:
+        if options.allocator:
+            raise UsageError("--allocator does not go with --framework, which follows the native one: leave it out")
         found = framework_answer(*decoder(options), plan, global_batch, is_gpu, limit_bytes, network, told)
     else:
-        found = memory_answer(source, plan, topology, global_batch, is_gpu, limit_bytes, network, told)
+        if options.allocator and not is_gpu:
+            raise UsageError(f"--allocator is of a GPU, given {device.name}: leave it out")
+        allocator = options.allocator or ""
+        found = memory_answer(source, plan, topology, global_batch, is_gpu, limit_bytes, network, told, allocator)
     gc.enable()
     show({"": memory_report(found)}, options, rows="")
 

@@ -43,7 +43,7 @@ class Allocations:
             exchanges: whether a collective reads the workspace of an op, and writes or reads its result.
         """
         ops, runs = rank.ops, run_order(rank, recomputed)
-        ends, sizes = _lives(ops, runs)
+        ends, sizes = lives(ops, runs)
         ending = defaultdict[int, list[Tensor]](list)
         for tensor, end in ends.items():
             ending[end].append(tensor)
@@ -59,7 +59,7 @@ class Allocations:
         return cls(tuple(moments[:first]), tuple(moments[first:]))
 
 
-def _lives(ops: tuple[Op, ...], runs: list[tuple[int, bool]]) -> tuple[dict[Tensor, int], dict[Tensor, int]]:
+def lives(ops: tuple[Op, ...], runs: list[tuple[int, bool]]) -> tuple[dict[Tensor, int], dict[Tensor, int]]:
     """Return the last run that needs each tensor, and its bytes."""
     latest = dict[int, int]()
     ends, sizes = dict[Tensor, int](), dict[Tensor, int]()

@@ -8,6 +8,7 @@ from typing import Any
 
 from cdmpp.collectives.topology import Topology
 from cdmpp.errors import CdmppError
+from cdmpp.plans.fsdp_reserved import fsdp_reserved
 from cdmpp.plans.host_bytes import on_host
 from cdmpp.plans.host_memory import host_of, results_bytes, with_results_out
 from cdmpp.plans.memory import MemoryParts
@@ -56,6 +57,8 @@ class RankAnswer:
     """Kind of operator -> bytes of ``parts.activations``, most first; ``LOGITS`` among them."""
     host_bytes: int = 0
     """Bytes in the memory of the host."""
+    reserved_bytes: int | None = None
+    """Bytes that PyTorch's allocator reserves, gaps between tensors too; None: it was not followed."""
 
     @property
     def logits_bytes(self) -> int:
@@ -130,6 +133,7 @@ class MemoryAnswer:
                     "outside_bytes": one.outside_bytes,
                     "peak_bytes": one.peak_bytes,
                     "host_bytes": one.host_bytes,
+                    "reserved_bytes": one.reserved_bytes,
                     "fits": None if self.limit_bytes is None else self.rank_fits(one),
                 }
                 for one in self.ranks
@@ -139,7 +143,7 @@ class MemoryAnswer:
 
 def memory_answer(
     source: StepSource, plan: Plan, topology: Topology, global_batch: int, is_gpu: bool,
-    limit_bytes: float | None = None, network: str = "", warnings: tuple[str, ...] = (),
+    limit_bytes: float | None = None, network: str = "", warnings: tuple[str, ...] = (), allocator: str = "",
 ) -> MemoryAnswer:  # fmt: skip
     """Return what each rank holds.
 
@@ -152,10 +156,11 @@ def memory_answer(
         limit_bytes: most bytes of a device; None: unknown.
         network: its name, for a reader.
         warnings: what was assumed before, a sentence each.
+        allocator: a name of ``fsdp_reserved.ALLOCATORS``, which is followed; empty: none is.
 
     Raises:
-        CdmppError: a batch that does not divide evenly, a model that cannot be cut so, or a source that knows no
-            memory.
+        CdmppError: a batch that does not divide evenly, a model that cannot be cut so, a source that knows no memory,
+            or an allocator of another plan than that of FSDP.
     """
     micro_batch = micro_batch_of(plan, global_batch)
     work = source.work(micro_batch, plan.degrees, plan.model_parallel)
@@ -171,12 +176,17 @@ def memory_answer(
     stages = held_stages(work, plan, made, is_gpu)
     parts = parts_of_stages(plan, stages)
     kinds = activations_of(work, plan, stages, parts)
+    reserved: list[int] | list[None] = [None] * len(parts)
+    if allocator:
+        reserved = fsdp_reserved(stages, plan, parts, work.exchanges, allocator)
     if plan.degrees.size(*plan.replicating) > 1:
         warnings = (*warnings, *plan.strategy.memory_warnings())
     host, host_limit = host_bytes(stages[0], work, plan), host_limit_bytes(plan, topology)
     found = tuple(
-        RankAnswer(place, numbers, tuple(_first(made[number]) for number in numbers), in_flight, own, kind, host)
-        for place, ((numbers, in_flight), own, kind) in enumerate(zip(stages_of_ranks(plan), parts, kinds, strict=True))
+        RankAnswer(place, numbers, tuple(_first(made[number]) for number in numbers), in_flight, own, kind, host, size)
+        for place, ((numbers, in_flight), own, kind, size) in enumerate(
+            zip(stages_of_ranks(plan), parts, kinds, reserved, strict=True)
+        )
     )
     return MemoryAnswer(network, plan, micro_batch, global_batch, found, limit_bytes, warnings, host_limit)
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from cdmpp.plans.clipped_norms import norm_sums
 from cdmpp.plans.groups import on_groups
 from cdmpp.plans.placement import Placement
@@ -137,11 +139,20 @@ class OperatorExchanges:
         if not found.shift:
             yield from on_groups(one, (found.degree,), self.job.mesh, self.job.places)
             return
-        seen = set[tuple[int, int]]()
+        senders = dict[tuple[int, int], dict[object, tuple[int, int]]]()
         for group in self.job.mesh.groups(found.degree):
             for members in found.pairs(group):
                 pair = self.job.places[members[0]], self.job.places[members[1]]
-                if pair[0] in after and pair not in seen:
-                    seen.add(pair)
-                    own = {place: after[place] for place in pair}, {place: before[place] for place in pair}
-                    yield replace(one, after=own[0], before=own[1], group=f"{pair[0]}->{pair[1]}", members=members)
+                if pair[0] in after:
+                    senders.setdefault(pair, {}).setdefault(self.job.topology.shape(members), members)
+        for pair, alike in senders.items():
+            own = {place: after[place] for place in pair}, {place: before[place] for place in pair}
+            members = self._slowest(found, [*alike.values()])
+            yield replace(one, after=own[0], before=own[1], group=f"{pair[0]}->{pair[1]}", members=members)
+
+    def _slowest(self, found: OpExchange, messages: list[tuple[int, int]]) -> tuple[int, int]:
+        """Return the message that takes longest of a ring, in which each waits for the one before; else the first."""
+        if not found.is_ring or len(messages) == 1:
+            return messages[0]
+        size = np.array([found.bytes])
+        return max(messages, key=lambda one: float(self.job.topology.latency_s(found.kind, size, one)[0]))

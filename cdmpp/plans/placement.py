@@ -98,7 +98,7 @@ class Placement:
         """Rank of the job -> its place in the graph."""
         if not self.fold:
             return tuple(range(self.plan.ranks))
-        apart = ("pp", *dict.fromkeys(one.degree for one in self.work.exchanges if one.shift))
+        apart = ("pp", *dict.fromkeys(one.degree for one in self.work.exchanges if one.shift and not one.is_ring))
         alike = [
             (*(self.mesh.place(rank, name) for name in apart), self._chain_kinds(rank), self.in_nodes[rank])
             for rank in range(self.plan.ranks)

@@ -10,6 +10,8 @@ from cdmpp.plans.plan_words import words
 from cdmpp.report.report import Column, Report, Row, Table, Total
 from cdmpp.units import SHARE
 
+_RESERVED = "Bytes of PyTorch's allocator with gaps between tensors, as torch.cuda.max_memory_reserved has them."
+
 
 def memory_report(found: MemoryAnswer) -> Report:
     """Report each place of the pipeline as a row, and the parts of the heaviest one."""
@@ -44,6 +46,7 @@ def _ranks(found: MemoryAnswer) -> Table:
         Column("outside_bytes", "outside", "B", meaning="No tensors: context, NCCL, what the allocator rounds up."),
         Column("peak_bytes", "total", "B"),
         Column("host_bytes", "on the host", "B", meaning="In the memory of the node.", is_optional=True),
+        Column("reserved_bytes", "reserved", "B", meaning=_RESERVED, is_optional=True),
         Column("fits", "fits", kind="text", is_optional=True),
     )
     rows: list[Row] = []
@@ -56,6 +59,7 @@ def _ranks(found: MemoryAnswer) -> Table:
                 "place": one.place, "first": ", ".join(one.first), "in_flight": one.in_flight or "", **parts, **passes,
                 "outside_bytes": one.outside_bytes, "peak_bytes": one.peak_bytes,
                 "host_bytes": one.host_bytes or "",
+                "reserved_bytes": one.reserved_bytes,
                 "fits": "" if found.limit_bytes is None else "yes" if found.rank_fits(one) else "no",
             }
         )  # fmt: skip

@@ -56,7 +56,8 @@ def test_tables_and_files(source, capsys):
     assert "no batch is given" in shown.err
     rows = list(csv.DictReader((source / "m.csv").open()))
     assert [row["place"] for row in rows] == ["0", "1"] and rows[0]["fits"] == "no"
-    parts = [name for name in rows[0] if name.endswith("_bytes") and name not in ("peak_bytes", "outside_bytes")]
+    others = ("peak_bytes", "outside_bytes", "reserved_bytes", "host_bytes")
+    parts = [name for name in rows[0] if name.endswith("_bytes") and name not in others]
     inside = {"inputs_bytes", "buffers_bytes", "workspace_bytes"}  # which the table adds to activations
     total = sum(int(rows[0][name]) for name in parts if name not in inside)
     assert total == int(rows[0]["peak_bytes"])
@@ -89,6 +90,26 @@ def test_what_cannot_be_is_refused(options, told, capsys):
     assert asked(*options) == 2
     shown = capsys.readouterr()
     assert told in shown.err and shown.out == ""
+
+
+@pytest.mark.parametrize("plan", [("--strategy", "fsdp"), ("--strategy", "fsdp+pipeline", "--degrees", "pp=2")])
+def test_an_allocator_is_followed(plan, capsys):
+    words = ("--gpus", "8", *plan, *(("--micro-batches", "4") if "--degrees" in plan else ()))
+    found, whole = (json.loads(_json(capsys, *NETWORK, *words, *own)) for own in (("--allocator", "expandable"), ()))
+    for one, other in zip(found["ranks"], whole["ranks"], strict=True):
+        parts = one["part_bytes"]
+        assert one["reserved_bytes"] >= parts["parameters"] + parts["optimizer"]
+        assert one["peak_bytes"] == other["peak_bytes"] and other["reserved_bytes"] is None
+
+
+def test_an_allocator_of_another_question_is_refused(capsys):
+    assert asked("--gpus", "8", "--allocator", "native") == 2
+    assert "followed under fsdp over several ranks, given ddp" in capsys.readouterr().err
+    assert cli.main([*NETWORK[:-1], "--gpus", "8", "--allocator", "native"]) == 2
+    assert "--allocator goes with --memory-only" in capsys.readouterr().err
+    framework = ("plan", "hf:gpt2", *NETWORK[2:], "--seq", "64", "--gpus", "8", "--framework", "megatron")
+    assert cli.main([*framework, "--allocator", "native"]) == 2
+    assert "--allocator does not go with --framework" in capsys.readouterr().err
 
 
 def test_degrees_without_the_question_are_refused(capsys):

@@ -16,7 +16,7 @@ from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.device_copies import copied_byte_s
 from cdmpp.plans.sources.float8_layers import Float8Layers
 from cdmpp.plans.sources.fused_ops import FusedOps
-from cdmpp.plans.sources.source import BehindSource, RankWork, StepSource
+from cdmpp.plans.sources.source import BehindSource, OpExchange, RankWork, StepSource
 from cdmpp.steps.strategy import Strategy
 
 _LONGER = 1.22
@@ -68,8 +68,19 @@ class CompiledSource(BehindSource):
             layers = Float8Layers(fused, self.float8, degrees.tp)
             rank = layers.rank_of(rank, self._byte_s)
             exchanges = layers.exchanges
+        exchanges = tuple(_waited(one) if fused.is_within(one.after + 1) else one for one in exchanges)
         low, high = work.low / _WIDER, work.high * _WIDER
         return replace(work, rank=rank, exchanges=exchanges, low=low, high=high, dispatch_s=())
+
+
+def _waited(one: OpExchange) -> OpExchange:
+    """Return an exchange of ring attention as a compiled graph has it: the next op waits for it.
+
+    While it is traced, ``torch.distributed._functional_collectives`` waits for what it sends at once
+    (``_maybe_wrap_tensor``), and by default Inductor moves no wait behind other kernels.
+    """
+    is_early = one.degree == "cp" and one.after >= 0
+    return replace(one, before=(one.after + 1, *one.before)) if is_early and one.after + 1 < one.before[0] else one
 
 
 def as_compiled(precision: Precision | str) -> tuple[Precision, Scaling | None]:

@@ -144,6 +144,21 @@ class FusedOps:
                     found.add(one)
         return frozenset(found | {place for place in groups if place not in read})
 
+    @cached_property
+    def _read_again(self) -> dict[int, tuple[int, ...]]:
+        """Place of an op of a block that runs again -> what it reads or holds, without what nobody reads again.
+
+        So the partitioner of AOTAutograd has it, also where a policy of selective checkpointing says that a result must
+        be saved; without a compiler such a result is saved for nothing.
+        """
+        ops, backward = self.rank.ops, [place for place, op in enumerate(self.rank.ops) if op.phase == "backward"]
+        read = {source for place in backward for source in self.read(place)}
+        return {
+            place: tuple(one for one in ops[place].inputs if one in read)
+            for place in backward
+            if ops[place].is_recomputed and self.is_within(place)
+        }
+
     def rank_at(self, byte_s: float, launch_s: float) -> RankGraph:
         """Return the rank with the seconds and bytes of fused kernels, which are never slower than single ones.
 
@@ -165,6 +180,8 @@ class FusedOps:
             in_memory |= {} if place in kept else {"own_saved_bytes": 0, "gradient_bytes": 0}
             seconds = op.duration_s * shares[group]
             ops[place] = derived(op, duration_s=seconds, gap_s=0.0, delay_s=0.0, workspace_bytes=0, **in_memory)
+        for place, inputs in self._read_again.items():
+            ops[place] = derived(ops[place], inputs=inputs)
         return derived(self.rank, ops=tuple(ops))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import torch
 from plans.sources.toy_source import T4, source_of
@@ -16,7 +19,7 @@ from cdmpp.plans.plan import Plan
 from cdmpp.plans.sources.compiled import CompiledSource, as_compiled
 from cdmpp.plans.sources.float8_layers import SPEED, Float8Layers
 from cdmpp.plans.sources.fused_ops import FusedOps
-from cdmpp.plans.sources.source import OpExchange
+from cdmpp.plans.sources.source import OpExchange, RankWork
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.tensor import Tensor
 from cdmpp.steps.module_span import ModuleSpan
@@ -77,6 +80,15 @@ def test_what_an_exchange_brings_lies_in_memory():
     assert fused.moved_bytes[1] == 100 + 800 + 100, "its own part, what all sent, and what it writes"
 
 
+def test_what_a_policy_saves_and_nobody_reads_again_is_not_saved():
+    """AOTAutograd of torch 2.13 saves the first of two products that a policy must save, and not the last one."""
+    again = Op("norm again", "backward", 1e-3, kind="reduce", output_bytes=100, inputs=(0, 2, 3), forward=1,
+               is_recomputed=True)  # fmt: skip
+    rank = RankGraph(0, (*OPS[:12], again, OPS[13]), RANK.gradients, RANK.modules)
+    found = FusedOps(rank, ()).rank_at(byte_s=1e-6, launch_s=1e-5)
+    assert found.ops[12].inputs == (0, 2), "the gradient of GELU reads what it read, and nobody its result"
+
+
 @pytest.mark.parametrize(
     ("scaling", "before"),
     [
@@ -123,6 +135,16 @@ def test_a_plan_of_compiled_blocks_is_faster_and_its_interval_is_wider():
     works = [one.work(4, ParallelDegrees()) for one in (source, CompiledSource(source, T4))]
     assert works[1].low < works[0].low and works[1].high > works[0].high
     assert works[1].rank.task_count == works[0].rank.task_count
+
+
+def test_a_compiled_ring_waits_for_what_it_sends():
+    """``all_gather_tensor`` of torch 2.13 waits at once while it is traced; a message of another degree stays."""
+    sent = OpExchange("all_gather", 800, "cp", 0, (4,))
+    work = RankWork(RANK, (sent, replace(sent, degree="tp")))
+    found = CompiledSource(SimpleNamespace(work=lambda *_: work), devices.get("a100")).work(
+        1, ParallelDegrees(cp=2, tp=2)
+    )
+    assert [one.before for one in found.exchanges] == [(1, 4), (4,)]
 
 
 def test_what_cannot_be_compiled_is_refused():

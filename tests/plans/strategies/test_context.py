@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from plans.strategies.transformers_small import Language, tokens
 from torch import nn
 from torch.nn import functional
 
+from cdmpp.collectives import cluster
 from cdmpp.collectives.interconnect import AlphaBeta
-from cdmpp.collectives.topology import fitted, topology_of
+from cdmpp.collectives.topology import fitted, on_cluster, topology_of
 from cdmpp.errors import CdmppError
 from cdmpp.network.eager.runtime import EagerRuntime
 from cdmpp.network.eager.step import export_step
@@ -213,6 +215,27 @@ def test_gradients_are_averaged_along_the_sequence_too():
     assert {one.participants for one in made.exchanges if one.kind == "all_gather"} == {(0, 1), (2, 3)}
     halos = {one.participants for one in made.exchanges if one.kind == "send_recv"}
     assert halos == {(0, 1), (1, 0), (2, 3), (3, 2)}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("degrees", [{"cp": 4}, {"dp_replicate": 2, "cp": 2}])
+def test_one_rank_stands_for_all_of_a_ring(method, degrees):
+    """On equal links the step is the same; between nodes all messages are as slow as the slowest of their ring."""
+    plan = Plan(degrees=ParallelDegrees(**degrees), model_parallel=(Context(method),))
+    steps = {}
+    for nodes in (1, 4):
+        links = on_cluster(replace(cluster.get("dgx-h100"), nodes=nodes, devices_per_node=4 // nodes), 4)
+        graphs = [lower(causal(), plan, links, 8, fold=fold).graph for fold in (True, False)]
+        assert [len(one.ranks) for one in graphs] == [1, 4]
+        steps[nodes] = [replay(one, links).step_s for one in graphs]
+        assert steps[nodes][0] == pytest.approx(steps[nodes][1], rel=1e-6)
+    assert steps[4][0] > steps[1][0]
+    mixed = on_cluster(replace(cluster.get("dgx-h100"), nodes=2, devices_per_node=2), 4)
+    if degrees["cp"] == 4:
+        folded, whole = (
+            replay(lower(causal(), plan, mixed, 8, fold=fold).graph, mixed).step_s for fold in (True, False)
+        )
+        assert whole <= folded * (1 + 1e-9) and folded <= 1.2 * whole
 
 
 def test_one_rank_is_the_network_itself():
