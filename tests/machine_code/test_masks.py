@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.machine_code.flows import flows
@@ -104,3 +106,21 @@ def test_threads_know_a_mask_by_the_name_of_the_argument(argument: str, known: b
     assert [functions[name].unknown == 0 for functions in told] == [known, known]
     if known:
         assert (told[0][name].runs["unset"], told[1][name].runs[".LBB0_2"]) == (0, 0)
+
+
+def test_masks_that_are_stored_in_many_pieces_are_read_once() -> None:
+    pieces = 3000
+    stores = [
+        f"  %at{i} = getelementptr inbounds i8, ptr %{{to}}, i64 {8 * i}\n"
+        f"  %from{i} = getelementptr inbounds i8, ptr %{{of}}, i64 {8 * i}\n"
+        f"  %given{i} = load <8 x i8>, ptr %from{i}, align 1\n  store <8 x i8> %given{i}, ptr %at{i}, align 1"
+        for i in range(pieces)
+    ]
+    made = "\n  %first = call ptr @workspace(i64 40)\n  %second = call ptr @workspace(i64 40)\n" + "\n".join(
+        stores
+    ).format(to="first", of="mask")
+    again = "\n" + "\n".join(stores).replace("at", "to").replace("from", "of").replace("given", "copy")
+    text = kernel(made + again.format(to="second", of="first"), "%second")
+    start = time.process_time()
+    assert runs(text)[0] == (0, 0)
+    assert time.process_time() - start < 2  # not by pairs of stores

@@ -46,6 +46,7 @@ class Masks {
   const Function* owner_;
   bool there_ = false, anywhere_ = false;  // whether a byte is loaded; whether bytes are stored nobody knows where
   std::map<Text, std::vector<Store>> stores_;  // of bytes, by the name of what they go to
+  mutable std::map<Text, Known> contents_;     // of these
 
   static bool read_lanes(Scan& scan, int& bits) {
     int lanes;
@@ -106,13 +107,15 @@ class Masks {
     if (base.empty() || anywhere_) return {};
     auto found = stores_.find(base);
     if (found == stores_.end()) return is_given(function, base) ? Known(SET) : Known();
+    auto [told, is_new] = contents_.try_emplace(base);  // unknown to what it is made of itself
+    if (!is_new) return told->second;
     Known common;
     for (const Store& store : found->second) {
       Known value = operand(*store.function, store.value, store.bits, deep);
       if (!value || (common && *common != *value)) return {};
       common = value;
     }
-    return common;
+    return contents_[base] = common;
   }
 
   Known operand(const Function& function, Text text, int bits, int deep) const {
