@@ -56,3 +56,38 @@ def clip_gradients(parameters: Sequence[Any], limit: float, stages: Any = None) 
         total = total.sqrt()
     for own in meshes.values():
         torch.nn.utils.clip_grads_with_norm_(own, limit, total)
+
+
+def divide_experts(experts: Any, group: Any) -> None:
+    """Keep the experts of a rank alone, and let tokens go to the ranks of their experts, and back, all-to-all.
+
+    Args:
+        experts: a module with ``num_experts``, parameters whose first dimension is that, and a forward of tokens
+            (tokens, width), the numbers of the chosen experts and their weights (tokens, chosen), as of transformers.
+        group: ranks among which they are divided.
+    """
+    import torch
+    import torch.distributed as dist
+    import torch.distributed._functional_collectives as functional
+
+    ranks, rank, whole, run = dist.get_world_size(group), dist.get_rank(group), experts.num_experts, experts.forward
+    own = whole // ranks
+    for name, value in list(experts.named_parameters(recurse=False)):
+        part = torch.nn.Parameter(value.detach()[rank * own : (rank + 1) * own].clone())
+        part.register_hook(lambda grad: grad / ranks)  # the losses of all ranks are means
+        setattr(experts, name, part)
+    experts.num_experts = own
+
+    def forward(tokens: Any, chosen: Any, weights: Any) -> Any:
+        order, many = chosen.flatten().argsort(stable=True), chosen.shape[-1]
+        counts = torch.bincount(chosen.flatten(), minlength=whole)
+        theirs = functional.wait_tensor(functional.all_to_all_single(counts, None, None, group))
+        sent, received = (one.view(ranks, -1).sum(1).tolist() for one in (counts, theirs))
+        rows = functional.all_to_all_single_autograd(tokens[order // many], received, sent, group)
+        number = torch.arange(own, device=tokens.device).repeat(ranks).repeat_interleave(theirs)
+        made = run(rows, number.unsqueeze(-1), torch.ones_like(rows[:, :1]))
+        back = functional.all_to_all_single_autograd(made, sent, received, group)
+        weighted = back * weights.flatten()[order].unsqueeze(-1)
+        return torch.zeros_like(tokens).index_add(0, order // many, weighted.to(tokens.dtype))
+
+    experts.forward = forward

@@ -17,7 +17,7 @@ IMPORTED = {
         for one in ("parallelize_module", "ColwiseParallel", "RowwiseParallel", "SequenceParallel", "loss_parallel")
     },
     "Replicate()": "from torch.distributed.tensor import Replicate",
-    "Shard(1)": "from torch.distributed.tensor import Shard",
+    **dict.fromkeys(("Shard(1)", "Shard(int("), "from torch.distributed.tensor import Shard"),
     "context_parallel": "from torch.distributed.tensor.experimental import context_parallel",
     **{
         one: f"from torch.distributed.tensor.experimental._attention import {one}"

@@ -13,8 +13,9 @@ from cdmpp.plans.cut_places import WRAPPED
 from cdmpp.plans.mesh import ORDER
 from cdmpp.plans.placement import micro_batch_of, micro_batches_of, pipeline_of
 from cdmpp.plans.plan import ACTIVATIONS, PARAMETERS, Plan
-from cdmpp.plans.script.carried import clip_gradients, cut_model
+from cdmpp.plans.script.carried import clip_gradients, cut_model, divide_experts
 from cdmpp.plans.script.context_code import ContextCode, context_code
+from cdmpp.plans.script.expert_code import expert_lines, sharded_lines
 from cdmpp.plans.script.network_code import network_code
 from cdmpp.plans.script.offloaded_blocks import OffloadedBlocks
 from cdmpp.plans.script.recompute_code import ATTENTION, check_recompute, recomputed_blocks
@@ -23,6 +24,7 @@ from cdmpp.plans.script.template import IMPORTED, IMPORTS, TEMPLATE
 from cdmpp.plans.script.tensor_code import TensorCode, tensor_code
 from cdmpp.plans.strategies.context import Context
 from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.plans.strategies.expert import Expert
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.tensor import Tensor
 from cdmpp.plans.torch_settings import optimizer_class, shared_lines
@@ -35,7 +37,7 @@ _THREADS = (
     'torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))'
     "  # torchrun leaves a rank one, and the host updates"
 )
-_KNOWN = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+_KNOWN = ("pp", "dp_replicate", "dp_shard", "ep", "cp", "tp")
 """Degrees that a script can have."""
 
 
@@ -89,7 +91,7 @@ class TorchScript:
         imports += (IMPORTED["checkpoint"], "import torch.overrides") if self._repeats_attention else ()
         carried = [
             getsource(one)
-            for one in (cut_model, clip_gradients, OffloadedBlocks)
+            for one in (cut_model, clip_gradients, divide_experts, OffloadedBlocks)
             if f"{one.__name__}(" in " ".join(body)
         ]
         imports += ("from collections.abc import Sequence", "from typing import Any") if carried else ()
@@ -127,7 +129,7 @@ class TorchScript:
     def _place(self) -> str:
         degrees = self.plan.degrees
         found = ""
-        for name in ("dp_replicate", "dp_shard"):
+        for name in ("dp_replicate", "dp_shard", "ep"):
             if (size := getattr(degrees, name)) > 1:
                 own = f'mesh.get_local_rank("{name}")'
                 found = f"{found} * {size} + {own}" if found else own
@@ -145,7 +147,8 @@ class TorchScript:
     def _together(self) -> list[str]:
         """Degrees along which ranks are one axis of the mesh of the plan's strategy; empty where each is one."""
         last = "dp_shard" if isinstance(self.plan.strategy, FSDP) else "dp_replicate"
-        return [last, "cp"] if self.plan.degrees.cp > 1 and getattr(self.plan.degrees, last) > 1 else []
+        found = [name for name in (last, "ep", "cp") if getattr(self.plan.degrees, name) > 1]
+        return found if len(found) > 1 else []
 
     def _names(self, names: Sequence[str]) -> str:
         return f"({', '.join(repr(self._own(one)) for one in names)},)" if names else "()"
@@ -165,6 +168,12 @@ class TorchScript:
         return None if found is None else tensor_code(self.workload, found, 'mesh["tp"]', self.plan.degrees.pp > 1)
 
     @cached_property
+    def _experts(self) -> tuple[str, ...]:
+        """Lines that divide experts; none where the plan divides none."""
+        found = next((one for one in self.plan.model_parallel if isinstance(one, Expert)), None)
+        return expert_lines(self.workload, self.plan, found) if found is not None and self.plan.degrees.ep > 1 else ()
+
+    @cached_property
     def _context(self) -> ContextCode | None:
         """Lines that divide sequences; None where the plan divides none."""
         if (ranks := self.plan.degrees.cp) == 1:
@@ -178,6 +187,7 @@ class TorchScript:
         return [
             f"model = make_model().to(device{f', {dtype}' if dtype else ''}).train()",
             *(self._tensor.lines if self._tensor else ()),
+            *self._experts,
             *self._recomputed("model"),
             *self._shared(),
             *self._offloaded(),
@@ -217,6 +227,8 @@ class TorchScript:
         strategy = self.plan.strategy.in_pipeline() if self.plan.degrees.pp > 1 else self.plan.strategy
         precision, out = self.workload.precision, PARAMETERS in self.plan.offload
         lines = shared_lines(strategy, precision, axes, self._class(), out)  # type: ignore[arg-type]
+        if self._experts and isinstance(strategy, FSDP):
+            lines = sharded_lines(self.plan, lines)
         if any("blocks" in line for line in lines):
             names = self._names([one.name for one in self.rank.modules if not one.is_kept])
             lines = (f"blocks = [block for name, block in model.named_modules() if name in {names}]", *lines)
@@ -234,7 +246,10 @@ class TorchScript:
         )
         momentum = ", momentum=0.9" if update.optimizer == "sgd" else ""
         lines = []
-        if self._tensor and given in ("fused=True", "foreach=True"):  # one call takes only tensors of one mesh
+        if (self._tensor or self._experts) and given in (
+            "fused=True",
+            "foreach=True",
+        ):  # one call takes only tensors of one mesh
             lines = [
                 "groups = {}",
                 f"for one in {parameters}:",

@@ -1,6 +1,6 @@
 """Run a generated script on one rank of a job, and print what it exchanged in its last step, as JSON.
 
-python recorded_steps.py SCRIPT GROUP FOLDER: as torchrun starts it; each rank writes FOLDER/RANK.json.
+python recorded_steps.py SCRIPT FOLDER: as torchrun starts it; each rank writes FOLDER/RANK.json.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ attention._enable_context_parallel_dispatcher_impl = _dispatch
 attention._disable_context_parallel_dispatcher_impl = lambda: None
 
 
-def main(script: Path, group: int, folder: Path) -> None:
+def main(script: Path, folder: Path) -> None:
     spec = importlib.util.spec_from_file_location("script", script)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -62,7 +62,7 @@ def main(script: Path, group: int, folder: Path) -> None:
             with tempfile.TemporaryDirectory() as own:
                 trace = Path(own) / "trace.json"
                 profiles[-1].export_chrome_trace(str(trace))
-                found.append(exchanges_of(trace, group))
+                found.append(exchanges_of(trace, 1))
         dist.barrier()  # a profile must not begin while another rank still exchanges
         profiles.append(torch.profiler.profile(record_shapes=True))
         profiles[-1].start()
@@ -75,4 +75,4 @@ def main(script: Path, group: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

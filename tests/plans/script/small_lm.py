@@ -64,3 +64,46 @@ def make_tied(batch=2):
     model, inputs = make(batch)
     model.head.weight = model.embedding.weight
     return model, inputs
+
+
+class Experts(nn.Module):
+    """Experts with the arguments of those of transformers, and their grouped products."""
+
+    def __init__(self, count, width, inner):
+        super().__init__()
+        self.num_experts = count
+        self.up = nn.Parameter(torch.randn(count, inner, width) / 8)
+        self.down = nn.Parameter(torch.randn(count, width, inner) / 8)
+
+    def forward(self, tokens, chosen, weights):
+        from transformers.integrations.moe import _grouped_mm
+
+        experts, order = torch.sort(chosen.flatten())
+        many = chosen.shape[-1]
+        ends = torch.histc(experts.float(), self.num_experts, 0, self.num_experts - 1).cumsum(0, dtype=torch.int32)
+        made = _grouped_mm(tokens[order // many], self.up.transpose(-2, -1), ends)
+        made = _grouped_mm(nn.functional.silu(made), self.down.transpose(-2, -1), ends)
+        weighted = made * weights.flatten()[order].unsqueeze(-1)
+        return torch.zeros_like(tokens).index_add(0, order // many, weighted)
+
+
+class ExpertBlock(nn.Module):
+    """Two experts take tokens by turns, so that each gets as many; their weights are learned."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.block, self.gate, self.norm = Block(width, heads), nn.Linear(width, 2, bias=False), nn.LayerNorm(width)
+        self.experts = Experts(2, width, 2 * width)
+
+    def forward(self, x):
+        x = self.block(x)
+        tokens = self.norm(x).flatten(0, 1)
+        chosen = torch.arange(tokens.shape[0], device=x.device).remainder(2).unsqueeze(-1)
+        weights = self.gate(tokens).softmax(-1).gather(1, chosen)
+        return x + self.experts(tokens, chosen, weights).view_as(x)
+
+
+def make_experts(batch=2):
+    model, inputs = make(batch)
+    model.blocks = nn.ModuleList(ExpertBlock(32, 4) for _ in range(2))
+    return model, inputs

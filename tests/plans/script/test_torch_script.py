@@ -33,6 +33,7 @@ from cdmpp.plans.script.torchtitan_config import TorchtitanConfig
 from cdmpp.plans.sources.predicted import PredictedSource
 from cdmpp.plans.strategies.context import Context
 from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.plans.strategies.expert import Expert
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.hsdp import HSDP
 from cdmpp.plans.strategies.pipeline import Pipeline
@@ -115,6 +116,7 @@ def sources():
         "shared": Workload(f"{FOLDER / 'small_lm.py'}:make_tied", mode="training_step", optimizer="adamw"),
     }
     workloads |= {one: replace(workloads["plain"], precision=one) for one in ("bf16-fsdp", "bf16-fsdp-pure")}
+    workloads["experts"] = Workload(f"{FOLDER / 'small_lm.py'}:make_experts", mode="training_step", optimizer="adamw")
     workloads["llama"] = Workload(f"{FOLDER / 'small_lm.py'}:make_llama", mode="training_step", optimizer="adamw")
     return {name: PredictedSource(one, devices.get("h100")) for name, one in workloads.items()}
 
@@ -124,6 +126,14 @@ def source(sources):
     return sources["plain"]
 
 
+EXPERTS = {
+    "experts": (Plan(DDP(), ParallelDegrees(ep=2), 2, model_parallel=(Expert(),)), 8),
+    "experts and fsdp along them": (Plan(FSDP(), ParallelDegrees(ep=2), model_parallel=(Expert(),)), 4),
+    "experts and fsdp, fused": (
+        Plan(FSDP(), ParallelDegrees(dp_shard=2, ep=2), update="fused", model_parallel=(Expert(),)), 8,
+    ),
+}  # fmt: skip
+"""In the last one two ranks shard one expert, along its second dimension."""
 CLIPPED = {
     "fsdp": (Plan(FSDP(), ParallelDegrees(dp_shard=2)), 4),
     "hsdp": (Plan(HSDP(), ParallelDegrees(dp_replicate=2, dp_shard=2)), 8),
@@ -157,6 +167,12 @@ def on_gloo(kind, size, ranks):
     return (kind if kind in ("send", "recv") else Collective(kind, size, ranks, "gloo").runs_as.kind), size
 
 
+def of_one(exchange):
+    """An all-gather by the bytes that a rank gives, as a recording has it."""
+    many = len(exchange.participants) if exchange.kind == "all_gather" else 1
+    return replace(exchange, bytes=exchange.bytes // many)
+
+
 def script_of(source, plan, batch):
     work = source.work(micro_batch_of(plan, batch), plan.degrees, plan.model_parallel)
     return work, TorchScript(source.workload, plan, batch, work.rank).text
@@ -169,9 +185,8 @@ def recorded(text, plan, folder):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    group = max(plan.degrees.dp_shard, plan.degrees.tp, plan.degrees.cp)
     words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(plan.ranks)]
-    words += ["--master-port", str(port), str(FOLDER / "recorded_steps.py"), str(script), str(group), str(folder)]
+    words += ["--master-port", str(port), str(FOLDER / "recorded_steps.py"), str(script), str(folder)]
     paths = os.pathsep.join([str(FOLDER.parents[2]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "STEPS": str(STEPS), "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=300, check=False)
@@ -181,6 +196,7 @@ def recorded(text, plan, folder):
 
 EVERY = [
     *(("plain", name, *one) for name, one in PLANS.items()),
+    *(("experts", name, *one) for name, one in EXPERTS.items()),
     *(("clipped", name, *one) for name, one in CLIPPED.items()),
     *(("shared", name, *one) for name, one in SHARED.items()),
     *((one, "fsdp", *CLIPPED["fsdp"]) for one in ("bf16-fsdp", "bf16-fsdp-pure")),
@@ -197,8 +213,9 @@ def test_a_script_exchanges_what_its_plan_says(kind, name, plan, batch, sources,
     topology = replace(fitted(AlphaBeta(1e-4, 1e-9), plan.ranks), host=cluster.get("dgx-h100").host)
     lowered = lower_work(work, plan, topology, fold=False)
     for rank in range(plan.ranks):
-        ran = [(one, size) for kind, size in steps[rank][-1] for one in MESSAGES.get(kind, (kind,))]
-        predicted = [on_gloo(*row, plan.ranks) for row in rank_rows(lowered.graph.exchanges, rank)]
+        messages = MESSAGES if plan.degrees.cp > 1 else {}
+        ran = [(one, size) for kind, size in steps[rank][-1] for one in messages.get(kind, (kind,))]
+        predicted = [on_gloo(*row, plan.ranks) for row in rank_rows(map(of_one, lowered.graph.exchanges), rank)]
         assert Counter(ran) == Counter(predicted)
         sent = [[size for one, size in rows if one == "send"] for rows in (ran, predicted)]
         assert sent[0] == sent[1]
