@@ -16,6 +16,7 @@ from cdmpp.plans.strategies import DEFAULT_STRATEGY, STRATEGIES
 from cdmpp.platform.limits import Limits, text
 
 if TYPE_CHECKING:
+    from cdmpp.collectives.topology import Topology
     from cdmpp.network.training_prediction import StepPrediction
     from cdmpp.network.workload import Workload
     from cdmpp.plans.search_result import SearchResult
@@ -96,7 +97,8 @@ def check_ranks(options: argparse.Namespace) -> None:
     if options.plan.model_parallel:
         _check_divided(options)
     can_grow = from_file and not options.optimize
-    plan_topology(options.plan, options.device, options.cluster, options.link, options.backend, can_grow)
+    topology = plan_topology(options.plan, options.device, options.cluster, options.link, options.backend, can_grow)
+    _check_offload(options, topology)
     if options.global_batch is not None:
         if options.batch is not None:
             raise UsageError("--batch and --global-batch: give the examples of one replica, or those of all")
@@ -113,6 +115,20 @@ def check_ranks(options: argparse.Namespace) -> None:
     options.straggler = check_slow(dict(slow), options.ranks)
     if options.straggler and options.optimize:
         raise UsageError("--straggler does not go with a search: plans are searched for ranks that are equal")
+
+
+def _check_offload(options: argparse.Namespace, topology: Topology) -> None:
+    """Raise ``CdmppError`` for a search of a plan that leaves something on the host, and for an unknown host."""
+    from cdmpp.plans.host_memory import host_of
+
+    if not options.plan.offload:
+        return
+    if options.optimize:
+        raise UsageError(
+            "--plan leaves something on the host, and settings are searched for plans that leave nothing there: "
+            "`cdmpp step --plan` replays it"
+        )
+    host_of(options.plan, topology)
 
 
 def _check_divided(options: argparse.Namespace) -> None:

@@ -97,6 +97,11 @@ def evaluate(
             "the plan names devices, or shares of the batch, and the step is that of one device: replay_plan replays "
             "it from a source with all devices"
         )
+    if plan.offload:
+        raise CdmppError(
+            f"the plan leaves {' and '.join(plan.offload)} on the host, and settings are searched for plans that leave "
+            "nothing there: replay_plan, or `cdmpp step --plan`, replays it"
+        )
     if plan.ranks != len(graph.ranks):
         raise CdmppError(f"the plan is for {plan.ranks} ranks, and the step has {len(graph.ranks)}")
     step = _planned(plan, graph, topology)

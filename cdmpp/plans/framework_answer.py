@@ -79,6 +79,10 @@ def _check(plan: Plan) -> None:
         raise UsageError(f"--framework with {plan.strategy.name}: replicas are data or zero1 there")
     if other := [name for name in plan.degrees.beyond_one() if name not in _DEGREES]:
         raise UsageError(f"--framework with degrees.{other[0]}: expected {', '.join(_DEGREES)}")
+    if plan.offload:
+        raise UsageError(
+            f"--framework with {' and '.join(plan.offload)} on the host, which PyTorch's FSDP has: leave it out"
+        )
     if plan.recompute:
         raise UsageError("--framework with plan.recompute: say recompute=full or attention among its settings")
     if pipeline is not None and (pipeline.schedule not in _SCHEDULES or pipeline.cuts is not None):

@@ -8,11 +8,15 @@ from cdmpp.plans.memory import MemoryParts
 from cdmpp.plans.plan import Plan
 from cdmpp.units import quantity
 
-_DIVIDED = "ranks that divide it (fsdp), or stages that hold a part each (pipeline)"
+_DIVIDED = (
+    "ranks that divide it (fsdp), stages that hold a part each (pipeline), or the memory of the host (fsdp with "
+    "--offload parameters)"
+)
 REMEDIES: Mapping[str, str] = {
     "parameters": _DIVIDED,
     "gradients": _DIVIDED,
-    "optimizer": "ranks that divide it (zero1, fsdp), or an optimizer with fewer states (sgd)",
+    "optimizer": "ranks that divide it (zero1, fsdp), the memory of the host (fsdp with --offload parameters), or an "
+    "optimizer with fewer states (sgd)",
     "buffers": "a model with smaller buffers",
     "inputs": "a smaller batch",
     "activations": "inputs that are smaller or divided among ranks",
@@ -46,6 +50,7 @@ def shortage(parts: MemoryParts, plan: Plan, micro_batch: int | None = None) -> 
         left = [
             *(["fewer examples at a time"] if micro_batch != 1 else []),
             *(["blocks that are recomputed"] if not plan.recompute else []),
+            *(["--offload activations"] if not plan.recompute and "activations" not in plan.offload else []),
             *left,
         ]
     most = " and ".join(filter(None, (", ".join(told[:-1]), told[-1])))

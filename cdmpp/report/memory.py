@@ -45,8 +45,12 @@ def _ranks(found: MemoryAnswer) -> Table:
         Column("communication_bytes", "communication", "B", meaning="Buckets, gathered weights, gradients under way."),
         Column("outside_bytes", "outside", "B", meaning="No tensors: context, NCCL, what the allocator rounds up."),
         Column("peak_bytes", "total", "B"),
-        Column("host_bytes", "on the host", "B", meaning="In the memory of the node.", is_optional=True),
         Column("reserved_bytes", "reserved", "B", meaning=_RESERVED, is_optional=True),
+        *(
+            (Column("host_bytes", "on the host", "B", meaning="In the memory of the node."),)
+            if found.plan.offload
+            else ()
+        ),
         Column("fits", "fits", kind="text", is_optional=True),
     )
     rows: list[Row] = []
@@ -58,8 +62,8 @@ def _ranks(found: MemoryAnswer) -> Table:
             {
                 "place": one.place, "first": ", ".join(one.first), "in_flight": one.in_flight or "", **parts, **passes,
                 "outside_bytes": one.outside_bytes, "peak_bytes": one.peak_bytes,
-                "host_bytes": one.host_bytes or "",
                 "reserved_bytes": one.reserved_bytes,
+                "host_bytes": one.host_bytes,
                 "fits": "" if found.limit_bytes is None else "yes" if found.rank_fits(one) else "no",
             }
         )  # fmt: skip

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from cdmpp import cli
+from cdmpp.plans.degrees import ParallelDegrees
 from tests.plans.toy_source import ToySource
 
 NETWORK = ("plan", "hf:prajjwal1/bert-tiny", "--device", "a100", "--cluster", "dgx-a100", "--memory-only")
@@ -46,6 +47,24 @@ def test_a_plan_file_says_the_same(source, capsys):
     named = ("--gpus", "64", "--strategy", "fsdp+pipeline", "--degrees", "pp=4", "--micro-batches", "8")
     assert asked(*named, "--global-batch", "256", "--json") == 0
     assert json.loads(capsys.readouterr().out) == by_file
+
+
+def test_what_lies_on_the_host_is_a_column_and_must_fit(source, capsys):
+    """Eight layers of 4 MB with SGD's states: the host of four ranks has a share of them, their devices nothing."""
+    words = ("--gpus", "4", "--strategy", "fsdp", "--batch", "2", "--offload", "parameters", "--json")
+    assert asked(*words, "--csv", "m.csv") == 0
+    found = json.loads(capsys.readouterr().out)
+    (rank,) = found["ranks"]
+    own = ToySource().work(2, ParallelDegrees()).memory
+    assert rank["host_bytes"] == (own.parameter_bytes + own.state_bytes + own.gradient_bytes) // 4
+    assert rank["part_bytes"]["parameters"] == rank["part_bytes"]["optimizer"] == 0
+    assert found["host_limit_bytes"] == 2e12 / 4 and found["fits"] is True
+    assert next(csv.DictReader((source / "m.csv").open()))["host_bytes"] == str(rank["host_bytes"])
+    file = ("--plan", "plan.yaml", "--batch", "2", "--json")
+    (source / "plan.yaml").write_text("strategy: fsdp\ndegrees: {dp_shard: 4}\noffload: [parameters]\n")
+    assert asked(*file) == 0 and json.loads(capsys.readouterr().out)["ranks"] == found["ranks"]
+    assert asked("--gpus", "4", *file, "--offload", "parameters") == 2
+    assert "--offload does not go with --plan" in capsys.readouterr().err
 
 
 def test_tables_and_files(source, capsys):

@@ -27,6 +27,10 @@ from cdmpp.cli.command import main
         ("--ranks 2 --link nvlink3 --straggler fast", "--straggler fast: expected RANK=FACTOR"),
         ("--straggler 1=2", "--straggler goes with --ranks"),
         ("--no-overlap", "--no-overlap goes with --ranks"),
+        ("--offload parameters", "--offload goes with --ranks"),
+        ("--ranks 2 --cluster dgx-a100 --strategy fsdp --offload weights", "one of parameters, activations"),
+        ("--ranks 2 --cluster dgx-a100 --offload parameters", "ddp keeps them on the device: take fsdp or hsdp"),
+        ("--ranks 2 --link nvlink3 --offload activations", "nothing describes the host of nvlink3: name a cluster"),
         ("--bucket-mb 5", "--bucket-mb goes with --ranks"),
     ],
 )
@@ -42,6 +46,7 @@ def test_what_cannot_be_is_refused_at_once(options, told, capsys, monkeypatch):
         ("", "--ranks is missing"),
         ("--ranks 2 --link nvlink3 --bucket-mb 5", "--bucket-mb does not go with a search"),
         ("--ranks 2 --link nvlink3 --straggler 1=2", "--straggler does not go with a search"),
+        ("--ranks 2 --link nvlink3 --offload activations", "--offload does not go with a search"),
         ("--ranks 2 --link nvlink3 --memory-gb -1", "--memory-gb: '-1' is given, expected a number above 0"),
         (
             "--ranks 2 --link nvlink3 --accumulate-steps 0",

@@ -15,6 +15,9 @@ from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import StepMemory
 from cdmpp.network.update import Update
 from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.evaluate import evaluate
+from cdmpp.plans.framework_answer import framework_answer
+from cdmpp.plans.frameworks import MEGATRON
 from cdmpp.plans.host_update import PASSES, traffic_bytes
 from cdmpp.plans.lower import lower_work
 from cdmpp.plans.memory_answer import host_warnings, memory_answer
@@ -25,8 +28,10 @@ from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.hsdp import HSDP
 from cdmpp.plans.strategies.pipeline import Pipeline
+from cdmpp.plans.transformer_shape import TransformerShape
 from cdmpp.steps.from_layers import Layer, graph_of_layers
 from cdmpp.steps.replay import replay
+from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.transforms.offload import TO_DEVICE, TO_HOST
 
 PART = 8_000_000
@@ -340,3 +345,12 @@ def test_clusters_describe_their_hosts(tmp_path):
         with pytest.raises(CdmppError, match=why):
             cluster.read_cluster(file)
         cluster.read_cluster.cache_clear()
+
+
+def test_searches_and_frameworks_refuse_what_they_do_not_know():
+    graph = StepGraph(tuple(replace(work().rank, rank=one) for one in range(2)))
+    with pytest.raises(CdmppError, match="leave nothing there"):
+        evaluate(OUT, graph, links(2, host(MS)))
+    shape = TransformerShape(2, 64, 4, 4, 128, 100, 16)
+    with pytest.raises(CdmppError, match="leave it out"):
+        framework_answer(shape, MEGATRON, RESULTS, 2, is_gpu=True)
