@@ -61,7 +61,7 @@ XLA_SHARE = 0.957
 
 @dataclass(frozen=True)
 class Said:
-    """What the oracle says of a row."""
+    """The oracle says this of a row."""
 
     step_s: float
     """NaN where there is no plan."""

@@ -43,9 +43,9 @@ class Row:
     peak_bytes: float
     """0: not told."""
     latency_s: float
-    """Of a step; 0: not told."""
+    """A step takes so long; 0: not told."""
     tflops: float
-    """Of each GPU, without recomputing."""
+    """Each GPU reaches so many, without recomputing."""
     failed: bool
     """It ran out of memory."""
 

@@ -33,7 +33,7 @@ class Layers:
     forward_s: np.ndarray
     backward_s: np.ndarray
     exchange_s: np.ndarray
-    """Of divided operators, with those of the second forward pass."""
+    """Divided operators take these, with those of the second forward pass."""
     saved_bytes: np.ndarray
     """Kept between the passes of one layer."""
 

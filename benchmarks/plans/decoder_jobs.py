@@ -44,7 +44,7 @@ class Case(NamedTuple):
     hidden: int = 4 * WIDTH
     """Features of the layers between."""
     schedule: str = ""
-    """Of a pipeline of two ranks; empty: there is none."""
+    """A pipeline of two ranks runs it; empty: there is none."""
     stages: int = 1
     """Stages of a rank."""
     micro_batches: int = 1

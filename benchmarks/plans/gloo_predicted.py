@@ -152,7 +152,7 @@ def _fitted(known: Known, base: Mapping[str, Any], kept: Mapping[str, Any]) -> K
 
 
 def scenario_of(job: Mapping[str, Any]) -> Scenario:
-    """What a kept job ran."""
+    """A kept job ran this."""
     return Scenario(**{**job["scenario"], "cuts": tuple(job["scenario"].get("cuts", ()))})
 
 

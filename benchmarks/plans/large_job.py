@@ -111,11 +111,11 @@ class Stages:
     tied_parameters: int = 0
     """Those of the head that are also those of the embedding on another stage."""
     gradient_bytes: int = 2
-    """Of one element of a gradient, as it is added up and exchanged."""
+    """One element of a gradient has so many, as it is added up and exchanged."""
     stalls: bool = False
     """True where every pass of a micro-batch takes ``Factors.stall_s`` longer."""
     gathered_bytes: int = 0
-    """Of one parameter as replicas gather it after the update, of which each did a part (ZeRO 1); 0: each did all."""
+    """Replicas gather so many of a parameter after the update, of which each did a part (ZeRO 1); 0: each did all."""
 
     @cached_property
     def parameters(self) -> Floats:

@@ -36,7 +36,7 @@ class Layer:
     w_items: int
     y_items: int
     seconds: float
-    """Of its forward and backward pass."""
+    """Its forward and backward pass take so long."""
     x_shape: tuple[int, ...] = ()
     """Channels, then the lengths of the image."""
     kernel: tuple[int, ...] = ()

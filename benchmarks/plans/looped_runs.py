@@ -165,7 +165,7 @@ def _rank(rank: int, port: int, steps: int, folder: str) -> None:
 
 
 def measured(steps: int) -> list[dict[str, Any]]:
-    """What both ranks measured."""
+    """Both ranks measured this."""
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(_rank, (29477, steps, folder), nprocs=RANKS)
         return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(RANKS)]

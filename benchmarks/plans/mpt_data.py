@@ -37,7 +37,7 @@ class Row:
     job: FSDPJob
     step_s: float
     flops: float
-    """Of one step and GPU, as the authors count them: attention is not causal, what is recomputed is not counted."""
+    """A GPU runs so many in a step, as the authors count: no attention is causal, none is recomputed."""
 
 
 def rows(folder: Path) -> list[Row]:

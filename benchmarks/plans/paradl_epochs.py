@@ -31,7 +31,7 @@ class Epoch:
     communication_s: float
     total_s: float
     paradl_s: float
-    """What the authors' tool projected for the total."""
+    """The authors' tool projected this for the total."""
     adds_up: bool
 
     @property

@@ -21,7 +21,7 @@ NETWORKS = {
 STRATEGIES = ("data", "spatial", "filter", "channel", "pipeline", "data+spatial", "data+filter", "data+pipeline")
 COUNTS = tuple(2**power for power in range(11))
 MEMORY_BYTES = 16e9
-"""Of one V100 of that machine."""
+"""One V100 of that machine has it."""
 _MICRO_BATCHES = 8
 
 
@@ -35,7 +35,7 @@ class Point:
     """NaN where the strategy cannot be."""
     memory_bytes: float
     binding: str
-    """What most of the step goes into, or what refuses the plan."""
+    """Most of the step goes into this, or this refuses the plan."""
     parts: Mapping[str, float]
     """Term -> share of the step."""
 

@@ -77,7 +77,7 @@ class Measured:
     forward_s: float
     backward_s: float
     update_s: float
-    """Of all parameters of the profiled network, which has ``PROFILED_BLOCKS`` blocks: the source repeats it."""
+    """All parameters of the profiled network, of ``PROFILED_BLOCKS`` blocks, take so long: the source repeats it."""
     parameters: int
     output: int
     saved: int

@@ -53,7 +53,7 @@ from cdmpp.trace.prober import probe
 FILE = Path(__file__).parents[2] / "tests" / "fixtures" / "tensor_runs.json"
 _SETTLE = 2
 _STAMPS = list[tuple[Any, float]]()
-"""What was reached, and when."""
+"""Each entry was reached at its time."""
 
 
 class _Mark(torch.autograd.Function):

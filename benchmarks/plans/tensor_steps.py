@@ -34,7 +34,7 @@ APART = 0.05
 
 
 class Parts:
-    """What was timed by itself; a collective, and the work of a host, is the same in all cases that have it."""
+    """This was timed by itself; a collective, and the work of a host, is the same in all cases that have it."""
 
     def __init__(self, stored: Sequence[Mapping[str, Any]]) -> None:
         by_name = {case.name: case for case in CASES}

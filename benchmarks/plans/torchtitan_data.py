@@ -49,7 +49,7 @@ class Row:
     held_gib: float
     """NaN: not published."""
     flops: float
-    """Of one step and GPU, as torchtitan counts them: six a parameter and token, attention not causal."""
+    """A GPU runs so many in a step, as torchtitan counts them: six a parameter and token, attention not causal."""
 
     @property
     def strategies(self) -> str:

@@ -30,7 +30,7 @@ _FITTED = ("compute", "dispatch", "unhidden", "inside", "collective_s", "message
 _OURS, _BY_KIND = "**cdmpp**", "**cdmpp, a factor for each kind of block**"
 _SEED = 0
 _DECLARED = Factors.as_declared(MEGATRON_DEEPSPEED.host)
-"""What a user of ``cdmpp plan --framework megatron`` gets."""
+"""A user of ``cdmpp plan --framework megatron`` gets this."""
 _PLAIN = replace(_DECLARED, dispatch=1.0)
 """The same without Megatron's Python."""
 _LARGE = "a100-80gb"

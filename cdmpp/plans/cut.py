@@ -222,7 +222,7 @@ class Cut:
         )  # fmt: skip
 
     def _rank(self, number: int, ops: tuple[Op, ...]) -> RankGraph:
-        """What a rank of a stage has, with these ops."""
+        """A rank of a stage has this, with these ops."""
         readers = [
             tuple([self._local[place] for place in one.readers if self._stages[place] == number])
             for one in self.gradients[number]

@@ -41,7 +41,7 @@ class Evaluator:
     method: str = "replay"
     """One of ``METHODS``. By closed form, communication is hidden behind computing as far as the strategy overlaps."""
     of: str = "predicted kernels"
-    """What the ops of the step are, as ``StepSource.of`` says it."""
+    """The ops of the step are these, as ``StepSource.of`` says it."""
     _costs: dict[Plan, Cost] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -38,7 +38,7 @@ class FrameworkHost:
     step_s: float = 0.0
     """Seconds of a step that nothing else explains, such as its logs and the check of all gradients."""
     origin: str = "PyTorch's own dispatch"
-    """Where the numbers are from, for a reader."""
+    """Source of the numbers, for a reader."""
 
     def __post_init__(self) -> None:
         check_fields(self, "framework.")

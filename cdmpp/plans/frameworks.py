@@ -82,7 +82,7 @@ class Framework:
     fused_norms: bool = True
     """True if a root mean square norm is one kernel; else its calls run one by one in float32."""
     host: FrameworkHost = FrameworkHost()
-    """What its Python takes around PyTorch."""
+    """Its Python takes this around PyTorch."""
     blas_workspace_bytes: int = 2 * 32 * MIB
     """cuBLAS, of the two threads that launch; ``CUBLAS_WORKSPACE_CONFIG=:4096:8`` of deterministic jobs, and GPUs from
     Hopper on, have 32 MiB each, others 8.1 MiB."""

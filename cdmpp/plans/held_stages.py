@@ -34,7 +34,7 @@ class HeldKind:
     stage: Stage
     """One of them, of the smallest micro-batch."""
     held: tuple[StepMemory, StepMemory]
-    """What it would hold by itself: of the smallest and the largest micro-batch."""
+    """It would hold this by itself: of the smallest and the largest micro-batch."""
     memory: Memory
     """The same with the results that are alive, of the smallest one."""
     sizes: tuple[OpBytes, OpBytes]
@@ -140,7 +140,7 @@ class HeldStages:
 
     @cached_property
     def divided(self) -> tuple[tuple[NDArray[np.int64], Floats, NDArray[np.bool_]], ...]:
-        """Of each stage the places in the whole rank of the ops of a divided backward pass, in two parts.
+        """Return for each stage the places in the whole rank of the ops of a divided backward pass, in two parts.
 
         Next to each place the share of the op's seconds that it has there, and whether it is of the second part.
         ``CdmppError`` where it cannot be divided.
@@ -158,7 +158,7 @@ class HeldStages:
 
     @cached_property
     def ends(self) -> tuple[StepMemory, ...]:
-        """What all stages hold, of the smallest and the largest micro-batch; empty: unknown. Arrays over stages."""
+        """All stages hold this, of the smallest and the largest micro-batch; empty: unknown. Arrays over stages."""
         found = list[StepMemory]()
         for end, columns in enumerate((self.low, self.high) if self.kinds else ()):
             assert columns.work.memory is not None

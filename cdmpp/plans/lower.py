@@ -30,7 +30,7 @@ UNEVEN = (
     "replicas have unlike numbers of micro-batches: divide losses by their mean number, not by that of each replica, "
     "and run a loop of your own, since Megatron and torchtitan give each as many"
 )
-"""What a plan with shares needs."""
+"""A plan with shares needs this."""
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ HALOS, SPLIT = "halos", "split operators"
 
 @dataclass(frozen=True)
 class OpSeconds:
-    """Of each array a row a micro-batch, a column an op of the rank before it is cut into stages."""
+    """Each array has a row a micro-batch, a column an op of the rank before it is cut into stages."""
 
     works: Sequence[WorkColumns]
-    """What one rank runs for each size of a micro-batch; the ops are the same."""
+    """One rank runs this for each size of a micro-batch; the ops are the same."""
     degrees: ParallelDegrees
     """Those that divide operators; others are 1."""
     topology: Topology

@@ -107,7 +107,7 @@ class Placement:
         return tuple(numbers[one] for one in alike)
 
     def _chain_kinds(self, rank: int) -> tuple[RankKind, ...]:
-        """What the ranks of the pipeline of a rank run, where ranks may be unlike."""
+        """Return the work of the ranks of the pipeline of a rank, where ranks may be unlike."""
         plan = self.plan
         if not plan.devices and not plan.shares:
             return ()
@@ -198,7 +198,7 @@ class Placement:
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """What a rank of each stage runs for one micro-batch, on the first device."""
+        """Return the work of a rank of each stage for one micro-batch, on the first device."""
         return self.on(self.plan.devices[0] if self.plan.devices else "").stages
 
     @cached_property

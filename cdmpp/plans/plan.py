@@ -24,7 +24,7 @@ ACCUMULATION = Limits(1, 1024, "batches")
 UPDATES = ("separate", "fused")
 """One kernel or several for each parameter, as the job has them; one kernel for all."""
 PARAMETERS, ACTIVATIONS = OFFLOADS = ("parameters", "activations")
-"""What may lie in the memory of the host."""
+"""These may lie in the memory of the host."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Plan:
     mean is that number, and micro-batches are equally large. Frameworks give each as many; others need loops of their
     own, and losses that are divided by the mean."""
     offload: tuple[str, ...] = ()
-    """What lies in the memory of the host, some of ``OFFLOADS``: ``parameters``, with their gradients and the states of
+    """These lie in the memory of the host, some of ``OFFLOADS``: ``parameters``, with their gradients and the states of
     the optimizer, which the host then updates; ``activations``, what the backward pass reads of all blocks but the
     last."""
 

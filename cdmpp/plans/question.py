@@ -35,7 +35,7 @@ class Judged:
     twins: NDArray[np.bool_]
     """Which plans recompute for nothing: one without it takes as long and holds as much."""
     warnings: tuple[str, ...] = ()
-    """What was left out of the search, a sentence each."""
+    """These were left out of the search, a sentence each."""
 
     def why_not(self, row: int) -> str:
         """Say why a plan cannot be, with its numbers; empty where it can."""
@@ -68,7 +68,7 @@ class Question:
     is_gpu: bool = False
     """True if the allocator of a GPU counts."""
     warnings: tuple[str, ...] = ()
-    """What was assumed where the question said nothing, a sentence each."""
+    """These were assumed where the question said nothing, a sentence each."""
     schedules: tuple[Schedule, ...] = ()
     """Orders of a pipeline's passes that are tried; empty: those of ``candidates.searched``."""
     rules: Callable[[Sequence[str]], tuple[Combination, ...]] = combinations

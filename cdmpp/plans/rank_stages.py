@@ -43,7 +43,7 @@ class RankStages:
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """What a rank of each stage runs for one micro-batch."""
+        """Return the work of a rank of each stage for one micro-batch."""
         (rank,) = self.one_batch.ranks
         if self.pipeline is None:
             return stages_of(rank, ())

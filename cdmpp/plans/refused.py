@@ -44,7 +44,7 @@ def missing(question: Question, judged: Judged, rejected: Mapping[str, int]) -> 
 
 
 def _parts(question: Question, plan: Plan) -> MemoryParts:
-    """What the rank that holds most holds under a plan whose memory is known."""
+    """Parts of the rank that holds most under a plan whose memory is known."""
     work = question.source.work(micro_batch_of(plan, question.global_batch), plan.degrees, plan.model_parallel)
     found = heaviest(work, plan, lower_work(work, plan, question.topology(plan.ranks)), question.is_gpu)
     assert found is not None
@@ -52,7 +52,7 @@ def _parts(question: Question, plan: Plan) -> MemoryParts:
 
 
 def _help(question: Question) -> str:
-    """What would fit: other strategies on as many devices, or more devices."""
+    """Plans that would fit: other strategies on as many devices, or more devices."""
     every = usual(question.source.limits())
     for ranks in (question.ranks, *(question.ranks * 2**power for power in range(1, 7))):
         names = every if ranks == question.ranks else question.names

@@ -19,9 +19,9 @@ class StageParts:
     """Ops of one stage for one micro-batch, as they are needed."""
 
     each: StageOps
-    """Of every micro-batch but the last."""
+    """Every micro-batch but the last has these."""
     last: StageOps
-    """Of the last one."""
+    """The last one has these."""
     divided: tuple[StageOps, StageOps] | None = None
     """The same where backward passes are divided; None: none is."""
 

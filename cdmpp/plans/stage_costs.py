@@ -38,10 +38,10 @@ class StageCosts:
     """Costs of the stages of one division of the model; of each array a row a micro-batch, a column a stage."""
 
     works: Sequence[WorkColumns]
-    """What one rank runs for each size of a micro-batch; the ops are the same, their seconds and bytes differ."""
+    """One rank runs this for each size of a micro-batch; the ops are the same, their seconds and bytes differ."""
     structure: StageStructure
     groups: GroupCosts
-    """What exchanges take between the ranks of the job."""
+    """Exchanges between the ranks of the job take this."""
     degrees: ParallelDegrees
     """Those that divide the model; those of replicas are 1."""
     replicas: int = 1
@@ -71,7 +71,7 @@ class StageCosts:
 
     @cached_property
     def ops(self) -> OpSeconds:
-        """What the ops of the whole rank take; pipelines of any stages share it."""
+        """Seconds that the ops of the whole rank take; pipelines of any stages share it."""
         degrees = replace(self.degrees, pp=1)
         return self.groups.known(self.works, degrees, lambda: OpSeconds(self.works, degrees, self.topology))
 

@@ -20,7 +20,7 @@ class StageKinds:
 
     @cached_property
     def exchange(self) -> tuple[tuple[object, ...], ...]:
-        """What is equal for stages whose replicas exchange alike; of each stage."""
+        """Each stage has one, equal for stages whose replicas exchange alike."""
         return tuple(self._exchange_kind(number) for number in range(self.cut.count))
 
     def _exchange_kind(self, number: int) -> tuple[object, ...]:

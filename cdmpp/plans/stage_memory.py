@@ -26,16 +26,16 @@ class StageMemory:
     """Each number is an array with a row a plan and a column a stage."""
 
     held: StepMemory
-    """What the stage would hold by itself."""
+    """The stage would hold this by itself."""
     live: LiveBytes
     own: RankBytes
-    """What it holds under its strategy."""
+    """It holds this under its strategy."""
     received: Floats
     """Bytes that its neighbours send for one micro-batch."""
     returned: Floats
     """Bytes of gradients that it sends to the stage before."""
     added: Floats
-    """What the allocator of a GPU takes on top."""
+    """The allocator of a GPU takes this on top."""
     once: Floats
     """Bytes among them that a rank has once, however many stages it has; a number a plan."""
 
@@ -121,7 +121,7 @@ def memory_of(
 def _own(
     structure: StageStructure, strategy: Strategy, sizes: Mapping[str, int], batches: int
 ) -> tuple[list[RankBytes], list[int]]:
-    """What each stage holds under a strategy, and what the allocator of a GPU takes on top."""
+    """Return the bytes that each stage holds under a strategy, and those that the allocator of a GPU takes on top."""
     held = structure.held
     found = {number: kind.rank_bytes(strategy, sizes, batches) for number, kind in held.kinds.items()}
     every = [found[number] for number in held.alike]

@@ -55,7 +55,7 @@ class StageStructure:
 
     recomputes: bool
     held: HeldStages
-    """What its stages hold and send."""
+    """Its stages hold and send this."""
 
     @property
     def low(self) -> WorkColumns:

@@ -13,7 +13,7 @@ from cdmpp.platform.content import content_of, parse_json
 
 _LLAMA = ("llama", "mistral", "qwen2")
 _GPT2 = {"n_embd": 768, "n_layer": 12, "n_head": 12, "n_inner": None, "vocab_size": 50257, "n_positions": 1024}
-"""What transformers takes where a config of GPT-2 says nothing."""
+"""Transformers takes these where a config of GPT-2 says nothing."""
 
 
 def shape_of(network: str, sequence: int | None) -> TransformerShape:

@@ -43,7 +43,7 @@ class _Stage:
     cp: int
     ops: list[Op] = field(default_factory=list)
     back: list[tuple[int, int, tuple[int, ...], int, int]] = field(default_factory=list)
-    """Of each op of the forward pass with a backward one: its place, bytes of that, what it reads of the forward pass,
+    """Each op of the forward pass with a backward one has its place, bytes of that, what it reads of the forward pass,
     its workspace, and elements of parameters whose gradients it writes."""
     spans: list[tuple[int, int]] = field(default_factory=list)
 

@@ -84,7 +84,7 @@ class WorkColumns:
 
     @cached_property
     def op_bytes(self) -> OpBytes:
-        """What its ops write, keep and hand on."""
+        """Bytes that its ops write, keep and hand on."""
         return OpBytes.of(self.work.rank.ops)
 
     def cut_places(self, recomputes: bool) -> CutPlaces:

@@ -71,7 +71,7 @@ class ProvisioningQuestion:
     is_gpu: bool = False
     """True if the allocator of a GPU counts."""
     warnings: tuple[str, ...] = ()
-    """What was assumed where the question said nothing, a sentence each."""
+    """These were assumed where the question said nothing, a sentence each."""
 
     def __post_init__(self) -> None:
         check_fields(self, "provisioning.")

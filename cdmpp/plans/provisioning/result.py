@@ -35,7 +35,7 @@ class Provisioned:
     knee: float
     """Replicas beyond which the servers set the pace."""
     limit: str
-    """What limits it; one of ``pace.PARTS``."""
+    """This limits it; one of ``pace.PARTS``."""
     memory_bytes: int | None
     """The machine that holds most holds these; None: unknown."""
     outcome: JobOutcome | None = None

@@ -22,7 +22,7 @@ from cdmpp.platform.limits import Limits, checked
 from cdmpp.units import quantity
 
 EQUAL = 0.01
-"""Of configurations slower than the fastest by at most this part, the one with the fewest machines is chosen."""
+"""The one with the fewest machines is chosen of configurations slower than the fastest by at most this part."""
 _CURVE = 2.0
 """The curve over replicas goes to so many times the chosen ones, or those of the knee."""
 _POINTS = 32

@@ -180,7 +180,7 @@ class StepTimes:
 
 
 class StepSource(ABC):
-    """What is known about a job before it is planned: one rank's work at any micro-batch and split."""
+    """A job is known by this before it is planned: one rank's work at any micro-batch and split."""
 
     @property
     def of(self) -> str:

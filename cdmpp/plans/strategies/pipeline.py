@@ -108,7 +108,7 @@ class Pipeline(Strategy):
     overlap: bool = field(default=False, kw_only=True)
     """True if a stage computes while it sends and receives."""
     balance: str = field(default="time", kw_only=True)
-    """What is shared out where nothing names the cuts, one of ``BALANCES``: ``time``, so that the slowest stage is as
+    """This is shared out where nothing names the cuts, one of ``BALANCES``: ``time``, so that the slowest stage is as
     fast as can be; ``blocks``, as many to each stage, as Megatron does; ``products``, as nanotron does: a stage takes
     blocks until what it and those before it multiply exceeds its share, and the head counts."""
     return_outputs: bool = field(default=True, kw_only=True)

@@ -62,7 +62,7 @@ class Arranged:
     degrees: ParallelDegrees
     arrangement: Arrangement
     devices: tuple[str, ...]
-    """Of each rank."""
+    """Each rank has one."""
 
     def blocks(self, plans: Candidates, even_shares: bool) -> Iterator[Block]:
         """Judge plans with equal shares, with cuts that suit the memory where others do not, and with other shares."""

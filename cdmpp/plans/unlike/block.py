@@ -28,9 +28,9 @@ class Variant:
     """It holds the settings that only plans on unlike devices have."""
 
     devices: tuple[str, ...]
-    """Of each rank."""
+    """Each rank has one."""
     cuts: tuple[str, ...] | None
-    """Where stages begin; None: there is one, or devices are equal and stages are balanced."""
+    """Stages begin here; None: there is one, or devices are equal and stages are balanced."""
     shares: tuple[int, ...] = ()
     """Micro-batches of each replica; empty: equally many."""
 
