@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from cdmpp.network.graph import Call, NetworkGraph
 from cdmpp.platform.limits import Limits, fitting
@@ -141,6 +142,11 @@ class TrainingStep:
     def is_ratio(self) -> bool:
         """Return True if the backward pass is no graph of its own, but a measured ratio of the forward pass."""
         return bool(self.scaled)
+
+    @cached_property
+    def order(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """These are the phase of each call, and the places of those that it reads from."""
+        return tuple([(one.phase, one.call.inputs) for one in self.calls])
 
     @property
     def counts(self) -> dict[str, int]:

@@ -198,11 +198,12 @@ def _by_rule(node: Any, name: str, found: Calls) -> Calls:
 
 def name_of(node: Any) -> str:
     """Return ``add`` of ``aten.add.Tensor``."""
-    return _name_of(node.target)
+    return name_of_target(node.target)
 
 
 @lru_cache(maxsize=4096)
-def _name_of(target: Any) -> str:
+def name_of_target(target: Any) -> str:
+    """Return the same of the target of a node."""
     schema = getattr(target, "_schema", None)
     return schema.name.split("::")[-1] if schema is not None else getattr(target, "__name__", str(target))
 
@@ -227,7 +228,7 @@ def is_pointwise(node: Any) -> bool:
 def _is_pointwise(target: Any) -> bool:
     import torch
 
-    name = _name_of(target)
+    name = name_of_target(target)
     if torch.Tag.pointwise in getattr(target, "tags", ()) or name in _UNTAGGED:
         return True
     other = getattr(torch.ops.aten, name.removesuffix("_"), None) if name.endswith("_") else None

@@ -51,6 +51,7 @@ def _text(operator: EagerOperator) -> str:
     return script(loop_program(operator))
 
 
+@lru_cache(maxsize=32_768)
 def task_id(operator: EagerOperator) -> str:
     """Return 16 hex digits, the same for the same call whatever device or runtime runs it."""
     return hashlib.sha256(f"operator:{operator.to_json()}".encode()).hexdigest()[:16]

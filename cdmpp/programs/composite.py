@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 from cdmpp.programs.patch import patched
@@ -25,18 +26,29 @@ def composites_apart(exported: Any, is_known: Callable[[Any], bool]) -> None:
         exported: ``torch.export.ExportedProgram``, or what stands for it.
         is_known: of a node: whether it is left as it is.
     """
+    mode: Any = None
     for node in [one for one in exported.graph.nodes if is_composite(one)]:
         if not is_known(node):
-            take_apart(exported, node, lambda one: _on_cpu(one.meta["val"]), nullcontext)
+            mode = mode or _mode_of(exported)
+            take_apart(exported, node, partial(_on_cpu, mode), nullcontext)
 
 
-def _on_cpu(value: Any) -> Any:
+def _mode_of(exported: Any) -> Any:
+    """Return the mode of the tensors of a graph; a new one where they are of the device meta."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    modes = (getattr(node.meta.get("val"), "fake_mode", None) for node in exported.graph.nodes)
+    return next((one for one in modes if one is not None), None) or FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def _on_cpu(mode: Any, node: Any) -> Any:
     """Return a tensor without values on a CPU: what runs under autocast of a GPU that is not there has its device."""
     import torch
 
+    value = node.meta["val"]
     if value.device.type == "cpu":
         return value
-    with value.fake_mode:
+    with mode:
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from cdmpp.network.eager.formula import GIVEN, Formula
@@ -183,17 +184,15 @@ class _Backward:
         if not made or not self.learning[last].backward_bytes:
             return
         numbers = {one: number for number, one in enumerate(made, 1)}
-        calls = [Call("given", "", (), self._result_bytes(last))]
+        calls = [Call("", "", (), self._result_bytes(last))]
         for one in made:
             read = (
                 place for place in self.calls[one].inputs if place >= len(self.learning) and place not in self.copies
             )
-            calls.append(replace(self.calls[one], inputs=tuple(numbers.get(place, 0) for place in read)))
-        passed_on = {*numbers.values()}.difference(*(call.inputs for call in calls))
-        order = Lifetimes.of(calls, [(number, False) for number in range(len(calls))])
-        alive = order.alive(CallBytes.of(calls), passed_on)[0].tolist()
-        most = max(range(1, len(calls)), key=alive.__getitem__)
-        more = max(self.learning[last].backward_bytes - alive[most], 0)
+            own = tuple(numbers.get(place, 0) for place in read)
+            calls.append(replace(self.calls[one], name="", task_id="", inputs=own, resident=(), forward=None))
+        most, alive = _most_alive(tuple(calls))
+        more = max(self.learning[last].backward_bytes - alive, 0)
         held = self.calls[made[most - 1]].workspace_bytes
         self.calls[made[most - 1]] = replace(self.calls[made[most - 1]], workspace_bytes=held + more)
 
@@ -414,6 +413,16 @@ class _Backward:
         held += beside
         self.calls.append(replace(made, workspace_bytes=held) if held else made)
         return len(self.calls) - 1
+
+
+@lru_cache(maxsize=10_000)
+def _most_alive(calls: tuple[Call, ...]) -> tuple[int, int]:
+    """Return the call behind the first during which most bytes are alive, and these; what none reads lives on."""
+    unread = {*range(1, len(calls))}.difference(*(call.inputs for call in calls))
+    order = Lifetimes.of(calls, [(number, False) for number in range(len(calls))])
+    alive = order.alive(CallBytes.of(calls), unread)[0].tolist()
+    most = max(range(1, len(calls)), key=alive.__getitem__)
+    return most, alive[most]
 
 
 def _held(

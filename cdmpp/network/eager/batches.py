@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from cdmpp.network.eager.divided import CallExchange
 from cdmpp.network.eager.read import EagerNetwork
@@ -33,14 +33,19 @@ class SizedStep:
     batch: int
     operators: tuple[EagerOperator, ...]
     """One a call."""
-    calls: tuple[StepCall, ...]
-    """Calls with the bytes that they write. Their task ids are those of the reading that they come from."""
+    make: Callable[[], tuple[StepCall, ...]]
+    """It makes ``calls``, which times do not depend on."""
     remember: Callable[[], StepMemory]
     """It counts what the step holds, which takes longer than all else."""
     exchanges: tuple[CallExchange, ...]
     """Exchanges of ranks that divide operators."""
     step: TrainingStep
     """The step, at a batch that was read: phases, parameters and buffers are those of every batch."""
+
+    @cached_property
+    def calls(self) -> tuple[StepCall, ...]:
+        """Calls with the bytes that they write; their task ids are those of the reading that they come from."""
+        return self.make()
 
     @cached_property
     def memory(self) -> StepMemory:
@@ -52,7 +57,16 @@ def sized(read: EagerNetwork) -> SizedStep:
     """Return the calls of a step at the batch at which it was read."""
     step = _step(read)
     operators = tuple(read.operators[call.task_id] for call in read.graph.calls)
-    return SizedStep(read.batch, operators, step.calls, lambda: step.memory, read.exchanges, step)
+    return SizedStep(read.batch, operators, lambda: step.calls, lambda: step.memory, read.exchanges, step)
+
+
+class _Pair(NamedTuple):
+    """It is a call at both batches."""
+
+    tasks: tuple[str, str]
+    elements: tuple[float, float]
+    sizes: tuple[tuple[int | None, int | None], ...]
+    """Those of ``_BYTES``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,47 +88,56 @@ class TwoReadings:
 
     def at(self, batch: int) -> SizedStep | None:
         """Return the step at ``batch`` examples, from 2 up; None where the readings do not say it."""
-        return _at_batch(self.low, self.high, batch) if batch > 1 and self.say_others else None
+        return self._at(batch) if batch > 1 and self.say_others else None
 
+    @cached_property
+    def _pairs(self) -> tuple[tuple[_Pair, ...], tuple[int, ...]]:
+        """Unlike pairs of a call at both batches, and the number of that of each call: equal blocks have the same."""
+        found, low, high = dict[_Pair, int](), self.low, self.high
+        numbers = []
+        for place, (one, two) in enumerate(zip(low.graph.calls, high.graph.calls, strict=True)):
+            sizes = tuple([(getattr(one, name), getattr(two, name)) for name in _BYTES])
+            elements = low.elements.get(place, 0), high.elements.get(place, 0)
+            numbers.append(found.setdefault(_Pair((one.task_id, two.task_id), elements, sizes), len(found)))
+        return tuple(found), tuple(numbers)
 
-def _at_batch(low: EagerNetwork, high: EagerNetwork, batch: int) -> SizedStep | None:
-    step, other = _step(low), _step(high)
-    more = batch - low.batch
-    made: dict[tuple[str, str, float, float], EagerOperator | None] = {}
-    operators: list[EagerOperator] = []
-    calls: list[Call] = []
-    grow = partial(_affine, first=low.batch, more=more)
-    for place, (one, two) in enumerate(zip(low.graph.calls, high.graph.calls, strict=True)):
-        key = (one.task_id, two.task_id, low.elements.get(place, 0), high.elements.get(place, 0))
-        if key not in made:
-            pair = low.operators[one.task_id], high.operators[two.task_id]
-            made[key] = _operator(*pair, key[2:], low.batch, batch)
-        sizes = [(getattr(one, name), getattr(two, name)) for name in _BYTES]
-        grown = [None if size is None or larger is None else grow(size, larger) for size, larger in sizes]
-        operator = made[key]
-        if operator is None or any(a is None and b[0] is not None for a, b in zip(grown, sizes, strict=True)):
+    def _at(self, batch: int) -> SizedStep | None:
+        low, step, other = self.low, _step(self.low), _step(self.high)
+        grow = partial(_affine, first=low.batch, more=batch - low.batch)
+        pairs, numbers = self._pairs
+        made, grown = list[EagerOperator](), list[dict[str, int | None]]()
+        for one in pairs:
+            pair = low.operators[one.tasks[0]], self.high.operators[one.tasks[1]]
+            operator = _operator(*pair, one.elements, low.batch, batch)
+            own = [None if size is None or larger is None else grow(size, larger) for size, larger in one.sizes]
+            if operator is None or any(a is None and b[0] is not None for a, b in zip(own, one.sizes, strict=True)):
+                return None
+            made.append(operator)
+            grown.append(dict(zip(_BYTES, own, strict=True)))
+        given = grow(step.memory.input_bytes, other.memory.input_bytes)
+        sent = [grow(one.bytes, two.bytes) for one, two in zip(low.exchanges, self.high.exchanges, strict=True)]
+        if given is None or None in sent:
             return None
-        operators.append(operator)
-        found: dict[str, Any] = dict(zip(_BYTES, grown, strict=True))
-        calls.append(_changed(one, **found))
-    given = grow(step.memory.input_bytes, other.memory.input_bytes)
-    sent = [grow(one.bytes, two.bytes) for one, two in zip(low.exchanges, high.exchanges, strict=True)]
-    if given is None or None in sent:
-        return None
 
-    def memory() -> StepMemory:
-        graph, phases = replace(step.graph, calls=tuple(calls)), [call.phase for call in step.calls]
-        recomputed = {place for place, call in enumerate(step.calls) if call.is_recomputed}
-        return replace(
-            step.memory,
-            input_bytes=given,
-            saved_activation_bytes=saved_bytes(graph, phases),
-            live_bytes=live_bytes(graph, phases, graph.results, recomputed),
-        )
+        def calls() -> tuple[StepCall, ...]:
+            each = zip(step.calls, low.graph.calls, numbers, strict=True)
+            return tuple([_changed(told, call=_changed(call, **grown[number])) for told, call, number in each])
 
-    exchanges = tuple(replace(one, bytes=size) for one, size in zip(low.exchanges, sent, strict=True) if size)
-    stepped = tuple(_changed(told, call=call) for told, call in zip(step.calls, calls, strict=True))
-    return SizedStep(batch, tuple(operators), stepped, memory, exchanges, step)
+        def memory() -> StepMemory:
+            graph = replace(step.graph, calls=tuple([one.call for one in found.calls]))
+            phases = [call.phase for call in step.calls]
+            recomputed = {place for place, call in enumerate(step.calls) if call.is_recomputed}
+            return replace(
+                step.memory,
+                input_bytes=given,
+                saved_activation_bytes=saved_bytes(graph, phases),
+                live_bytes=live_bytes(graph, phases, graph.results, recomputed),
+            )
+
+        exchanges = tuple(replace(one, bytes=size) for one, size in zip(low.exchanges, sent, strict=True) if size)
+        operators = tuple([made[number] for number in numbers])
+        found = SizedStep(batch, operators, calls, memory, exchanges, step)
+        return found
 
 
 def _changed(one: _Made, **others: Any) -> _Made:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cdmpp.errors import CdmppError
-from cdmpp.network.eager.without_values import runs
+from cdmpp.network.eager.without_values import hollow, runs
 from cdmpp.network.training_step import StepCall
 from cdmpp.operators.aten import name_of, place_of_node
 from cdmpp.operators.aten_convolution import CONVOLUTIONS, Convolution, geometry_of
@@ -132,9 +132,7 @@ class LocalGraph:
         new = self.graph.create_node("placeholder", old.target, name=old.name)
         value, parameter = old.meta.get("val"), self.parameters.get(old.name)
         if isinstance(value, torch.Tensor) and not (shape is None and self.runs.made(value)):
-            with self.runs.mode:
-                value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
-                value = value if shape is None else torch.empty(tuple(shape), dtype=value.dtype)
+            value = hollow(value) if shape is None else torch.empty(tuple(shape), dtype=value.dtype, device="meta")
         if parameter is not None and shape is not None:
             self.shapes[parameter] = tuple(shape)
         if parameter is not None and self.exported.state_dict[parameter].requires_grad:
@@ -150,7 +148,7 @@ class LocalGraph:
             return self._done(old, self.graph.output(torch.fx.map_arg(old.args[0], self.nodes.__getitem__)), old.meta)
         if old.op == "get_attr":
             value = operator.attrgetter(old.target)(self.exported.graph_module)
-            value = self.runs.mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
+            value = hollow(value) if isinstance(value, torch.Tensor) else value
             new = self.graph.create_node("get_attr", old.target, name=old.name)
             return self._done(old, new, {**old.meta, "val": value})
         own = self.arguments(old)

@@ -214,7 +214,7 @@ class _Made:
         self.convolutions = dict[int, ConvolutionMemory]()
         self.untold = dict[str, None]()
         self.silent = set[int]()
-        self.trees = ViewTrees(autograd.mode, autograd.values) if autograd else None
+        self.trees = ViewTrees(autograd.values) if autograd else None
         self.bytes = {True: 0, False: 0}
         self.views = 0
         self.results: tuple[int, ...] = ()

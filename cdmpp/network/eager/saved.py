@@ -14,7 +14,8 @@ from cdmpp.network.eager.policies import Asked, Policies
 from cdmpp.network.eager.saved_attention import attention_function
 from cdmpp.network.eager.saved_form import Form, form_of, forms, known_gradients
 from cdmpp.network.eager.temporaries import Gradients, gradients_of
-from cdmpp.network.eager.without_values import key_of, on_cpu, told
+from cdmpp.network.eager.without_values import ON_CPU, hollow, key_of, on_cpu, on_meta, runs, told
+from cdmpp.operators.aten import name_of
 from cdmpp.operators.aten_attention import ATTENTION
 from cdmpp.operators.aten_layout import tensors_in
 from cdmpp.operators.aten_recurrent import GATES, recurrent_sizes
@@ -51,10 +52,7 @@ class Autograd:
 
     def __init__(self, exported: Any, kind: str) -> None:
         """Begin with a ``torch.export.ExportedProgram`` and the kind of device, ``cpu`` or ``gpu``."""
-        from torch._subclasses.fake_tensor import FakeTensorMode
-
         self.module, self.kind = exported.graph_module, kind
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.values = dict[Any, Any]()
         self.storages = dict[int, Any]()
         """Number -> storage, which lives here: its number is that of no other."""
@@ -72,8 +70,7 @@ class Autograd:
 
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
-            with self.mode:
-                value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, requires_grad=is_trained)
+            value = hollow(value, is_trained)
             self.given.add(self._number(value))
         self.values[node] = value
 
@@ -83,7 +80,7 @@ class Autograd:
 
         value = operator.attrgetter(node.target)(self.module)
         if isinstance(value, torch.Tensor):
-            value = self.mode.from_tensor(value)
+            value = hollow(value)
             self.given.add(self._number(value))
         self.values[node] = value
 
@@ -91,7 +88,7 @@ class Autograd:
         """Run a call of the graph. ``UnsupportedProgramError`` names the operator that needs values."""
         from torch.fx import map_arg
 
-        args, kwargs = on_cpu(map_arg((node.args, node.kwargs), self.values.__getitem__))
+        args, kwargs = on_meta(node.target, *map_arg((node.args, node.kwargs), self.values.__getitem__))
         mutates = getattr(getattr(node.target, "_schema", None), "is_mutable", False)
         key, labels, asked = None, dict[int, int](), self.policies.of(node)
         if not mutates and asked is None:
@@ -107,10 +104,15 @@ class Autograd:
         if known is None:
             own = _on_gpus(node) if self.kind == "gpu" else _on_cpus(node)
             function = attention_function(node) or own or node.target
+            if key is not None and name_of(node) in ON_CPU:
+                known = self._on_cpu(node, function, args, kwargs, labels)
+                if known is not None:
+                    forms().put(key, known)
+        if known is None:
             # before a node that writes in place changes where its arguments come from
             backward = known_gradients().get(key) if key is not None else None
             if backward is None:
-                backward = gradients_of(self.mode, function, args, kwargs) if gradients_on(node) else Gradients(0)
+                backward = gradients_of(function, args, kwargs) if gradients_on(node) else Gradients(0)
                 if key is not None:
                     known_gradients().put(key, backward)
             found, packed, last = self._run(node, function, args, kwargs, asked)
@@ -145,7 +147,7 @@ class Autograd:
 
         hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed)
         try:
-            with self.mode, kernels, torch.set_grad_enabled(gradients_on(node)), hooks:
+            with kernels, torch.set_grad_enabled(gradients_on(node)), hooks:
                 found = function(*args, **kwargs)
         except Exception as error:
             raise UnsupportedProgramError(
@@ -155,9 +157,27 @@ class Autograd:
         last = "" if not at else BEFORE if not at[-1] else AFTER if at[-1] == kernels.count else WITHIN
         return found, packed, last
 
+    def _on_cpu(self, node: Any, function: Any, args: Any, kwargs: Any, labels: Mapping[int, int]) -> Form | None:
+        """Run a node on tensors of a CPU without values; ``labels``: of the storages of its arguments.
+
+        None where two of them share one, or it gives what has no form.
+        """
+        mode = runs().mode
+        args, kwargs, pairs = on_cpu(mode, args, kwargs)
+        own = {self._number(twin): labels[self._number(one)] for one, twin in pairs}
+        if len({*own.values()}) < len(own):
+            return None
+        backward = gradients_of(function, args, kwargs, mode) if gradients_on(node) else Gradients(0)
+        self.new.clear()
+        with mode:
+            found, packed, last = self._run(node, function, args, kwargs, None)
+        for one in tensors_in(found):
+            self._number(one)
+        return form_of(found, self._number, self.new, packed, last, own, backward, of_own=True)
+
     def _again(self, form: Form, given: list[int]) -> tuple[Any, dict[int, int]]:
         """Return what a run of a known form gives and keeps; ``given``: numbers of the storages of its arguments."""
-        values = form.values(self.mode)
+        values = form.values()
         numbers = [self._number(one) for one in values if one is not None]
         self.unseen -= len(form.kept)
         of = {"argument": given.__getitem__, "result": numbers.__getitem__, "own": self.unseen.__add__}

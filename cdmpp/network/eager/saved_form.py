@@ -24,8 +24,8 @@ class Form(NamedTuple):
     """The same as ``Saved.last``."""
     backward: Gradients
 
-    def values(self, mode: Any) -> list[Any]:
-        """Make the results anew under a mode of tensors without values."""
+    def values(self) -> list[Any]:
+        """Make the results anew, without values."""
         import torch
 
         found = list[Any]()
@@ -33,8 +33,7 @@ class Form(NamedTuple):
             value = None
             if one is not None:
                 shape, stride, dtype, learns = one
-                with mode:
-                    value = torch.empty_strided(shape, stride, dtype=dtype)
+                value = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
                 if learns:
                     function, source = _history()
                     value = function.apply(value, source)
@@ -56,7 +55,7 @@ def known_gradients() -> Known[Gradients]:
 
 def form_of(
     found: Any, number_of: Callable[[Any], int], new: set[int], packed: Mapping[int, int], last: str,
-    labels: Mapping[int, int], backward: Gradients,
+    labels: Mapping[int, int], backward: Gradients, of_own: bool = False,
 ) -> Form | None:  # fmt: skip
     """Return the form of a run; None where it gives views, parts of storages or what is no tensor.
 
@@ -68,6 +67,7 @@ def form_of(
         last: as of ``Saved``.
         labels: numbers of the storages of its arguments: places.
         backward: how its gradients are made.
+        of_own: whether a view of all of what it made itself counts as no view.
     """
     import torch
 
@@ -76,7 +76,7 @@ def form_of(
     if not all(isinstance(one, torch.Tensor) for one in tensors):
         return None
     numbers = [number_of(one) for one in tensors]
-    if len({*numbers}) < len(numbers) or not {*numbers} <= new or not all(map(_is_whole, tensors)):
+    if len({*numbers}) < len(numbers) or not {*numbers} <= new or not all(_is_whole(one, of_own) for one in tensors):
         return None
     own, kept = dict[int, int](), list[tuple[str, int, int]]()
     for number, size in packed.items():
@@ -92,10 +92,10 @@ def form_of(
     return Form(results, type(found) if isinstance(found, tuple | list) else None, tuple(kept), last, backward)
 
 
-def _is_whole(tensor: Any) -> bool:
-    """True for what is no view and as large as its storage."""
+def _is_whole(tensor: Any, of_own: bool) -> bool:
+    """True for what is no view, or may be one, and as large as its storage."""
     is_all = tensor.numel() * tensor.itemsize == tensor.untyped_storage().nbytes()
-    return bool(tensor._base is None and not tensor.storage_offset() and is_all)
+    return bool((of_own or tensor._base is None) and not tensor.storage_offset() and is_all)
 
 
 @cache

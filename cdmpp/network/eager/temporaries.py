@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import nullcontext
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ class Gradients(NamedTuple):
     """The kernels that make them; None: unknown, or some are of a kind that nothing answers for."""
 
 
-def gradients_of(mode: Any, run: Any, args: Any, kwargs: Any) -> Gradients:
+def gradients_of(run: Any, args: Any, kwargs: Any, mode: Any = None) -> Gradients:
     """Run the formulas of one node.
 
     The gradient that autograd hands to the node, those that the node makes, and all that its formulas write on the way
@@ -28,10 +29,10 @@ def gradients_of(mode: Any, run: Any, args: Any, kwargs: Any) -> Gradients:
     that does not.
 
     Args:
-        mode: ``FakeTensorMode`` of its arguments.
         run: the operator, such as ``aten.mul.Tensor``, or a function in its place.
         args: its arguments, which are not changed.
         kwargs: its arguments by name.
+        mode: ``FakeTensorMode`` of the arguments; None: they are of the device meta.
     """
     import torch
 
@@ -52,7 +53,7 @@ def gradients_of(mode: Any, run: Any, args: Any, kwargs: Any) -> Gradients:
     hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed)
     watch, handed_over = _watch()(known), _handed_over()
     try:
-        with mode, torch.enable_grad():
+        with mode or nullcontext(), torch.enable_grad():
             with hooks:
                 results = [one for one in _tensors(apart(*args, **kwargs)) if one.requires_grad]
             if not results:
@@ -129,11 +130,11 @@ def _handed_over() -> Any:
     class HandedOver(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *results: Any) -> Any:
-            ctx.forms = [(one.shape, one.dtype) for one in results]
+            ctx.forms = [(one.shape, one.dtype, one.device) for one in results]
             return results[0].new_empty(())
 
         @staticmethod
         def backward(ctx: Any, _: Any) -> Any:
-            return tuple(torch.empty(shape, dtype=dtype) for shape, dtype in ctx.forms)
+            return tuple(torch.empty(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.forms)
 
     return HandedOver

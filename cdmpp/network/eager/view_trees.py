@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from cdmpp.network.eager.formula import Formula
 from cdmpp.network.eager.temporaries import gradients_of
-from cdmpp.network.eager.without_values import Known, key_of, on_cpu, told
+from cdmpp.network.eager.without_values import Known, key_of, on_meta, told
 from cdmpp.operators.aten import name_of
 from cdmpp.programs.regions import has_gradient
 
@@ -26,9 +26,9 @@ class ViewTree(NamedTuple):
 class ViewTrees:
     """It goes along with an exported graph and notes who reads which value through which views."""
 
-    def __init__(self, mode: Any, values: Mapping[Any, Any]) -> None:
-        """Begin with ``FakeTensorMode`` and the value of each node that ran under it."""
-        self.mode, self.values = mode, values
+    def __init__(self, values: Mapping[Any, Any]) -> None:
+        """Begin with the value of each node that ran."""
+        self.values = values
         self.parents = dict[Any, Any]()
         """View -> what it is a view of."""
         self.readers = dict[Any, list[tuple[Any, Any]]]()
@@ -95,11 +95,11 @@ class ViewTrees:
         key = told(self.values[base]), matrix, tuple(named), tuple(numbers[one] for one in read)
         known = _formulas().get(key)
         if known is None:
-            with self.mode:
-                value = self.values[base].detach()
-                value = (value if matrix is None else torch.empty(matrix, dtype=value.dtype)).requires_grad_()
+            value = self.values[base].detach()
+            value = value if matrix is None else torch.empty(matrix, dtype=value.dtype, device="meta")
+            value.requires_grad_()
             run = self._run(base, views, read)
-            _formulas().put(key, known := (gradients_of(self.mode, run, (value,), {}).formula,))
+            _formulas().put(key, known := (gradients_of(run, (value,), {}).formula,))
         return known[0]
 
     def _between(self, base: Any, read: Collection[Any]) -> list[Any]:
@@ -119,8 +119,9 @@ class ViewTrees:
         def run(value: Any) -> tuple[Any, ...]:
             made = {base: value.view(self.values[base].shape)}
             for node in views:
-                args, kwargs = map_arg((node.args, node.kwargs), lambda one: made.get(one, self.values.get(one)))
-                made[node] = node.target(*on_cpu(args), **on_cpu(kwargs))
+                given = map_arg((node.args, node.kwargs), lambda one: made.get(one, self.values.get(one)))
+                args, kwargs = on_meta(node.target, *given)
+                made[node] = node.target(*args, **kwargs)
             return tuple(made[one] for one in read)
 
         return run

@@ -205,6 +205,8 @@ class _Run:
 
         class Watch(TorchDispatchMode):
             def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                if function.namespace == "prim":  # asks a tensor of its device, and computes nothing
+                    return function(*args, **(kwargs or {}))
                 ran = run.ran[-1] if run.inside else run.outside
                 ran.append((function, _modes(), *map(_form, tree_leaves((args, kwargs)))))
                 if not run.inside:

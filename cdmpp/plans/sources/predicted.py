@@ -144,7 +144,7 @@ class PredictedSource(StepSource):
         timed = self._timed(batch, split)
         exchanges = tuple((one.kind, one.degree, one.after) for one in sized.exchanges)
         return StepTimes(
-            (tuple((one.phase, one.call.inputs) for one in sized.calls), exchanges),
+            (sized.step.order, exchanges),
             timed.latencies_s + timed.gaps_s,
             timed.gaps_s,
             timed.start_s,
@@ -295,7 +295,7 @@ class PredictedSource(StepSource):
         stand_in_for = read.stand_in_for
         prices = [as_stand_in(one) if stand_in_for(place) else one for place, one in enumerate(prices)]
         host = None if self.device.kind == "cpu" else self.host
-        dispatch_s = dispatches_s([one.call for one in sized.calls], prices, host, True, sized.step)
+        dispatch_s = dispatches_s([one.call for one in sized.step.calls], prices, host, True, sized.step)
         latencies_s = [one.latency_s for one in prices]
         starts = started_s(latencies_s, dispatch_s)
         ends = [start + latency_s for start, latency_s in zip(starts, latencies_s, strict=True)]

@@ -67,8 +67,8 @@ class DividedSequence:
                 long = [shape[0], _LONG, *shape[2:]] if is_divided else shape
                 own = [shape[0], self.tokens // self.ring.ranks, *shape[2:]] if is_divided else None
                 new = self.local.placeholder(node, own)
-                with self.local.runs.mode:
-                    self.long[node] = torch.empty(long, dtype=value.dtype) if is_divided else new.meta["val"]
+                whole = torch.empty(long, dtype=value.dtype, device="meta") if is_divided else new.meta["val"]
+                self.long[node] = whole
             elif node.op in ("placeholder", "get_attr", "output"):
                 new = self.local.placeholder(node) if node.op == "placeholder" else self.local.copy(node)
                 self.long[node] = new.meta.get("val")

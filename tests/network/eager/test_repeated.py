@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._guards import detect_fake_mode
 
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.eager.repeated import UnlikeBlocksError
@@ -86,6 +88,19 @@ def test_as_all_blocks(model: Any, settings: dict[str, str], few: int, divisions
         found, expected = parts(read(own, division)), parts(read(whole, division))
         for name in expected:
             assert found[name] == expected[name], (division, name)
+
+
+def test_a_large_model_has_no_values_and_the_same_blocks(tmp_path: Path) -> None:
+    """Its modules ask tensors without values for their device, once more in the first run than in later ones."""
+    config = transformers.LlamaConfig(
+        hidden_size=1024, intermediate_size=1024, num_hidden_layers=BLOCKS, num_attention_heads=8, vocab_size=16384
+    )
+    config.save_pretrained(tmp_path)
+    workload = Workload(f"hf:{tmp_path}", mode="training_step", batch=2, sequence=TOKENS, precision="bf16")
+    step = export_step(workload, few_blocks=FEW[0])
+    assert detect_fake_mode(list(step.model.parameters())) is not None
+    assert step.blocks is not None
+    assert len(step.blocks.names) == BLOCKS
 
 
 def test_blocks_that_cannot_be_repeated() -> None:
