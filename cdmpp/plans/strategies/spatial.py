@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from cdmpp.errors import CdmppError
 from cdmpp.network.eager.divided import (
@@ -15,50 +15,17 @@ from cdmpp.network.eager.divided import (
     LocalGraph,
     bytes_of_value,
     convolution_at,
-    convolutions,
     gathered,
     part,
     smallest,
     title_of,
 )
-from cdmpp.operators.aten import is_pointwise, name_of
+from cdmpp.operators.aten import name_of
 from cdmpp.operators.aten_convolution import STRIP
-from cdmpp.operators.aten_norm import BATCH_NORMS
-from cdmpp.operators.aten_pooling import POOLS
+from cdmpp.plans.strategies.divided_images import images_in, is_image, need_of
 from cdmpp.plans.strategies.registry import STRATEGIES
+from cdmpp.plans.strategies.windows import window_of
 from cdmpp.steps.strategy import OperatorStrategy
-
-_LOCAL = (
-    *BATCH_NORMS, "dropout", "dropout_", "feature_dropout", "feature_dropout_",
-    *("clone", "contiguous", "getitem", "detach"),
-)  # fmt: skip
-"""Operators that compute a part of an image from that part, next to elementwise ones; of ``cat`` those of channels."""
-
-
-class Window(NamedTuple):
-    """A convolution or a pooling reads so much along each axis of an image."""
-
-    kernel: tuple[int, ...]
-    """Elements from the first to the last that it reads, dilation included."""
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-
-    def halo(self, axis: int, image: int, out: int) -> tuple[int, int]:
-        """Return the rows before and behind a part of ``image`` rows that its ``out`` rows of the result need.
-
-        The part has neighbours on both sides. Negative ones behind are to be left out, so that no more rows result.
-        """
-        before = self.padding[axis]
-        behind = (out - 1) * self.stride[axis] + self.kernel[axis] - image - before
-        is_right = (image + before - self.kernel[axis]) // self.stride[axis] + 1 == out
-        return before, 0 if behind < 0 and is_right else behind
-
-    def gradient_halo(self, axis: int, image: int, out: int) -> tuple[int, int]:
-        """Return the rows of the gradient of the result, before and behind its own, that the image's gradient needs."""
-        stride, padding = self.stride[axis], self.padding[axis]
-        first = -((self.kernel[axis] - 1 - padding) // stride)
-        last = (image - 1 + padding) // stride
-        return max(0, -first), max(0, last - (out - 1))
 
 
 @STRATEGIES.register
@@ -83,7 +50,7 @@ class Spatial(OperatorStrategy):
 
     def limit(self, exported: Any) -> tuple[int, str]:
         """Return the fewest elements of a channel of an image that is divided, and the layer that has them."""
-        return smallest((math.prod(extents), title_of(node)) for node, extents in _images(exported).items())
+        return smallest((math.prod(extents), title_of(node)) for node, extents in images_in(exported).items())
 
     def divide(self, exported: Any, ranks: int) -> DividedExport:
         """Write the graph of one rank; ``CdmppError``: images that are too small for so many ranks."""
@@ -93,7 +60,7 @@ class Spatial(OperatorStrategy):
 
 def _blocks(exported: Any, ranks: int) -> tuple[int, ...]:
     """Parts along each axis of the images, so that the fewest elements lie next to a part."""
-    images = _images(exported)
+    images = images_in(exported)
     least = [min(extents) for extents in zip(*images.values(), strict=True)]
     first = next(iter(images.values()))
     found = [one for one in _factors(ranks, len(least)) if all(a <= b for a, b in zip(one, least, strict=True))]
@@ -116,75 +83,6 @@ def _factors(ranks: int, axes: int) -> Iterator[tuple[int, ...]]:
     return (one for one in itertools.product(divisors, repeat=axes) if math.prod(one) == ranks)
 
 
-def _axes(exported: Any) -> int:
-    """Axes of the images that are convolved most; 0 without convolutions."""
-    counts = [len(one.kernel) for _, one in convolutions(exported)]
-    return max(set(counts), key=counts.count, default=0)
-
-
-def _images(exported: Any) -> dict[Any, tuple[int, ...]]:
-    """Nodes whose values are divided -> the extents of their images."""
-    axes, divided = _axes(exported), dict[Any, tuple[int, ...]]()
-    for node in exported.graph.nodes:
-        value = node.meta.get("val")
-        if _is_image(exported, node, axes) or (
-            any(one in divided for one in node.all_input_nodes) and _kind(node, divided, axes) in ("window", "local")
-        ):
-            value = value[0] if isinstance(value, tuple | list) else value
-            divided[node] = tuple(int(size) for size in value.shape[-axes:])
-    return divided
-
-
-def _is_image(exported: Any, node: Any, axes: int) -> bool:
-    """True for an input of the network that has images."""
-    value = node.meta.get("val")
-    is_given = node.op == "placeholder" and node.name in exported.graph_signature.user_inputs
-    return is_given and axes > 0 and hasattr(value, "dim") and value.dim() == axes + 2 and value.is_floating_point()
-
-
-def _kind(node: Any, divided: Container[Any], axes: int) -> str:
-    """``window``, ``local``, ``average`` of whole images, or ``whole``: what an operator that reads a part needs."""
-    name, value = name_of(node), node.meta.get("val")
-    if (window := window_of(node, axes)) is not None:
-        return "window" if node.args[0] in divided and all(window.kernel) else "whole"
-    if name.startswith(("adaptive_avg_pool", "_adaptive_avg_pool")) and set(value.shape[-axes:]) == {1}:
-        return "average"
-    if name == "mean" and len(node.args) > 1:
-        return "average" if {one % (axes + 2) for one in node.args[1]} >= set(range(2, axes + 2)) else "whole"
-    if name == "cat" and (node.args[1] if len(node.args) > 1 else 0) % (axes + 2) == 1:
-        return "local" if all(one in divided for one in node.all_input_nodes) else "whole"
-    if name not in _LOCAL and not is_pointwise(node):
-        return "whole"
-    others = [one.meta["val"] for one in node.all_input_nodes if one not in divided]
-    is_norm = name in BATCH_NORMS
-    return "local" if is_norm or all(_is_alike_everywhere(one, axes) for one in others) else "whole"
-
-
-def _is_alike_everywhere(value: Any, axes: int) -> bool:
-    """True for a tensor that does not change along an image."""
-    return not hasattr(value, "shape") or value.dim() < axes or set(value.shape[-axes:]) <= {1}
-
-
-def window_of(node: Any, axes: int) -> Window | None:
-    """Return what a convolution or a pooling over ``axes`` axes reads; None for what is neither."""
-    name = name_of(node)
-    if name in POOLS:
-        given = dict(zip((one.name for one in node.target._schema.arguments), node.args, strict=False)) | node.kwargs
-        kernel = _each(given["kernel_size"], axes)
-        stride = _each(given.get("stride") or given["kernel_size"], axes)
-        padding, dilation = (_each(given.get(key, usual), axes) for key, usual in (("padding", 0), ("dilation", 1)))
-    elif (found := convolution_at(node)) is not None and len(found.kernel) == axes:
-        kernel, stride, padding, dilation = found.kernel, found.stride, found.padding, found.dilation
-    else:
-        return None
-    return Window(tuple((size - 1) * step + 1 for size, step in zip(kernel, dilation, strict=True)), stride, padding)
-
-
-def _each(value: Any, axes: int) -> tuple[int, ...]:
-    values = [value] if isinstance(value, int) else list(value)
-    return tuple(int(one) for one in (values * axes if len(values) == 1 else values))
-
-
 class _Divided:
     def __init__(self, exported: Any, factors: Sequence[int]) -> None:
         self.exported, self.factors, self.axes = exported, tuple(factors), len(factors)
@@ -197,7 +95,7 @@ class _Divided:
         left = 0
         for node in self.exported.graph.nodes:
             reads = [one for one in node.all_input_nodes if one in self.divided]
-            if _is_image(self.exported, node, self.axes):
+            if is_image(self.exported, node, self.axes):
                 self.local.placeholder(node, self.part(node))
                 self.divided.add(node)
             elif node.op == "placeholder":
@@ -214,7 +112,7 @@ class _Divided:
 
     def call(self, node: Any, reads: Sequence[Any]) -> None:
         """Add an operator that reads a part."""
-        kind = _kind(node, self.divided, self.axes) if node.op == "call_function" else "whole"
+        kind = need_of(node, self.divided, self.axes) if node.op == "call_function" else "whole"
         if kind == "window":
             self.window(node)
         elif kind == "local":

@@ -23,7 +23,8 @@ from cdmpp.plans.distributed_step import replay_plan
 from cdmpp.plans.lower import lower
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.strategies import STRATEGIES
-from cdmpp.plans.strategies.spatial import Window, _blocks, _Divided
+from cdmpp.plans.strategies.spatial import _blocks, _Divided
+from cdmpp.plans.strategies.windows import Window
 
 
 class Images(nn.Module):
