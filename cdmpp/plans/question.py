@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,6 +21,7 @@ from cdmpp.plans.plan import Plan
 from cdmpp.plans.sources.source import StepSource
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.plans.twins import SAME, twins
+from cdmpp.platform.progress import log_spent
 from cdmpp.steps.schedule import Schedule
 from cdmpp.steps.transforms.recompute import can_recompute
 
@@ -119,8 +121,9 @@ class Question:
         """Return all plans for so many devices and some combinations, with their costs; each is worked out once."""
         key = (self.ranks if ranks is None else ranks, self.names if names is None else names)
         if key not in self._judged:
-            plans = self._candidates(*key)
+            begun_s, plans = time.process_time(), self._candidates(*key)
             self._judged[key] = self._judged_as(plans, self._judge.closed_form(plans, self.topology(key[0])))
+            log_spent(f"{len(plans):,} plans for {key[0]:,} devices judged", len(plans), begun_s)
         return self._judged[key]
 
     def leading(self, ranks: int, names: tuple[str, ...]) -> Judged:
@@ -130,8 +133,11 @@ class Question:
         """
         if (ranks, names) in self._judged or self.memory_bytes is not None:
             return self.judged(ranks, names)
-        plans, leading = self._candidates(ranks, names), Leading(self.memory_limit_bytes, self.inputs_s)
-        return self._judged_as(plans, self._judge.closed_form(plans, self.topology(ranks), leading))
+        begun_s, plans = time.process_time(), self._candidates(ranks, names)
+        costs = self._judge.closed_form(plans, self.topology(ranks), Leading(self.memory_limit_bytes, self.inputs_s))
+        known = np.count_nonzero(~np.isnan(costs.step_s))
+        log_spent(f"{len(plans):,} plans for {ranks:,} devices bounded, {known:,} judged", len(plans), begun_s)
+        return self._judged_as(plans, costs)
 
     def at_batches(self, global_batches: Sequence[int]) -> tuple[Question, ...]:
         """Ask the same at several global batches, whose plans are judged together.

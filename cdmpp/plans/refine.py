@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 
 from cdmpp.plans.cost import Cost, by_cause
@@ -15,6 +16,7 @@ from cdmpp.plans.search import search
 from cdmpp.plans.search_result import SearchResult
 from cdmpp.plans.search_space import SearchSpace
 from cdmpp.plans.sources.source import RankWork
+from cdmpp.platform.progress import log_spent
 from cdmpp.steps.replay import replay
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.transforms.merge_ops import merge_ops
@@ -33,6 +35,11 @@ class LoweredEvaluator(Evaluator):
     def space(self) -> SearchSpace:
         """All settings of one way to train but those that change the batch."""
         return replace(super().space, can_accumulate=False)
+
+    @property
+    def count(self) -> int:
+        """Return how many plans were replayed so far."""
+        return len(self._costs)
 
     def evaluate(self, plan: Plan) -> Cost:
         """Find the cost of a plan."""
@@ -64,4 +71,7 @@ def refine(question: Question, plan: Plan, optimizer: str = "adamw") -> SearchRe
         graph, topology, plan, of=question.source.of, work=work, is_gpu=question.is_gpu, inputs_s=question.inputs_s
     )
     limit = None if work.memory is None else question.memory_limit_bytes
-    return search(evaluator, None if limit is None else round(limit), 1, optimizer)
+    begun_s = time.process_time()
+    found = search(evaluator, None if limit is None else round(limit), 1, optimizer)
+    log_spent(f"{evaluator.count:,} settings of the best plan replayed", evaluator.count, begun_s)
+    return found
