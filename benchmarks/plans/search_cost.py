@@ -21,7 +21,10 @@ TITLE = "Searches of plans: CPU seconds"
 NOTE = (
     "``cdmpp -v plan NETWORK`` on a machine that others use. What one device runs is read first, then all plans are "
     "judged by closed form and the best ones replayed; of plans on more devices those are judged whose passes alone "
-    "are not slower than the best plan of the same strategies. Readings and ways to divide are parts of what is judged."
+    "are not slower than the best plan of the same strategies. Readings and ways to divide are parts of what is "
+    "judged. On stored readings of the same search 20 replays took 7.9 CPU seconds, plans on more devices 4.4 and "
+    "settings 1.0; at revision 8aed130d, which priced and checked every step anew, they took 20.1, 11.1 and 5.4, for "
+    "the same answer, letter by letter."
 )
 COLUMNS = ("command", "what", "number", "CPU seconds")
 _LLAMA = (
