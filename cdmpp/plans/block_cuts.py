@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 from cdmpp.errors import CdmppError
 from cdmpp.plans.cut_places import CutPlaces
 
@@ -13,7 +16,8 @@ def block_cuts(on: CutPlaces, count: int, counts_head: bool) -> tuple[int, ...]:
         on: the rank.
         count: number of stages.
         counts_head: False: each stage has as many blocks. True: blocks and head count by their parameters, and a stage
-            ends with the first that exceeds its share of all of them; it may have the head and no block.
+            ends with the first that exceeds its share of all of them. The last one may have the head and no block; of
+            many, the last two may have the cast of the scores and the loss.
 
     Raises:
         CdmppError: blocks that do not divide, or a stage of nothing.
@@ -24,25 +28,28 @@ def block_cuts(on: CutPlaces, count: int, counts_head: bool) -> tuple[int, ...]:
             raise CdmppError(f"pipeline: {len(blocks)} blocks do not divide among {count} stages, which have as many")
         each = [len(blocks) // count] * count
     else:
-        outside = [one.bytes for one in on.rank.gradients if not any(_is_in(one.name, own.name) for own in blocks)]
-        each = shared_out([one.bytes for one in blocks], max(outside, default=0), count)
-    found, begun = list[int](), 0
-    for many in each[:-1]:
-        begun += many
-        if begun < len(blocks):
-            found.append(on.named(blocks[begun].name))
-        else:
-            behind = [one for one in on.layers if one > blocks[-1].forward[1]]
-            found.append(on.best(blocks[-1].forward[1], behind[0]))
-    if len(set(found)) < len(found) or 0 in each[:-1]:
+        inside, outside = [0] * len(blocks), 0
+        for one in on.rank.gradients:  # bytes of gradients: those of modules may be of another type
+            own = next((place for place, block in enumerate(blocks) if _is_in(one.name, block.name)), None)
+            if own is None:
+                outside = max(outside, one.bytes)
+            else:
+                inside[own] += one.bytes
+        each = shared_out([*inside, outside, 0, 0], count)
+    if not all(each):
         raise CdmppError(f"pipeline: {count} stages of {len(blocks)} blocks, of which one would be empty")
-    return tuple(found)
+    behind = [one for one in on.layers if one > blocks[-1].forward[1]]
+    begins = [on.named(one.name) for one in blocks[1:]]
+    if behind:
+        last = on.forward.index(behind[-1])
+        begins += [on.best(blocks[-1].forward[1], behind[0]), *on.forward[last + 1 : last + 3]]
+    return tuple(begins[begun - 1] for begun in itertools.accumulate(each[:-1]))
 
 
-def shared_out(blocks: list[int], head: int, count: int) -> list[int]:
-    """Return the blocks of each of ``count`` stages where blocks and head count so much; the last has the head."""
-    total, found, stage, passed = sum(blocks) + head, [0] * count, 0, 0
-    for one in blocks:
+def shared_out(pieces: Sequence[int], count: int) -> list[int]:
+    """Return how many pieces of a network, which count so much, each of ``count`` stages takes, in their order."""
+    total, found, stage, passed = sum(pieces), [0] * count, 0, 0
+    for one in pieces:
         found[stage] += 1
         passed += one
         if passed * count > total * (stage + 1) and stage < count - 1:

@@ -112,7 +112,11 @@ class FrameworkJob:
         """
         shape = self.shape
         each = 4 * shape.hidden**2 + (3 if shape.is_gated else 2) * shape.hidden * shape.inner
-        return tuple(shared_out([each] * shape.layers, shape.vocabulary * shape.hidden, count))
+        found, left = list[int](), shape.layers
+        for many in shared_out([*[each] * shape.layers, shape.vocabulary * shape.hidden], count):
+            found.append(min(many, left))
+            left -= found[-1]
+        return tuple(found)
 
 
 def framework_parts(job: FrameworkJob) -> list[MemoryParts]:

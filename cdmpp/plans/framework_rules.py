@@ -43,11 +43,16 @@ def _by_rules(one: Combination, framework: Framework) -> Combination:
 
 
 def _ruled(one: Strategy, framework: Framework) -> Strategy:
-    """Return a strategy as the framework runs it: gradients leave together, behind the last backward pass."""
+    """Return a strategy as the framework runs it."""
     if isinstance(one, DDP):
-        return DDP(overlap=False, bucket_bytes=(MOST_BYTES,), gradient_as_bucket_view=True)
+        size = framework.exchange_bytes
+        return DDP(
+            overlap=size > 0, bucket_bytes=(size or MOST_BYTES,), gradient_as_bucket_view=True,
+            forward_sync_buffers=False,
+        )  # fmt: skip
     if isinstance(one, ZeRO) and one.stage == 1:
-        return replace(one, overlap=False, framework="megatron", gathered_share=framework.weight / framework.gradient)
+        share = framework.weight / framework.gradient
+        return replace(one, overlap=False, framework=framework.name, gathered_share=share)
     if isinstance(one, Pipeline):
         return replace(one, balance="products" if framework.balances_head else "blocks", return_outputs=False)
     if isinstance(one, Tensor):

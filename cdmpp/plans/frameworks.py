@@ -34,6 +34,9 @@ class Framework:
     """Gradients of a pass beside that buffer: each is there from its product to the end of the backward pass."""
     bucket: int = 0
     """Buckets in which replicas with whole states exchange gradients, of all parameters of a rank."""
+    exchange_bytes: int = 0
+    """Bytes of the gradients that replicas with whole states exchange together, while the last backward pass runs; 0:
+    all of them together, behind it."""
     update_copies: int = 0
     """Whole parameters that the update writes where states are divided: what ranks gather."""
     gather_buffers: int = 0
@@ -135,15 +138,16 @@ MEGATRON = Framework("megatron", attention_copies=1, messages=2, host=_MEGATRON_
 loss casts logits to float32 and works inside them; ``schedules.py`` keeps the gradient that it sent to the stage before
 until it has the next one, and receives the next input meanwhile."""
 NANOTRON = Framework(
-    "nanotron", passing_gradient=2, bucket=2, update_copies=2, gather_buffers=2, sequence_parallel=True,
-    balances_head=True, vocabulary_multiple=1, rotary_copies=True,
-    activation_copies=1, dropout=False, holds_logits=False, inplace_loss=False, host_ahead=256,
-    fused_norms=False, host=_NANOTRON_HOST,
+    "nanotron", passing_gradient=2, bucket=2, exchange_bytes=2 * 25 * MIB, update_copies=2, gather_buffers=2,
+    sequence_parallel=True, balances_head=True, vocabulary_multiple=1, rotary_copies=True, activation_copies=1,
+    dropout=False, holds_logits=False, inplace_loss=False, host_ahead=256, host=_NANOTRON_HOST,
 )  # fmt: skip
 """nanotron, as its branch of December 2024 runs Llama: gradients of a pass in bfloat16, added up in float32; buckets of
-DDP where states are whole; copies of all weights where ZeRO gathers them; two buffers for all gathered tokens. A queue
-of CUDA has 1,024 entries, and an op here launches about four: kernels, and events around collectives. That it is this
-queue, and not a shorter one, was taken with errors of the sweep's memory in sight."""
+DDP where states are whole, of 25 MiB before they are added up, exchanged meanwhile; else all gradients are summed up
+behind the passes, and copies of all weights are gathered; two buffers for all gathered tokens; norms in one kernel,
+queries, keys and values laid out anew. A queue of CUDA has 1,024 entries, and an op here launches about four: kernels,
+and events around collectives. That it is this queue, and not a shorter one, was taken with errors of the sweep's memory
+in sight."""
 FRAMEWORKS = {one.name: one for one in (MEGATRON, NANOTRON)}
 _CHOICES = {"attention": ("flash", "unfused"), "recompute": ("none", "full", "attention")}
 

@@ -84,7 +84,7 @@ class Replicas:
             own = structure.kinds[number].accumulated(batches)
             if number not in listed:
                 launches = _NONE
-                if self.many[0].size(*self.replicating) > 1:
+                if self.many[0].size(*self.replicating) > 1 and own.graph.gradients:
                     made = launches_of(self.strategy, own.graph, self.sizes)
                     if made is None:  # each has other exchanges
                         return _joined([replace(self, many=[one])._of(batches) for one in self.many])

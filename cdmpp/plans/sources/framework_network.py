@@ -48,6 +48,9 @@ class _Attention(nn.Module):
         first, second, _ = x.shape
         mixed = self.qkv(x).view(first, second, self.groups, (self.each + 2) * self.width)
         query, key, value = mixed.split([self.each * self.width, self.width, self.width], -1)
+        if self.framework.rotary_copies:
+            query, key, value = (one.contiguous() for one in (query, key, value))
+            key, value = torch.cat((key[None], value[None])).permute(1, 2, 0, 3, 4).contiguous().unbind(2)
         query = query.reshape(first, second, self.groups * self.each, self.width)
         if angles is not None:
             query, key = query * angles, key * angles

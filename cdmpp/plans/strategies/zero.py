@@ -27,7 +27,7 @@ from cdmpp.steps.step_graph import Gradient, RankGraph, StepGraph
 from cdmpp.steps.strategy import RankBytes, Strategy
 from cdmpp.units import quantity
 
-FRAMEWORKS = ("torch", "deepspeed", "megatron")
+FRAMEWORKS = ("torch", "deepspeed", "megatron", "nanotron")
 
 
 @STRATEGIES.register
@@ -42,8 +42,9 @@ class ZeRO(Strategy):
     not its own), then one all-gather of all parameters. Stage 1 exchanges the sum of accumulated batches, stage 2 the
     gradients of each. Without ``overlap`` (its ``overlap_comm``) buckets leave after the backward pass.
 
-    Megatron's distributed optimizer, and nanotron's, stage 1 only: one reduce-scatter of all gradients after the last
-    backward pass, then one all-gather of all parameters. With ``overlap`` (Megatron's ``--overlap-grad-reduce``)
+    Megatron's distributed optimizer, stage 1 only: one reduce-scatter of all gradients after the last backward pass,
+    then one all-gather of all parameters. nanotron has an all-reduce there, as its
+    ``sync_gradients_across_dp`` scatters nothing. With ``overlap`` (Megatron's ``--overlap-grad-reduce``)
     buckets leave as their gradients are there.
     """
 
@@ -64,7 +65,7 @@ class ZeRO(Strategy):
     """Most elements of a bucket of DeepSpeed, its ``reduce_bucket_size``: a buffer of that size is there in the passes,
     with ``overlap`` two."""
     gathered_share: float = 1.0
-    """Bytes of a parameter that Megatron gathers by those of its gradient: 0.5 of 16 bits, added up in 32."""
+    """Bytes of a parameter that both gather by those of its gradient: 0.5 of 16 bits, added up in 32."""
     overlap_param_gather: bool = False
     """True if Megatron gathers each bucket of parameters while the next forward pass runs; it needs ``overlap``."""
 
@@ -72,8 +73,12 @@ class ZeRO(Strategy):
         super().__post_init__()
         if self.framework is not None:
             check_choice("zero.framework", self.framework, FRAMEWORKS)
-        if self.framework == "megatron" and self.stage > 1:
-            raise CdmppError("zero.framework is megatron: it is known for stage 1")
+        if self.is_megatron and self.stage > 1:
+            raise CdmppError(f"zero.framework is {self.framework}: it is known for stage 1")
+        if self.framework == "nanotron" and self.overlap:
+            raise CdmppError(
+                "zero.framework is nanotron, which sums up gradients behind the passes: give overlap false"
+            )
         if self.overlap_param_gather and not (self.framework == "megatron" and self.overlap):
             raise CdmppError(
                 "zero.overlap_param_gather is a switch of Megatron, which needs overlapped gradients too: give "
@@ -93,7 +98,7 @@ class ZeRO(Strategy):
     @property
     def is_megatron(self) -> bool:
         """Return True if Megatron or nanotron runs the step."""
-        return self.framework == "megatron"
+        return self.framework in ("megatron", "nanotron")
 
     def shards(self, sizes: Mapping[str, int]) -> int:
         """Return all ranks that have the same parameters; torch divides them evenly only if none is large."""
@@ -135,8 +140,9 @@ class ZeRO(Strategy):
         if self.is_megatron:
             last = {rank.rank: max(one.ready_after for one in rank.gradients) for rank in graph.ranks}
             size, gathered = self._whole_bytes(trained)
+            kind = "all_reduce" if self.framework == "nanotron" else "reduce_scatter"
             return (
-                Exchange("reduce_scatter", size, last, name="gradients"),
+                Exchange(kind, size, last, name="gradients"),
                 Exchange("all_gather", gathered, after, name="updated parameters"),
             )
         if not self.is_deepspeed:

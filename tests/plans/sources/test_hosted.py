@@ -23,6 +23,7 @@ from cdmpp.plans.sources.framework_source import framework_source
 from cdmpp.plans.sources.hosted import HostedSource, delays_of
 from cdmpp.plans.sources.source import OpExchange, StepTimes
 from cdmpp.plans.transformer_shape import TransformerShape
+from cdmpp.steps.step_graph import StepGraph
 from tests.plans.toy_source import ToySource
 
 SHAPE = TransformerShape(8, 64, 4, 256, 500, 32, positions=32)
@@ -115,12 +116,43 @@ def test_all_plans_of_a_framework_are_judged_and_times_of_another_host_need_no_n
 def test_stages_have_as_many_blocks_or_share_out_what_they_multiply():
     """A head of four blocks' products: the last stage has none, and the first has the block beyond its share."""
     block, head = 4 * 2048**2 + 3 * 8192 * 2048, 131072 * 2048
-    assert [shared_out([block] * 16, head, stages) for stages in (1, 2, 4)] == [[16], [11, 5], [6, 5, 5, 0]]
+    found = [shared_out([*[block] * 16, head, 0, 0], stages) for stages in (1, 2, 4, 8, 16)]
+    assert found[:4] == [[19], [11, 8], [6, 5, 5, 3], [3, 3, 2, 3, 2, 3, 1, 2]]
+    assert found[4][-4:] == [1, 1, 1, 0]  # 16 stages of 16 blocks: nanotron builds the last one of nothing
     work = source_of().work(2, ParallelDegrees())
     places = CutPlaces(work.rank)
     assert block_cuts(places, 4, counts_head=False) == tuple(places.named(f"blocks.{n}") for n in (2, 4, 6))
     with pytest.raises(CdmppError, match="8 blocks do not divide among 3 stages"):
         block_cuts(places, 3, counts_head=False)
+
+
+def test_the_last_stages_of_nanotron_may_have_the_scores_and_the_loss_alone():
+    wide = replace(SHAPE, positions=0, has_bias=False, is_gated=True, vocabulary=4104, is_tied=False)
+    places = CutPlaces(source_of(wide, NANOTRON).work(2, ParallelDegrees()).rank)
+    ops = places.rank.ops
+    cuts = block_cuts(places, 5, counts_head=True)  # the head has the parameters of four blocks
+    (product,) = [place for place in places.forward if place >= cuts[-2] and ops[place].kind == "dense"]
+    assert places.forward.index(cuts[-1]) == places.forward.index(product) + 1
+    with pytest.raises(CdmppError, match="12 stages of 8 blocks, of which one would be empty"):
+        block_cuts(places, 12, counts_head=True)
+
+
+def test_nanotron_exchanges_buckets_meanwhile_and_all_gradients_behind_where_states_are_divided():
+    work = source_of(replace(SHAPE, positions=0, is_gated=True, has_bias=False), NANOTRON).work(2, ParallelDegrees())
+    whole, small = 4 * sum(one.bytes for one in work.rank.gradients) // 4, replace(NANOTRON, exchange_bytes=10**5)
+    backward = [place for place, op in enumerate(work.rank.ops) if op.phase == "backward"]
+    for framework, name, kinds in (
+        (NANOTRON, "zero1", ["all_reduce", "all_gather"]), (MEGATRON, "zero1", ["reduce_scatter", "all_gather"])
+    ):  # fmt: skip
+        (combination,) = by_rules([name], framework)
+        found = combination.strategy.exchanges(StepGraph((work.rank,)), {"dp_replicate": 4})
+        assert [one.kind for one in found] == kinds
+        assert [one.bytes for one in found] == [whole, whole // 2]
+    for framework, overlaps in ((small, True), (MEGATRON, False)):
+        (combination,) = by_rules(["data"], framework)
+        found = combination.strategy.exchanges(StepGraph((work.rank,)), {"dp_replicate": 4})
+        assert {one.kind for one in found} == {"all_reduce"} and sum(one.bytes for one in found) == whole
+        assert (len(found) > 1) == overlaps and (found[0].after[0] < backward[-1] - 5) == overlaps
 
 
 def test_messages_wait_for_hosts_and_collectives_do_not():
