@@ -57,8 +57,8 @@ def of_commit(commit: str, folder: Path) -> Path:
 
 
 def kept(most: int) -> list[tuple[bytes, bytes]]:
-    """LLVM IR and assembly of programs that were counted, spread over all."""
-    paths = sorted((cache_root() / "counts").glob("*.z"))
+    """LLVM IR and assembly of x86-64 programs that were counted, spread over all."""
+    paths = sorted(path for path in (cache_root() / "counts").glob("*.z") if "neoverse" not in path.name)
     if not paths:
         raise SystemExit("no program is kept: run `python -m benchmarks.counts` first")
     found = []
