@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -139,16 +140,27 @@ class OperatorExchanges:
         if not found.shift:
             yield from on_groups(one, (found.degree,), self.job.mesh, self.job.places)
             return
-        senders = dict[tuple[int, int], dict[object, tuple[int, int]]]()
-        for group in self.job.mesh.groups(found.degree):
-            for members in found.pairs(group):
-                pair = self.job.places[members[0]], self.job.places[members[1]]
-                if pair[0] in after:
-                    senders.setdefault(pair, {}).setdefault(self.job.topology.shape(members), members)
-        for pair, alike in senders.items():
-            own = {place: after[place] for place in pair}, {place: before[place] for place in pair}
-            members = self._slowest(found, [*alike.values()])
-            yield replace(one, after=own[0], before=own[1], group=f"{pair[0]}->{pair[1]}", members=members)
+        for pair, alike in self._messages(found).items():
+            if pair[0] in after:
+                own = {place: after[place] for place in pair}, {place: before[place] for place in pair}
+                members = self._slowest(found, [*alike.values()])
+                yield replace(one, after=own[0], before=own[1], group=f"{pair[0]}->{pair[1]}", members=members)
+
+    @cached_property
+    def _known(self) -> dict[object, dict[tuple[int, int], dict[object, tuple[int, int]]]]:
+        return {}
+
+    def _messages(self, found: OpExchange) -> dict[tuple[int, int], dict[object, tuple[int, int]]]:
+        """Return sender and receiver of the graph -> how messages lie in the nodes -> the first such one of the job."""
+        key = found.degree, found.shift, found.span, found.is_ring
+        if key not in self._known:
+            made = dict[tuple[int, int], dict[object, tuple[int, int]]]()
+            for group in self.job.mesh.groups(found.degree):
+                for members in found.pairs(group):
+                    pair = self.job.places[members[0]], self.job.places[members[1]]
+                    made.setdefault(pair, {}).setdefault(self.job.topology.shape(members), members)
+            self._known[key] = made
+        return self._known[key]
 
     def _slowest(self, found: OpExchange, messages: list[tuple[int, int]]) -> tuple[int, int]:
         """Return the message that takes longest of a ring, in which each waits for the one before; else the first."""
