@@ -53,7 +53,8 @@ class Judged:
     @cached_property
     def part_s(self) -> dict[str, Floats]:
         each = [row.job.parts() for row in self.rows]
-        return {name: np.array([one[name] for one in each]) for name in (*PARTS, "bytes", "low", "high")}
+        names = (*PARTS, "bytes", "bytes of tensors", "low", "high")
+        return {name: np.array([one[name] for one in each]) for name in names}
 
     @cached_property
     def measured_s(self) -> Floats:
@@ -217,10 +218,11 @@ _MEMORY = (
 _CARRIES = (
     "Mean and spread of predicted over measured seconds by kind of job, and what the predicted step is spent on. "
     "Steps of context parallelism on 4 and 8 ranks take as long as if attention ran at 0.55 to 0.6 of the published "
-    "speed of FlashAttention-2, on 2 ranks and without it at 0.8 to 0.9 of that. A further step of the ring takes 7 s "
-    "on 4 and on 8 ranks, and 4.4 s on 2, which run kernels of the same shapes: no part of torch's code was found that "
-    "says why. Compiled graphs wait for what they send at once, so that nothing hides it; that is 0.1 to 0.4 s of the "
-    "20 s that lack on 8 ranks, and 2 s if keys and values are repeated for all heads first, as torchtitan does. "
+    "speed of FlashAttention-2, on 2 ranks and without it at 0.8 to 0.9 of that. A further step of the ring takes "
+    "about 7 s on 4 and on 8 ranks, and 4.4 s on 2, which run kernels of the same shapes: no part of torch's code was "
+    "found that says why. Compiled graphs wait for what they send at once, so that nothing hides it: 0.4 s "
+    "of the 25 s that lack on 8 ranks, about 2 s if keys and values are repeated for all heads first, as "
+    "torchtitan does. "
     "Products at 500 W run at 70 % of the full clock by a rule in which other kernels and waiting save no power for "
     "them: jobs that wait for exchanges are predicted slowest. Scales of rows are from one public step on 8 GPUs "
     "without tensor ranks. The interval is that of kernels which are all off alike, and far wider than the errors. "
