@@ -37,7 +37,7 @@ class Row:
     job: FSDPJob
     step_s: float
     flops: float
-    """A GPU runs so many in a step, as the authors count: no attention is causal, none is recomputed."""
+    """A GPU runs so many in a step, as the authors count: attention whole, nothing a second time."""
 
 
 def rows(folder: Path) -> list[Row]:
