@@ -171,6 +171,8 @@ class Autograd:
         self.new.clear()
         with mode:
             found, packed, last = self._run(node, function, args, kwargs, None)
+        sizes = {self._number(twin): one.untyped_storage().nbytes() for one, twin in pairs}  # of a view the whole one
+        packed = {number: sizes.get(number, size) for number, size in packed.items()}
         for one in tensors_in(found):
             self._number(one)
         return form_of(found, self._number, self.new, packed, last, own, backward, of_own=True)
