@@ -55,7 +55,8 @@ class RankedPlan:
     limit: str
     """The term that most of the step goes into."""
     next_limit: str = ""
-    """The quantity that binds next under the same strategies, and the number of devices at which it does."""
+    """The quantity that binds next under the same strategies, and at how many devices; empty where it was not looked
+    for: it is for the combination of the best plan, and for those of all told plans with a scaling curve."""
     warnings: tuple[str, ...] = ()
     """Reasons to doubt its replay, or that PyTorch refuses it, a sentence each."""
     waits_for: str = ""
@@ -177,9 +178,10 @@ def ask(
             break
         first.append(_by_replay(question, _ranked(question, judged, parts, int(row))))
     found = [*sorted(first, key=lambda one: one.step_s), *(_fed(question, one) for one in found[len(first) :])]
-    later = next_limits(question, tuple(dict.fromkeys(one.combination for one in found[:top])))
-    ranked = tuple(replace(one, next_limit=later.get(one.combination, "")) for one in found)
     curve = scaling(question, counts)
+    # more devices divide the model in more ways, each of them read: without a curve only for the best combination
+    later = next_limits(question, tuple(dict.fromkeys(one.combination for one in found[: top if curve else 1])))
+    ranked = tuple(replace(one, next_limit=later.get(one.combination, "")) for one in found)
     front = _front(question, judged, order, curve)
     return OracleResult(
         question, ranked, judged, rejected, curve, front, (*judged.warnings, *_warnings(question, ranked)), top

@@ -88,7 +88,7 @@ def _ranking(found: OracleResult, price: float | None) -> Table:
         Column("money", "money", is_optional=True, meaning=f"Of {STEPS:,} steps, at the given price."),
         Column("limit", "limit", kind="text"),
         Column("next_limit", "next", kind="text", is_optional=True, rank=1,
-               meaning="What binds next with the same strategies, and at how many devices."),
+               meaning="What binds next with the same strategies, and at how many devices; of the best plan's."),
         Column("waits_for", "waits for", kind="text", is_optional=True, rank=1,
                meaning="The rank that waits least, for which others wait, and its device."),
         Column("by", "by", kind="text", rank=3),

@@ -173,6 +173,15 @@ def test_the_next_limit_names_the_devices():
     assert int(found.best.next_limit.split()[-2]) in (16, 32, 64)
 
 
+def test_next_limits_are_those_of_the_best_plan_and_of_all_with_a_scaling_curve():
+    few, every = (ask(_question(), replays=0, counts=counts) for counts in ((), (8,)))
+    best = few.best.combination
+    assert {one.combination for one in few.ranked if one.next_limit} == {best}
+    told = {one.combination for one in every.shown}
+    assert {one.combination for one in every.ranked if one.next_limit} >= told > {best}
+    assert every.best.next_limit == few.best.next_limit
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"memory_limit_bytes": 1.4e8}, {"memory_limit_bytes": 9e7}, {"input_samples_per_s": 3000.0}]
 )
