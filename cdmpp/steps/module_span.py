@@ -43,6 +43,8 @@ class ModuleSpan:
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and {type(self.is_kept), type(self.in_backward)} == {bool}):
             raise DataError(f"a module is {shown(self)}: expected a name, and whether it is kept")
+        if type(self.apart) is not tuple or not all([type(name) is str for name in self.apart]):
+            raise DataError(f"module {self.name!r} is apart along {shown(self.apart)}: expected names of degrees")
         for rows in (self.rows, () if self.trained_rows is None else self.trained_rows):
             if not _are_rows(rows):
                 fitting(f"rows of module {self.name!r}", rows, tuple[Rows, ...], _COUNT)
