@@ -11,7 +11,7 @@ from cdmpp.steps.derived import derived
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.exchange_costs import streams_of
 from cdmpp.steps.keys import Stream
-from cdmpp.steps.step_graph import StepGraph
+from cdmpp.steps.step_graph import HOST_COPY, StepGraph
 from cdmpp.steps.tasks import step_ends_s, step_tasks
 from cdmpp.steps.transforms.scale import shard_update
 
@@ -22,7 +22,11 @@ def alone_s(graph: StepGraph) -> float:
 
 
 def computed_s(graph: StepGraph, topology: Topology) -> float:
-    """Compute the seconds of a step whose exchanges take no time: of a pipeline, ranks still wait for each other."""
+    """Compute the seconds of a step whose exchanges and copies to and from the host take no time.
+
+    Ranks of a pipeline still wait for each other.
+    """
+    graph = _without_copies(graph)
     return _together_s(graph, topology.free()) if _has_messages(graph) else _slowest_s(graph)
 
 
@@ -34,7 +38,7 @@ def exchanged_s(graph: StepGraph, topology: Topology) -> tuple[float, float]:
 
     Collectives of one group run one after the other: with one group both are the same. Messages of parameter servers
     take at least what the busiest link, pair of ranks or server has to do, and at most as long as one message at a
-    time.
+    time. Copies to and from the host count as exchanges of their rank, each way on a stream of its own.
     """
     exchanges = graph.exchanges
     pushed = [exchange for exchange in exchanges if exchange.kind == "push_pull"]
@@ -46,6 +50,11 @@ def exchanged_s(graph: StepGraph, topology: Topology) -> tuple[float, float]:
                 of_stream[stream] = of_stream.get(stream, 0.0) + seconds
             for rank in one.after:
                 of_rank[rank] = of_rank.get(rank, 0.0) + seconds
+    for own in graph.ranks:
+        for op in (op for op in own.ops if op.kind == HOST_COPY):
+            stream = Stream(own.rank, op.stream)
+            of_stream[stream] = of_stream.get(stream, 0.0) + op.duration_s
+            of_rank[own.rank] = of_rank.get(own.rank, 0.0) + op.duration_s
     least_s, most_s = _served_s(pushed, topology)
     chained_s = _together_s(_without_computing(graph), topology) if _has_messages(graph) else 0.0
     most_s += max(chained_s, *of_rank.values(), 0.0)
@@ -60,6 +69,17 @@ def _together_s(graph: StepGraph, topology: Topology) -> float:
     """Seconds of a step of all ranks in steady state."""
     ends = step_ends_s(simulate(step_tasks(graph, topology, steps=2), rates=topology.rates))
     return ends[1] - ends[0]
+
+
+def _without_copies(graph: StepGraph) -> StepGraph:
+    """The same step with copies to and from the host that take no time."""
+    if not any(op.kind == HOST_COPY for rank in graph.ranks for op in rank.ops):
+        return graph
+    ranks = (
+        derived(one, ops=tuple(derived(op, duration_s=0.0) if op.kind == HOST_COPY else op for op in one.ops))
+        for one in graph.ranks
+    )
+    return replace(graph, ranks=tuple(ranks))
 
 
 def _without_computing(graph: StepGraph) -> StepGraph:

@@ -29,6 +29,7 @@ from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.hsdp import HSDP
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.plans.transformer_shape import TransformerShape
+from cdmpp.steps.bounds import computed_s, exchanged_s
 from cdmpp.steps.from_layers import Layer, graph_of_layers
 from cdmpp.steps.replay import replay
 from cdmpp.steps.step_graph import StepGraph
@@ -97,6 +98,22 @@ def test_long_copies_make_the_step():
     assert spans(OUT, host(10 * MS))[0] == pytest.approx((30 + 1 + 30 + 20) * MS, rel=1e-3)
     kept = replace(OUT, strategy=FSDP(reshard_after_forward=False))
     assert spans(kept, host(10 * MS))[0] == pytest.approx((30 + 3 + 30) * MS, rel=1e-3)
+
+
+@pytest.mark.parametrize("copy_s", [0.1 * MS, 0.5 * MS, 3 * MS, 10 * MS])
+@pytest.mark.parametrize("kind", ["parameters", "activations"])
+def test_copies_are_communication_of_both_bounds(kind, copy_s):
+    """Three layers of 3 ms and three copies each of forward, backward and gradients; four blocks, three each way."""
+    (plan, of, computing_s, most, least) = {
+        "parameters": (OUT, work(), 9 * MS, 9, 6), "activations": (RESULTS, saving(), 12 * MS, 6, 3),
+    }[kind]  # fmt: skip
+    topology = links(2, host(copy_s))
+    graph = lower_work(of, plan, topology).graph
+    least_s, most_s = exchanged_s(graph, topology)
+    assert computed_s(graph, topology) == pytest.approx(computing_s, rel=2e-3)  # and the update
+    assert (least_s, most_s) == pytest.approx((least * copy_s, most * copy_s), rel=1e-3)
+    step_s = replay(graph, topology).step_s
+    assert max(computing_s, least_s) * 0.999 <= step_s <= (computing_s + most_s) * 1.001
 
 
 def test_only_the_last_accumulated_batch_sends_gradients():
