@@ -120,8 +120,9 @@ def _source(options: argparse.Namespace, device: Device) -> Any:
 
         return PredictedSource(workload, device, EagerRuntime(options.model))
 
-    def before_reading() -> None:
-        say(f"reading {options.network}, once; later questions about it take a second or two")
+    def before_reading(is_kept: bool) -> None:
+        often = ", once; later questions about it take a second or two" if is_kept else ", as for each question"
+        say(f"reading {options.network}{often}")
 
     return StoredSource(workload, device, options.model, make, before_reading)
 

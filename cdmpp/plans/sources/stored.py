@@ -54,8 +54,8 @@ class StoredSource(StepSource):
     """Model that prices kernels; None: the default one of the device."""
     make: Callable[[], StepSource]
     """Makes what is asked where nothing is stored."""
-    before_reading: Callable[[], None] = lambda: None
-    """Called where a network has to be read, which takes long."""
+    before_reading: Callable[[bool], None] = lambda is_kept: None
+    """Called where a network has to be read, which takes long, with whether the answer is kept for later questions."""
     _works: dict[tuple[int, _Split], RankWork] = field(default_factory=dict, compare=False, repr=False)
 
     def work(self, batch: int, degrees: ParallelDegrees, strategies: Sequence[Strategy] = ()) -> RankWork:
@@ -75,7 +75,7 @@ class StoredSource(StepSource):
 
     @cached_property
     def _made(self) -> StepSource:
-        self.before_reading()
+        self.before_reading(self._key is not None)
         return self.make()
 
     @cached_property
