@@ -26,6 +26,8 @@ from cdmpp.plans.transformer_shape import TransformerShape
 
 Floats = NDArray[np.float64]
 _NODE = 8
+PARTS = ("compute_s", "bubble_s", "update_s", "exposed_s", "once_s")
+"""Of a step: attributes of ``ClosedForm``."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,8 @@ class Cluster:
     device: str
     name: str
     recomputes: bool = False
-    stalling: int = 10**9
-    """GPUs from which on each message between stages takes ``Factors.stall_s`` longer, both ways together."""
-    known: dict[Factors, dict[PlanRow, float]] = field(default_factory=dict, compare=False, repr=False)
-    """Predicted seconds of rows under some factors."""
+    known: dict[Factors, dict[PlanRow, tuple[float, ...]]] = field(default_factory=dict, compare=False, repr=False)
+    """Predicted seconds of rows under some factors, one for each of ``PARTS``."""
     _sources: dict[TransformerShape, HostedSource] = field(default_factory=dict, compare=False, repr=False)
     _judges: dict[TransformerShape, Judge] = field(default_factory=dict, compare=False, repr=False)
     _links: dict[int, Topology] = field(default_factory=dict, compare=False, repr=False)
@@ -112,9 +112,7 @@ class Asked:
 
     def messages(self, gpus: int) -> Topology:
         """Return the same with what the host takes for messages."""
-        host, more_s = self.factors.host, self.factors.stall_s / 2 * (gpus >= self.cluster.stalling)
-        host = replace(host, message_s=host.message_s + more_s, far_message_s=host.far_message_s + more_s)
-        return host.topology(self.links(gpus))
+        return self.factors.host.topology(self.links(gpus))
 
     def source(self, shape: TransformerShape) -> StepSource:
         """Return what a rank computes."""
@@ -173,18 +171,17 @@ class MeasuredPlans(Generic[R]):
         return np.array([row.step_s for row in self.rows])
 
     def seconds(self, factors: Factors) -> Floats:
-        """Return the predicted seconds; those of each row under the same factors are worked out once."""
+        """Return the predicted seconds."""
+        return np.sum([*self.parts(factors).values()], axis=0)
+
+    def parts(self, factors: Factors) -> Mapping[str, Floats]:
+        """Return what the predicted seconds are spent on, each of ``PARTS``; they add up to the step.
+
+        Those of each row under the same factors are worked out once.
+        """
         known = self.cluster.known.setdefault(factors, {})
         if new := [row for row in self.rows if row not in known]:
             for places, costs in self.cluster.of(factors).costs(new):
-                known.update((new[place], float(own)) for place, own in zip(places, costs.ranks_s, strict=True))
-        return np.array([known[row] for row in self.rows])
-
-    def parts(self, factors: Factors) -> Mapping[str, Floats]:
-        """Return what the predicted seconds are spent on; they add up to the step."""
-        names = ("compute_s", "bubble_s", "update_s", "exposed_s", "once_s")
-        found = {name: np.empty(len(self.rows)) for name in names}
-        for places, costs in self.cluster.of(factors).costs(self.rows):
-            for name in names:
-                found[name][places] = getattr(costs, name)
-        return found
+                columns = np.array([getattr(costs, name) for name in PARTS]).T
+                known.update((new[place], tuple(own)) for place, own in zip(places, columns.tolist(), strict=True))
+        return dict(zip(PARTS, np.array([known[row] for row in self.rows]).T, strict=True))
