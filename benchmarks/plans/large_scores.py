@@ -46,17 +46,12 @@ def line(
     return [fitted, judged, str(len(off)), way, *numbers, covered]
 
 
-def weights_of(terms: Floats, measured_s: Floats, seen: Mask) -> Floats:
-    """Return the weights of 0 or more of terms with the least squared relative errors of the rows that are seen."""
+def of_terms(terms: Floats, measured_s: Floats, seen: Mask) -> Floats:
+    """Fit terms of 0 or more to relative errors of the rows that are seen; (n,) seconds of all rows."""
     scaled = terms[seen] / measured_s[seen][:, np.newaxis]
     size = np.maximum(scaled.max(axis=0), 1e-30)
     found, _ = nnls(scaled / size, np.ones(int(seen.sum())))
-    return np.asarray(found / size)
-
-
-def of_terms(terms: Floats, measured_s: Floats, seen: Mask) -> Floats:
-    """Predict all rows by weights of the rows that are seen; (n,) seconds."""
-    return np.asarray(terms @ weights_of(terms, measured_s, seen))
+    return np.asarray(terms @ (found / size))
 
 
 def of_one(amount: Floats, measured_s: Floats, seen: Mask) -> Floats:

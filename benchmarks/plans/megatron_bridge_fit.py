@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.optimize import nnls
 
 from benchmarks.plans import megatron_bridge_job as job
 from benchmarks.plans.large_scores import Floats, Mask
 from benchmarks.plans.megatron_bridge_data import MODELS, Row
+from benchmarks.plans.part_weights import part_weights
 
 _GRAPHS_FROM = "26.06"
 """First release whose recipes of experts record whole iterations as CUDA graphs, and fuse products of experts."""
@@ -21,10 +21,6 @@ _COLUMNS = (
     "gradients and update", "seconds of a block's host",
 )  # fmt: skip
 _PRIOR = np.array([1.0] * (len(_COLUMNS) - 1) + [0.0])
-_PULLS = (0.05, 0.1, 0.2, 0.4)
-"""Weights of the factors' own values against all rows, of which one is chosen."""
-_LEAST, _FAR, _ROUNDS = 0.02, 0.05, 10
-"""Share of a step below which a part counts as so much; error beyond which a row counts less; rounds of a fit."""
 
 
 def parts_of(rows: Sequence[Row]) -> Floats:
@@ -47,39 +43,13 @@ def nominal_s(parts: Floats) -> Floats:
     return parts @ _PRIOR
 
 
-def _factors(parts: Floats, measured_s: Floats, pull: float) -> Floats:
-    """Fit factors; far rows count less."""
-    shares = parts / measured_s[:, np.newaxis]
-    kept = pull * np.sqrt(len(measured_s)) * np.diag(np.maximum(shares.mean(axis=0), _LEAST))
-    weights, found = np.ones(len(measured_s)), _PRIOR
-    for _ in range(_ROUNDS):
-        found, _ = nnls(np.vstack([shares * weights[:, np.newaxis], kept]), np.concatenate([weights, kept @ _PRIOR]))
-        weights = 1 / np.sqrt(np.maximum(np.abs(shares @ found - 1), _FAR) / _FAR)
-    return found
-
-
-def _pull(parts: Floats, measured_s: Floats, releases: np.ndarray) -> float:
-    """Choose the weight under which releases are predicted best by the others."""
-    errors = dict[float, float]()
-    for pull in _PULLS:
-        off = list[Floats]()
-        for one in dict.fromkeys(releases.tolist()):
-            own = releases == one
-            if own.all():
-                return _PULLS[1]
-            off.append(parts[own] @ _factors(parts[~own], measured_s[~own], pull) / measured_s[own] - 1)
-        errors[pull] = float(np.abs(np.concatenate(off)).mean())
-    return min(errors, key=lambda pull: errors[pull])
-
-
 def fitted_s(parts: Floats, measured_s: Floats, releases: np.ndarray, seen: Mask) -> Floats:
     """Return the seconds of all rows by factors of those that are seen."""
-    own = parts[seen], measured_s[seen]
-    return parts @ _factors(*own, _pull(*own, releases[seen]))
+    return parts @ part_weights(parts[seen], measured_s[seen], _PRIOR, releases[seen])
 
 
 def text_of(parts: Floats, measured_s: Floats, releases: np.ndarray) -> str:
     """Write the factors of all rows for a reader, those of parts that no row has left out."""
-    found = _factors(parts, measured_s, _pull(parts, measured_s, releases))
+    found = part_weights(parts, measured_s, _PRIOR, releases)
     used = parts.any(axis=0)
     return ", ".join(f"{name} {one:.2g}" for name, one, own in zip(_COLUMNS, found, used, strict=True) if own)

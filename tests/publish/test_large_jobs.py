@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.plans.large_scores import Choice, Interval, nearest_in_order, of_one, of_terms, out_of_fold
+from benchmarks.plans.part_weights import part_weights
 from benchmarks.plans.vtrain_jobs import Row
 from benchmarks.plans.vtrain_kinds import Kinds
 from cdmpp.plans.transformer_shape import TransformerShape
@@ -37,6 +38,18 @@ def test_numbers_change_as_little_as_an_order_asks():
     found = nearest_in_order(np.array([1.0, 3.0, 2.0]), np.array([1.0, 1.0, 5.0]), order)
     assert found == pytest.approx([1.0, 2.0, 2.0])
     assert nearest_in_order(np.array([1.0, 2.0, 3.0]), np.ones(3), order) == pytest.approx([1.0, 2.0, 3.0])
+
+
+def test_weights_of_parts_are_drawn_to_what_they_are_before_a_fit():
+    """Seconds are 2 of a part and 0.5 a turn; a part of no row keeps 1, and one job that stalled changes little."""
+    rng = np.random.default_rng(0)
+    parts = np.stack([rng.uniform(1, 5, 40), rng.integers(1, 9, 40).astype(float), np.zeros(40)], axis=1)
+    measured, folds, prior = parts @ np.array([2.0, 0.5, 7.0]), np.arange(40) % 2, np.array([1.0, 0.0, 1.0])
+    found = part_weights(parts, measured, prior, folds)
+    assert found == pytest.approx([2.0, 0.5, 1.0], rel=0.05)
+    assert found[0] < 2  # drawn to 1
+    measured[3] *= 10
+    assert part_weights(parts, measured, prior, folds) == pytest.approx(found, rel=0.1)
 
 
 def test_factors_of_kinds_are_of_rows_that_are_seen():
