@@ -132,15 +132,15 @@ def test_a_formula_that_reads_values_is_unknown():
     mode = FakeTensorMode()
     with mode:
         x = torch.empty(8, 4, requires_grad=True)
-    assert gradients_of(mode, Peeks.apply, (x,), {}).bytes is None
-    assert gradients_of(mode, torch.ops.aten.exp.default, (x,), {}).bytes == 2 * 8 * 4 * 4
-    assert gradients_of(mode, torch.ops.aten.exp_.default, (x,), {}).bytes == 2 * 8 * 4 * 4
-    assert gradients_of(mode, torch.ops.aten.exp.default, (x.detach(),), {}).bytes == 0
+    assert gradients_of(Peeks.apply, (x,), {}, mode).bytes is None
+    assert gradients_of(torch.ops.aten.exp.default, (x,), {}, mode).bytes == 2 * 8 * 4 * 4
+    assert gradients_of(torch.ops.aten.exp_.default, (x,), {}, mode).bytes == 2 * 8 * 4 * 4
+    assert gradients_of(torch.ops.aten.exp.default, (x.detach(),), {}, mode).bytes == 0
 
 
 def test_an_operator_whose_temporaries_are_unknown_is_named_once(monkeypatch):
-    def unknown(mode, run, args, kwargs):
-        return Gradients(None) if "square" in str(run) else gradients_of(mode, run, args, kwargs)
+    def unknown(run, args, kwargs, mode=None):
+        return Gradients(None) if "square" in str(run) else gradients_of(run, args, kwargs, mode)
 
     monkeypatch.setattr(saved, "gradients_of", unknown)
     step = read(lambda y: y.square().mean() + (y * 2).square().mean(), 777).step
