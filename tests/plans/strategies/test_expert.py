@@ -37,12 +37,12 @@ ROWS = BATCH * TOKENS * CHOSEN
 JOB = Path(__file__).parent / "expert_job.py"
 
 
-def model(kind: str = "mixtral", implementation: str = "grouped_mm", layers: int = LAYERS):
+def model(kind: str = "mixtral", implementation: str = "grouped_mm", layers: int = LAYERS, kv_heads: int = 2):
     torch.manual_seed(0)
     library = import_transformers()
     sizes = {
         "vocab_size": 64, "hidden_size": WIDTH, "num_hidden_layers": layers, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "use_cache": False, "num_experts_per_tok": CHOSEN,
+        "num_key_value_heads": kv_heads, "use_cache": False, "num_experts_per_tok": CHOSEN,
     }  # fmt: skip
     if kind == "mixtral":
         config = library.MixtralConfig(num_local_experts=EXPERTS, intermediate_size=INNER, **sizes)

@@ -30,7 +30,7 @@ SIZE = 4 * ROWS * WIDTH
 
 @pytest.fixture(scope="module")
 def even():
-    return source("qwen3")
+    return source("qwen3", kv_heads=4)
 
 
 def tensor(experts: str, sequence: bool = True, framework: str = "megatron") -> Tensor:
