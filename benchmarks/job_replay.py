@@ -14,7 +14,7 @@ from cdmpp.synchrony.replay import replay_job
 from cdmpp.synchrony.worker import Server, Worker
 
 COMMITS = 1000
-"""Of each worker."""
+"""Commits of each worker."""
 
 
 def job(workers: int) -> Job:

@@ -23,7 +23,7 @@ _CLASSES = {
     **{"bmm": "bmm", "_softmax": "softmax", "softmax": "softmax"},
     **dict.fromkeys(("native_layer_norm", "layer_norm"), "norm"),
 }
-"""Of PyTorch's operators and of ours; all else is elementwise."""
+"""Classes of PyTorch's operators and of ours; all else is elementwise."""
 
 
 def measure(out: Path) -> None:

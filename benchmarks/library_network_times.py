@@ -89,7 +89,7 @@ def jobs() -> list[dict[str, Any]]:
 
 
 def seconds(network: nn.Module, given: torch.Tensor, train: bool) -> list[float]:
-    """Of each repeat."""
+    """Return the seconds of each repeat."""
 
     def run() -> None:
         if not train:

@@ -189,7 +189,7 @@ def main(device: str, networks: str, seeds: str, models: str, evaluation: str, n
 
 
 def _rows(dataset: LatencyDataset, per_store: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Of each program; none of its stores where TVM cannot tell."""
+    """Return the rows of each program; none of its stores where TVM cannot tell."""
     some = next(iter(per_store.values()))
     return [per_store.get(str(key), np.zeros((1, some.shape[1]), np.float32)) for key in dataset.record_ids]
 

@@ -21,7 +21,7 @@ COMPARED = {
     "softmax": "1e2a94dd6523227e",  # GPT-2, 128 tokens: with its mask
     "layernorm": "9275e739761c1e04",  # GPT-2, 128 tokens
 }
-"""Of networks that no model was trained on (``conf/split/held_out.yaml``)."""
+"""Tasks of networks that no model was trained on (``conf/split/held_out.yaml``)."""
 LEARNED = {
     "conv3x3_resnet34": "2d8c4f2b47cca51a",
     "conv3x3_resnet50": "19f210d865406972",
@@ -40,7 +40,7 @@ LEARNED = {
     "layernorm_roberta": "67bdefcfb2cea582",
     "pool_squeezenet": "58dbe284fb0ffdd9",
 }
-"""Of networks that models are trained on."""
+"""Tasks of networks that models are trained on."""
 WITH_ALL = "xeon-icelake"
 """The shipped data set with the most tasks."""
 

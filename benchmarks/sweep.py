@@ -18,7 +18,7 @@ from cdmpp.network.eager.kept_reads import kept_reads
 class Case:
     network: str
     tokens: int | None = None
-    """Of each example."""
+    """Tokens of each example."""
     mode: Any = "inference"
     points: int = 100
 

@@ -28,7 +28,7 @@ NETWORKS = ("resnet18@train", "gpt2@train")
 
 
 def step_and_module(name: str) -> tuple[TrainingStep, Any]:
-    """Of a network of the zoo that trains: the step, and the module that is compiled."""
+    """Return the step of a network of the zoo that trains, and the module that is compiled."""
     spec = network_of(read_zoo(), name)
     model, inputs = build_model(spec)
     update = optimizer_of(spec["train"])

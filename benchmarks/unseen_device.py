@@ -30,7 +30,7 @@ def kind_of(task: Task) -> str:
 
 def line(name: str, data: LatencyDataset, predicted: np.ndarray, bounds: dict[float, tuple[np.ndarray, np.ndarray]],
          rows: np.ndarray) -> str:  # fmt: skip
-    """Of the programs ``rows``."""
+    """Return the line of the table for the programs ``rows``."""
     measured = data.latency_s[rows]
     found = latency_metrics(measured, predicted[rows], data.task_ids[rows], data.devices[rows])
     bias = 100 * np.expm1(np.log(predicted[rows] / measured).mean())

@@ -19,7 +19,7 @@ class Runnable(NamedTuple):
 
     assembly: str
     arguments: tuple[str, ...]
-    """Of its PrimFunc, such as ``float32:1x8x14x14``."""
+    """Arguments of its PrimFunc, such as ``float32:1x8x14x14``."""
 
 
 class Tools(NamedTuple):
@@ -45,7 +45,7 @@ class Executed(NamedTuple):
 
     program: Counted
     runs: tuple[int, ...]
-    """Of each of its blocks."""
+    """Runs of each of its blocks."""
     error: str = ""
 
 

@@ -24,7 +24,7 @@ MCPUS = (
 )
 """The last six have AVX-512."""
 ARM_MCPUS = ("neoverse-n1",)
-"""Of AArch64, which qemu emulates."""
+"""Processors of AArch64, which qemu emulates."""
 DATASETS = Path(__file__).parents[2] / "datasets"
 INFERENCE, TRAINING = "xeon-icelake", "epyc-genoa-training"
 """Measured data that tasks are taken from."""
@@ -32,7 +32,7 @@ UNTUNED, SAMPLED = "untuned", "sampled"
 DRAWN = 3
 """Schedules that are drawn together."""
 MOST_OPERATIONS = 2e7
-"""Of a recorded task."""
+"""Most operations of a recorded task."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Case:
     """One program to be counted."""
 
     name: str
-    """Of its task: an entry of ``KERNELS``, or the id of a recorded task."""
+    """Name of its task: an entry of ``KERNELS``, or the id of a recorded task."""
     op_class: str
     origin: str
     """``kernel``, or the data set of a recorded task."""

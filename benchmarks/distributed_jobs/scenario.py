@@ -15,7 +15,7 @@ class Scenario:
     mbit: int
     """Rate of each rank's link, each way, in Mbit/s."""
     bucket_mb: float = 25.0
-    """Of gradients that leave together; FSDP takes its blocks."""
+    """Size of a bucket of gradients, which leave together; FSDP takes its blocks."""
     ranks: int = 2
     cores: tuple[int, ...] = (0, 1)
     """Core of each rank, from the first again where there are more ranks."""
@@ -24,7 +24,7 @@ class Scenario:
     batch: int = 0
     """Examples of a micro-batch; 0: as many as the network has by itself."""
     micro_batches: int = 1
-    """Of a pipeline; of ddp, whose gradients are accumulated."""
+    """Micro-batches of a pipeline, or of ddp, whose gradients are accumulated."""
     replicas: int = 1
     """Replicas of a sharded model (HSDP), or of a pipeline under DDP."""
     cuts: tuple[int, ...] = ()

@@ -160,7 +160,7 @@ class Score:
 
 
 def scores(found: Sequence[Figure]) -> list[Score]:
-    """Of replays and of what-ifs, all and by setting, with both baselines and with measured steps exchanged."""
+    """Return scores of replays and what-ifs, all and by setting, beside both baselines and measured steps exchanged."""
     groups = {"replay": [f for f in found if f.kind == "replay"], "what if": [f for f in found if f.kind in CHANGES]}
     groups |= {f"what if {change}": [f for f in found if f.kind == change] for change in CHANGES}
     rows = []

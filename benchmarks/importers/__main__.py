@@ -29,7 +29,7 @@ from benchmarks.importers.trial import CRASHED, HERE, LEFT_OUT, REFUSED, RIGHT, 
 from cdmpp.programs.known_faults import known_faults
 
 LIMIT_S, LIMIT_BYTES = 120.0, 6 << 30
-"""Of one case."""
+"""Limits of one case."""
 
 
 def main() -> None:
@@ -92,7 +92,7 @@ def _wanted(keys: set[str], known: set[str]) -> Iterator[Case]:
 
 
 def _names(keys: set[str]) -> set[str]:
-    """Of layers and forms, and of operators that have samples."""
+    """Return the names of layers and forms, and of operators that have samples."""
     return {key.split("/")[1] for key in keys}
 
 

@@ -18,12 +18,12 @@ from cdmpp.programs.refusal import quiet
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one case."""
+    """How the product judges one case."""
 
     refusal: str
     """Empty: it is answered."""
     same_work: str = ""
-    """Of a fault of the table that is answered: what TVM makes instead."""
+    """A fault of the table that is answered all the same: what TVM makes instead."""
 
 
 def judge(case: Case) -> Verdict:

@@ -24,7 +24,7 @@ LEFT_OUT = "left out"
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one case."""
+    """Outcome of one case."""
 
     outcome: str
     words: str = ""

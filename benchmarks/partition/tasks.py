@@ -103,9 +103,9 @@ class Training:
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     optimizer: Callable[..., torch.optim.Optimizer]
     examples: int
-    """Of one update: of a step, whatever its micro-batches."""
+    """Examples of one update, that is of a step, whatever its micro-batches."""
     steps: int
-    """Of a run whose accuracy counts."""
+    """Steps of a run whose accuracy counts."""
     warm_up: int
 
     def data_of(self, seed: int, examples: int) -> Callable[[int], Batch]:
@@ -128,6 +128,6 @@ TRAININGS = {
     ),
 }
 ROUNDS = range(5)
-"""Of measuring seconds; the round is the seed."""
+"""Rounds in which seconds are measured; the round is the seed."""
 SEEDS = range(3)
-"""Of the runs whose accuracy counts."""
+"""Seeds of the runs whose accuracy counts."""

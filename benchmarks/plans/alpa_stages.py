@@ -43,9 +43,9 @@ class Cost:
     """What a stage takes."""
 
     slot_s: float
-    """Of one micro-batch: passes and what its GPUs exchange."""
+    """Seconds of one micro-batch: passes and what its GPUs exchange."""
     once_s: float
-    """Of one step: gradients and update."""
+    """Seconds once a step: gradients and update."""
     held_bytes: float
     """By each of its GPUs."""
 
@@ -243,7 +243,7 @@ class _Part:
     """The last stages of a pipeline."""
 
     slot_s: float
-    """Of the slowest of them."""
+    """Seconds of a micro-batch on the slowest of them."""
     sum_s: float
     stages: tuple[Stage, ...]
 

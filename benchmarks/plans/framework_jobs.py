@@ -27,7 +27,7 @@ from cdmpp.plans.transformer_shape import TransformerShape
 Floats = NDArray[np.float64]
 _NODE = 8
 PARTS = ("compute_s", "bubble_s", "update_s", "exposed_s", "once_s")
-"""Of a step: attributes of ``ClosedForm``."""
+"""Parts of a step: attributes of ``ClosedForm``."""
 
 
 @dataclass(frozen=True)

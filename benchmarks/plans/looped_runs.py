@@ -98,7 +98,7 @@ def timed_message(rank: int, size: int) -> float:
 
 
 def timed_once(stages: list[nn.Sequential], many: int) -> float:
-    """Of an update, of gradients divided by the micro-batches, and set to nothing."""
+    """Return the seconds of an update, of dividing gradients by the micro-batches, and of setting them to nothing."""
     parameters = [one for stage in stages for one in stage.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=1e-4, momentum=0.9)
     grads = [torch.randn_like(one) for one in parameters]

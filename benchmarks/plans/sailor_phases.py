@@ -66,7 +66,7 @@ class OtherRun:
 
     @property
     def all_reduce_s(self) -> float:
-        """Of all parameters; 0 where stages share them, or there is one replica."""
+        """Seconds of the all-reduce of all gradients; 0 where stages share them, or there is one replica."""
         replicas = self.phases.replicas
         if self.phases.stages > 1 or replicas == 1:
             return 0.0

@@ -51,7 +51,7 @@ def curve_table(cells: Sequence[Mapping[str, Any]], title: str) -> Table:
 
 
 def curve_name(device: str) -> str:
-    """Of its page, and of the data set of its figures."""
+    """Return the name of the page of ``device``, which is also that of the data set of its figures."""
     return f"few-labels-{device}"
 
 

@@ -52,7 +52,7 @@ _TABLES = (
 
 
 def lines() -> list[str]:
-    """Of the page."""
+    """Return the lines of the page."""
     page = _HEAD.splitlines()
     for title, text, features in _TABLES:
         rows = [(f"`{f.name}`", f.unit, f.meaning.replace("``", "`")) for f in features]

@@ -51,7 +51,7 @@ Row = list[object]
 
 
 def rows_of(name: str, predictor: Predictor, dataset: LatencyDataset, split: Split) -> Iterator[Row]:
-    """Of the validation and the test part, with machine code and without."""
+    """Yield a row of the validation and one of the test part, with machine code and without."""
     assert predictor.calibration
     kinds: list[tuple[str, LatencyDataset, Calibration | None]] = [("", dataset, predictor.calibration)]
     if predictor.reads_code:
@@ -91,7 +91,7 @@ def _crossed(
 
 
 def left_out_rows(name: str, predictor: Predictor) -> Iterator[Row]:
-    """Of the devices that were left out when the model was shipped, as its card has them, and the units' mean."""
+    """Yield rows of the devices left out when the model was shipped, as its card has them, and the units' mean."""
     units = predictor.card.get("left_out") or {}
     for key, answered in (
         ("intervals", "with code" if predictor.reads_code else ""),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = 4
 _COLOURS = ("#1f6fb4", "#e07b1a", "#c0392b", "#8d6bb0", "#4fa36b", "#17a2b8", "#777777")
-"""Of ``CLASSES``, in their order, and of what else there is."""
+"""Colours of ``CLASSES``, in their order, and of all other operators."""
 
 
 def device_panels(

@@ -50,7 +50,7 @@ Curves = Mapping[Key, Sequence[Point]]
 
 
 def points_of(cell: Mapping[str, Any]) -> list[Point]:
-    """Of one cell: a point after each measured batch."""
+    """Return the points of one cell: one after each measured batch."""
     found, best = [], math.inf
     for number, (seconds, wall_s) in enumerate(cell["trials"], start=1):
         best = min(best, math.inf if seconds is None else seconds)

@@ -24,7 +24,7 @@ from cdmpp.training.config import Run, TrainConfig
 
 MAX_MODEL_BYTES = 6_000_000
 MAX_ALL_BYTES = 18 * 2**20
-"""Of all shipped models: everybody who installs the package fetches them."""
+"""Most bytes of all shipped models: everybody who installs the package fetches them."""
 LIMITS = (
     "Knows programs that TVM lowered for the devices listed; for another device it goes by the datasheet alone.",
     "Latencies are those of repeated runs on fixed inputs (our own records: the shortest, imported ones: the middle): "

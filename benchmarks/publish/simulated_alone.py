@@ -21,7 +21,7 @@ from cdmpp.uncertainty.conformal import LEVELS
 from cdmpp.uncertainty.unseen import Bounds, Unseen, task_weights
 
 LAUNCH_S = 2.9e-6
-"""Of a kernel: fitted to other programs on an A100, not to these records."""
+"""Launch of a kernel: fitted to other programs on an A100, not to these records."""
 
 
 def simulated_alone(dataset: LatencyDataset, unit: str) -> tuple[Unseen, int]:

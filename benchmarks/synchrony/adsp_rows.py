@@ -25,7 +25,7 @@ class Span:
     """The run of 18 workers between two snapshots."""
 
     seconds: NDArray[np.float64]
-    """Of each worker by its own clock, which stands still in evaluations."""
+    """Seconds of each worker by its own clock, which stands still in evaluations."""
     batch_s: NDArray[np.float64]
     """Seconds of a batch of each worker, from the mean of its speeds at both ends."""
     steps: float
@@ -40,7 +40,7 @@ class Protocol:
     name: str
     seconds: float
     steps: int
-    """Of all workers."""
+    """Steps of all workers together."""
     compute_s: tuple[float, float, float]
     """Seconds in which each worker trained."""
     blocked_s: float

@@ -15,7 +15,7 @@ from cdmpp.steps.decisions import Decisions, Next
 from cdmpp.steps.synchrony import Synchrony
 
 Spans = list[list[tuple[float, float]]]
-"""Of each worker, the begin and end of every batch."""
+"""Begin and end of every batch of each worker."""
 
 
 @dataclass(frozen=True)

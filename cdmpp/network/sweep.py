@@ -50,7 +50,7 @@ class SweptPoint:
     """Tokens of all examples; None where it is not known that the network reads tokens."""
     peak_bytes: int
     phase_s: Mapping[str, float]
-    """Of a training step: phase -> seconds; else empty."""
+    """Phase of a training step -> its seconds; else empty."""
     warnings: tuple[str, ...]
 
     def row(self) -> dict[str, Any]:

@@ -364,7 +364,7 @@ def _dropout(node: Any) -> Sequence[EagerOperator]:
 
 
 def _softmax(node: Any) -> list[EagerOperator]:
-    """Of another type than it is given, behind a cast."""
+    """Return a softmax, behind a cast where its type is another than that of its input."""
     given, out = _value(node.args[0]), _value(node)
     cast = [EagerOperator("copy", matrix("copy", out).sizes, dtype_of(out), reads=(dtype_of(given),))]
     return [*(cast if given.dtype != out.dtype else []), matrix("softmax", out, int(node.args[1]))]

@@ -22,14 +22,14 @@ class HostCosts:
     LIMITS: ClassVar = {name: numbers(0, 3600, "seconds") for name in ("pass_s", "send_s", "receive_s", "update_s")}
 
     pass_s: float = 0.0
-    """Of each forward and each backward pass."""
+    """Seconds added to each forward and each backward pass."""
     send_s: float = 0.0
     """Behind each message that a stage sends while it computes. The message is under way meanwhile."""
     receive_s: float = 0.0
     """Before each pass that begins with a message, for each that it needs; also where it came while the stage
     computed."""
     update_s: float = 0.0
-    """Of each update."""
+    """Seconds added to each update."""
 
     def __post_init__(self) -> None:
         check_fields(self, "host.")

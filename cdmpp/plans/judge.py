@@ -227,7 +227,7 @@ def _operators(plans: Candidates, rows: IntArray) -> Operators:
 
 
 def _layouts(schedules: Sequence[Schedule]) -> list[tuple[int, object]]:
-    """Of each schedule the first that places stages on ranks as it does, and how that is."""
+    """Return for each schedule the first that places stages on ranks as it does, and how that is."""
     layouts = [layout_of(one) for one in schedules]
     return [(layouts.index(one), one) for one in layouts]
 

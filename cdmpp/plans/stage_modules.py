@@ -19,7 +19,7 @@ pass; and whether a gradient goes through it."""
 
 @dataclass(frozen=True)
 class StageModules:
-    """Of a module that lies on several stages each has the parameters that it reads."""
+    """Modules of each stage; of one that lies on several, each stage has the parameters that it reads."""
 
     on: CutPlaces
     cuts: tuple[int, ...]

@@ -28,7 +28,7 @@ class StageSeconds:
     ending: Floats
     """A stage's last backward pass takes so much longer, since its rank exchanges gradients with replicas then."""
     update: Floats
-    """Of its update, and of all that its rank waits for before the next step, once a step."""
+    """Seconds of its update, and of all that its rank waits for before the next step, once a step."""
 
     @classmethod
     def joined(cls, each: Sequence[StageSeconds]) -> StageSeconds:

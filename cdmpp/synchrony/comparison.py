@@ -22,7 +22,7 @@ from cdmpp.synchrony.worker import Worker
 DRAWS = 3
 """Replays of a job in which batches vary or workers begin by chance; the middle one is shown."""
 _T = 1.886
-"""Of Student's distribution with two degrees of freedom, so that 8 of 10 further jobs lie within."""
+"""Quantile of Student's distribution with two degrees of freedom, so that 8 of 10 further jobs lie within."""
 
 
 @dataclass(frozen=True)

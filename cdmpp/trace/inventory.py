@@ -14,7 +14,7 @@ class CategoryCount:
     kept: int
     """In a step that is answered from."""
     left_over: int
-    """Of no step, or of a kind that no question needs."""
+    """In no step, or of a kind that no question needs."""
     lost: int
     """Broken, or in a step that is left out because it is not whole."""
 

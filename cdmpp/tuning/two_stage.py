@@ -35,7 +35,7 @@ class Judged:
 
 @dataclass
 class TwoStageScorer:
-    """Of the programs that are judged together ``look`` are compiled; 0: none ever."""
+    """Scores by ASTs, then by the machine code of ``look`` of the programs judged together; 0: by ASTs alone."""
 
     scorer: Scorer
     artifacts: Artifacts

@@ -58,9 +58,9 @@ DEFAULT = Host(
         "adamw-fused": UpdateCost(19e-6, 1.7e-6),
     },
 )
-"""Of autograd: the median of what the steps of ViT-B/16, MobileNetV2 and DenseNet-121 with one image took beyond the
-dispatch of their kernels, by calls, nodes and gradients (``benchmarks.host_steps``); of updates, with ``zero_grad``:
-``benchmarks.host_costs`` on an AMD EPYC, PyTorch 2.13."""
+"""Host time of autograd: the median of what the steps of ViT-B/16, MobileNetV2 and DenseNet-121 with one image took
+beyond the dispatch of their kernels, by calls, nodes and gradients (``benchmarks.host_steps``); of updates, with
+``zero_grad``: ``benchmarks.host_costs`` on an AMD EPYC, PyTorch 2.13."""
 
 
 def dispatches_s(

@@ -117,7 +117,7 @@ class _Whole:
     names: tuple[str, ...]
     """Nodes that stand for others."""
     places: tuple[tuple[int, int], ...]
-    """Of each call the place of one of those nodes, and which of its calls it is."""
+    """Place of one of those nodes for each call, and which of its calls it is."""
     of_inputs: tuple[int, ...]
     """Places of the calls that read inputs of the network."""
     lifetimes: Lifetimes

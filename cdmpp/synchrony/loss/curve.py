@@ -37,7 +37,7 @@ class LossCurve:
     c: float
     """The floor, which the loss does not reach."""
     covariance: tuple[tuple[float, ...], ...] = ((0.0,) * 3,) * 3
-    """Of log a, log b and c, from the scatter of the points."""
+    """Covariance of log a, log b and c, from the scatter of the points."""
     residual: float = 0.0
     """Root mean square distance of the points from the curve, in units of loss."""
     samples: float = math.inf

@@ -102,7 +102,7 @@ class _Job:
     workers: list[WorkerPlace]
     servers: list[ServerPlace]
     spots: Sequence[namespaces.Place | None]
-    """Of the servers, then of the workers."""
+    """Places of the servers, then of the workers."""
     start_limit_s: float
     """Most seconds until a worker has ended the batches before the clock starts."""
 
