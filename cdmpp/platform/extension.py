@@ -9,14 +9,14 @@ from cdmpp.errors import MissingToolError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SOURCES = {
-    "extract": "ast/native", "action_lists": "steps/native",
+    "extract": "ast/native", "action_lists": "steps/native", "engine": "simulate/native",
     "cpu_code": "machine_code/cpu/native", "gpu_code": "machine_code/gpu/native",
 }  # fmt: skip
 """Library -> where a checkout has its sources."""
 
 
 def extension(name: str) -> Path:
-    """Return the path of the library ``extract``, ``action_lists``, ``cpu_code`` or ``gpu_code``.
+    """Return the path of the library ``extract``, ``action_lists``, ``engine``, ``cpu_code`` or ``gpu_code``.
 
     Raises:
         MissingToolError: it was not built; or, in a checkout, it is of other sources than lie there.

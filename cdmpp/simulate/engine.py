@@ -2,191 +2,136 @@
 
 from __future__ import annotations
 
-import gc
-import heapq
+import ctypes
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from cdmpp.errors import DataError
 from cdmpp.simulate.key import Key
-from cdmpp.simulate.shared_links import SharedLinks
+from cdmpp.simulate.native import ASKS, DONE, ENDED, STUCK, native_engine
+from cdmpp.simulate.spans import Span, Spans
 from cdmpp.simulate.task import Task
-from cdmpp.simulate.timeline import Span, Timeline
+from cdmpp.simulate.task_columns import NONE, TaskColumns, missing, twice
+from cdmpp.simulate.timeline import Timeline
 
 Policy = Callable[[Span, float], Iterable[Task]]
 """Asked at each end, with the span and the time: further tasks, whose inputs may be any known ones."""
-_END, _ARRIVED, _FREE, _SENDS = range(4)
-"""Events of a task: it ends; its flow does; its gap is over; it starts to send."""
-
-
-class _Run:
-    """A task of the simulation."""
-
-    __slots__ = ("cause", "end_s", "missing", "number", "since_s", "start_s", "successors", "task")
-
-    def __init__(self, number: int, task: Task) -> None:
-        self.number, self.task = number, task
-        """All that wait are in the order of priority, time at which they were ready, number: a total order, so no two
-        tasks wait for each other."""
-        self.missing = 0
-        """Inputs that have not ended."""
-        self.successors: list[_Run] | None = None
-        self.cause: Key | None = None
-        """What it waited for last, until ``since_s``."""
-        self.since_s = 0.0
-        self.start_s = 0.0
-        self.end_s = math.nan
-        """Not a number: it has not ended."""
-
-    @property
-    def span(self) -> Span:
-        return Span(self.task, self.start_s, self.end_s, self.cause)
 
 
 class _Engine:
+    """One simulation; the compiled engine knows its tasks by their slots."""
+
     def __init__(self, rates: Mapping[str, float], policy: Policy | None, keep: bool) -> None:
-        self.links = SharedLinks(rates)
-        self.policy, self.keep = policy, keep
-        self.count = 0
-        """Tasks so far."""
-        self.known: dict[Key, _Run] = {}
-        self.started: list[_Run] = []
-        """In the order of their starts."""
-        self.queues: dict[Key, list[tuple[int, float, int, _Run]]] = {}
-        self.held: set[Key] = set()
-        self.freed: dict[Key, tuple[float, Key]] = {}
-        """Resource -> when it was freed last, and the task that had held it."""
-        self.fresh: dict[int, _Run] = {}
-        """Tasks at the head of a queue that may start now, by number."""
-        self.events: list[tuple[float, int, int, _Run]] = []
-        """(time, one of the four kinds, number of the task, task)."""
-        self.now_s = 0.0
+        for name, rate in rates.items():
+            if not (math.isfinite(rate) and rate > 0):
+                raise DataError(f"link {name!r} has a rate of {rate} bytes a second: it must be finite and positive")
+        self.policy, self.keep, self.library = policy, keep, native_engine()
+        self.links = {name: number for number, name in enumerate(rates)}
+        self.resources: dict[Key, int] = {}
+        self.sets: dict[tuple[Key, ...], int] = {}
+        self.ways: dict[tuple[str, ...], int] = {}
+        self.slots: dict[Key, int] = {}
+        """Key of a known task -> its slot."""
+        self.tasks = list[Task]()
+        """By slot, where more come while others run."""
+        speeds = np.array([*rates.values()], np.float64)
+        self.handle = self.library.engine_new(len(speeds), speeds.ctypes.data, keep, policy is not None)
+        self.state = self.library.engine_state(self.handle).contents
+
+    def close(self) -> None:
+        self.library.engine_delete(self.handle)
+
+    def begin(self, columns: TaskColumns) -> None:
+        """Take the first tasks."""
+        sets = np.array([self.set(one) for one in columns.sets], np.int32)[columns.resources]
+        ways = np.array([*(self.way(one) for one in columns.ways), NONE], np.int32)[columns.way]  # NONE is the last
+        arrays = (
+            columns.duration_s, columns.gap_s, columns.priority, sets, ways, columns.bytes, columns.count,
+            columns.begins, columns.befores,
+        )  # fmt: skip
+        self.library.engine_begin(self.handle, len(columns.tasks), *(one.ctypes.data for one in arrays))
+        if self.policy is not None:
+            self.tasks, self.slots = list(columns.tasks), dict(columns.numbers)
+
+    def set(self, resources: tuple[Key, ...]) -> int:
+        """Return the number of resources that a task holds."""
+        if resources not in self.sets:
+            numbers = [self.resources.setdefault(one, len(self.resources)) for one in resources]
+            self.sets[resources] = self.library.engine_set(self.handle, len(numbers), _array(numbers))
+        return self.sets[resources]
+
+    def way(self, links: tuple[str, ...]) -> int:
+        """Return the number of links that a flow crosses."""
+        if links not in self.ways:
+            numbers = [self.links.get(one, NONE) for one in dict.fromkeys(links)]
+            self.ways[links] = self.library.engine_way(self.handle, len(numbers), _array(numbers))
+        return self.ways[links]
 
     def add(self, tasks: Iterable[Task]) -> None:
-        linked = list[_Run]()
+        """Take further tasks."""
+        added, library, handle = list[tuple[int, Task]](), self.library, self.handle
         for task in tasks:
-            run = _Run(self.count, task)
-            self.count += 1
-            if self.known.setdefault(task.key, run) is not run:
-                raise DataError(f"two tasks have the key {task.key!r}: keys are unique in a graph")
-            if task.after:
-                linked.append(run)
+            if task.key in self.slots:
+                raise twice(task.key)
+            flow, duration_s = task.flow, math.nan if callable(task.duration) else task.duration
+            sent = (NONE, 0.0, 1) if flow is None else (self.way(flow.links), flow.bytes, flow.count)
+            slot = library.engine_add(
+                handle, duration_s, task.gap_s, task.priority, self.set(task.resources), *sent
+            )  # fmt: skip
+            self.slots[task.key] = slot
+            self.tasks[slot : slot + 1] = (task,)
+            added.append((slot, task))
+        for slot, task in added:
+            befores = list[int]()
+            for key in task.after:
+                if key not in self.slots:
+                    raise missing(task, key)
+                befores.append(self.slots[key])
+            library.engine_link(handle, slot, len(befores), _array(befores) if befores else None)
+
+    def run(self, tasks: Sequence[Task]) -> None:
+        """Let all tasks run; ``tasks`` are known by slot where no more come."""
+        state = self.state
+        while (status := self.library.engine_go_on(self.handle)) != DONE:
+            task = tasks[state.slot] if self.policy is None else self.tasks[state.slot]
+            if status == ENDED:
+                self.ended(task)
+            elif status == ASKS:
+                self.library.engine_answer(self.handle, task.seconds(state.now_s))
+            elif status == STUCK:
+                raise DataError(f"{state.count} tasks wait for each other in a circle, the first is {task.key!r}")
             else:
-                self.wait(run)
-        for run in linked:
-            for key in dict.fromkeys(run.task.after):
-                if (before := self.known.get(key)) is None:
-                    raise DataError(f"task {run.task.key!r} waits for {key!r}, which is no task")
-                if before.end_s != before.end_s:
-                    if before.successors is None:
-                        before.successors = []
-                    before.successors.append(run)
-                    run.missing += 1
-            if not run.missing:
-                self.wait(run)
+                assert task.flow is not None
+                link = next(one for one in task.flow.links if one not in self.links)
+                raise DataError(f"task {task.key!r}: a flow goes over link {link!r}, whose rate is not given")
 
-    def wait(self, run: _Run) -> None:
-        task = run.task
-        if task.resources:
-            for resource in task.resources:
-                heapq.heappush(self.queues.setdefault(resource, []), (task.priority, self.now_s, run.number, run))
-        self.fresh[run.number] = run
-
-    def start_fresh(self) -> None:
-        if len(self.fresh) == 1:
-            self.start(self.fresh.popitem()[1])
-            return
-        waiting, self.fresh = self.fresh, {}
-        for number in sorted(waiting):
-            self.start(waiting[number])
-
-    def start(self, run: _Run) -> None:
-        """Start a task where it is first in all its queues and nothing is held."""
-        task = run.task
-        if task.resources:
-            for resource in task.resources:
-                if resource in self.held or self.queues[resource][0][3] is not run:
-                    return
-            self.hold(run)
-        run.start_s = self.now_s
-        if self.keep:
-            self.started.append(run)
-        duration = task.duration
-        end_s = self.now_s + (duration if type(duration) is float else task.seconds(self.now_s))
-        heapq.heappush(self.events, (end_s, _END if task.flow is None else _SENDS, run.number, run))
-
-    def hold(self, run: _Run) -> None:
-        for resource in run.task.resources:
-            heapq.heappop(self.queues[resource])
-            self.held.add(resource)
-            freed_s, before = self.freed.get(resource, (0.0, None))
-            if freed_s > run.since_s:
-                run.since_s, run.cause = freed_s, before
-
-    def end(self, run: _Run) -> None:
-        run.end_s = self.now_s
+    def ended(self, task: Task) -> None:
+        """Ask the policy what follows."""
+        assert self.policy is not None
+        state = self.state
+        cause, now_s = state.cause, state.now_s
         if not self.keep:
-            del self.known[run.task.key]
-        if run.successors is not None:
-            for successor in run.successors:
-                successor.missing -= 1
-                successor.cause, successor.since_s = run.task.key, self.now_s
-                if not successor.missing:
-                    self.wait(successor)
-            run.successors = None
-        if self.policy is not None and (tasks := self.policy(run.span, self.now_s)):
+            del self.slots[task.key]
+        span = Span(task, state.start_s, now_s, None if cause < 0 else self.tasks[cause].key)
+        if tasks := self.policy(span, now_s):
             self.add(tasks)
-        if run.task.gap_s:
-            heapq.heappush(self.events, (self.now_s + run.task.gap_s, _FREE, run.number, run))
-        elif run.task.resources:
-            self.free(run)
 
-    def free(self, run: _Run) -> None:
-        for resource in run.task.resources:
-            self.held.remove(resource)
-            self.freed[resource] = (self.now_s, run.task.key)
-            if queue := self.queues[resource]:
-                self.fresh[queue[0][2]] = queue[0][3]
-
-    def run(self) -> None:
-        events, links = self.events, self.links
-        while True:
-            if self.fresh:
-                self.start_fresh()
-            sent_s = links.next_s(self.now_s) if links.flows else math.inf
-            now_s = min(events[0][0], sent_s) if events else sent_s
-            if now_s == math.inf:
-                break
-            self.now_s = now_s
-            if sent_s == now_s:
-                arrived = links.ended(now_s)
-                if len(arrived) == 1 and not (events and events[0][0] == now_s):  # so it is mostly
-                    self.end(arrived[0])
-                    continue
-                for run in arrived:
-                    heapq.heappush(events, (now_s, _ARRIVED, run.number, run))
-            while events and events[0][0] == now_s:  # what ends together ends before anything starts
-                _, kind, _, run = heapq.heappop(events)
-                if kind == _SENDS:
-                    self.send(run)
-                elif kind == _FREE:
-                    self.free(run)
-                else:
-                    self.end(run)
-        if stuck := [run for run in self.known.values() if run.end_s != run.end_s]:
-            raise DataError(f"{len(stuck)} tasks wait for each other in a circle, the first is {stuck[0].task.key!r}")
-
-    def send(self, run: _Run) -> None:
-        assert run.task.flow is not None
-        try:
-            self.links.join(run, run.task.flow, self.now_s)
-        except DataError as error:
-            raise DataError(f"task {run.task.key!r}: {error}") from None
+    def spans(self, columns: TaskColumns) -> Spans:
+        """Return what ran when."""
+        tasks, numbers = (columns.tasks, columns.numbers) if self.policy is None else (self.tasks, self.slots)
+        order, cause = (np.empty(len(tasks), np.int32) for _ in range(2))
+        start_s, end_s = (np.empty(len(tasks)) for _ in range(2))
+        self.library.engine_spans(self.handle, *(one.ctypes.data for one in (order, start_s, end_s, cause)))
+        return Spans(tasks, numbers, order, start_s, end_s, cause)
 
 
 def simulate(
-    tasks: Sequence[Task], policy: Policy | None = None, rates: Mapping[str, float] | None = None, keep: bool = True
-) -> Timeline:
+    tasks: Sequence[Task] | TaskColumns, policy: Policy | None = None, rates: Mapping[str, float] | None = None,
+    keep: bool = True,
+) -> Timeline:  # fmt: skip
     """Run ``tasks`` and what ``policy`` adds to them; the same tasks in the same order give the same timeline.
 
     Args:
@@ -202,13 +147,14 @@ def simulate(
             without a rate.
     """
     engine = _Engine(rates or {}, policy, keep)
-    collects = keep and gc.isenabled()
-    if collects:  # half of the time would go into looking at tasks and spans, which are all kept
-        gc.disable()
     try:
-        engine.add(tasks)
-        engine.run()
-        return Timeline({run.task.key: run.span for run in engine.started})
+        columns = tasks if isinstance(tasks, TaskColumns) else TaskColumns.of(tasks)
+        engine.begin(columns)
+        engine.run(columns.tasks)
+        return Timeline(engine.spans(columns) if keep else {})
     finally:
-        if collects:
-            gc.enable()
+        engine.close()
+
+
+def _array(numbers: Sequence[int]) -> Any:
+    return (ctypes.c_int32 * len(numbers))(*numbers)

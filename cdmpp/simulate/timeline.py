@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from cdmpp.simulate.key import Key
-from cdmpp.simulate.task import Task
+from cdmpp.simulate.spans import Span
 
-
-class Span(NamedTuple):
-    """A span is a task that ran."""
-
-    task: Task
-    start_s: float
-    end_s: float
-    cause: Key | None
-    """Key of the task that it waited for last: an input, or what held a resource before. None: it started at once."""
+__all__ = ["Span", "Timeline"]
 
 
 @dataclass(frozen=True)

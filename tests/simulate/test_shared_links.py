@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from reference.shared_links import SharedLinks
 
 from cdmpp.simulate import Flow, Task, simulate
-from cdmpp.simulate.shared_links import SharedLinks
 
 
 def oracle(tasks: list[Task], rates: dict[str, float]) -> dict[str, float]:
