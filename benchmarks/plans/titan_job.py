@@ -42,7 +42,7 @@ PARTS = (PRODUCTS, ATTENTION, MEMORY, CASTS, UPDATE, COPIES, EXPOSED)
 _KINDS = {"dense": PRODUCTS, "matmul": ATTENTION}
 _ATTENTION = "flash"
 """PyTorch took FlashAttention-2 before cuDNN's kernel until 2.9, and torchtitan asks for it first on Hopper."""
-_VERSION = 6
+_VERSION = 7
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class TitanJob:
         if self.degrees.tp > 1:  # PrepareModuleInput gathers once for layers that read the same
             dividing.append(Tensor(sequence_parallel=True, shared_inputs=True, async_tp=self.async_tp))
         if self.degrees.cp > 1:
-            dividing.append(Context())
+            dividing.append(Context(repeat_heads=True))  # as its Llama does, before attention
         if self.degrees.pp > 1:
             dividing.append(self._pipeline())
         again = tuple(f"inner.model.layers.{place}" for place in range(0, self.model.layers, self.every or 1))

@@ -21,7 +21,7 @@ from cdmpp.cli.ranks import check_searched
 from cdmpp.cli.table import is_table, table_source
 from cdmpp.cli.unlike import device_counts, unlike_source
 from cdmpp.errors import UsageError
-from cdmpp.network.runtime import RUNTIMES
+from cdmpp.network.runtime import INDUCTOR, NETWORK_RUNTIMES
 from cdmpp.platform.limits import Limits, numbers, text
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _ALL_WAYS = ("strategies", "price", "explain", "scaling", "calibrate", "input_sa
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of a step; what they leave open is searched."""
-    step.add_step_arguments(verb, RUNTIMES, left_out=("--servers", "--device", "--sweep"))
+    step.add_step_arguments(verb, NETWORK_RUNTIMES, left_out=("--servers", "--device", "--sweep"))
     add_search_arguments(verb)
     add_memory_argument(verb)
     ways = verb.add_argument_group("ways to train")
@@ -80,6 +80,8 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError(
             "--framework is of equal devices and a number of them: leave out other questions, and --devices"
         )
+    if options.runtime == INDUCTOR:
+        _check_compiled(options)
     if is_partition(options):
         partition(options, _source)
         return
@@ -95,7 +97,7 @@ def run(options: argparse.Namespace) -> None:
         provision(options, _source)
         return
     given = [name for name in _ALL_WAYS if getattr(options, name)]
-    if options.runtime == "torch" and not any(getattr(options, name) for name in _ONE_WAY):
+    if options.runtime in ("torch", INDUCTOR) and not any(getattr(options, name) for name in _ONE_WAY):
         _ask(options)
         return
     if options.framework is not None:
@@ -107,6 +109,19 @@ def run(options: argparse.Namespace) -> None:
         names = (f"--{name.replace('_', '-')}" for name in (given[0], one))
         raise UsageError(f"{' does not go with '.join(names)}: one way to train is searched, or all are ranked")
     step.run(options)
+
+
+def _check_compiled(options: argparse.Namespace) -> None:
+    """Raise ``UsageError`` for what does not go with ``torch.compile``, of which all ways to train are ranked."""
+    if is_table(options):
+        raise UsageError(f"--runtime {INDUCTOR} with {options.network}: layers were measured as they ran, leave it out")
+    for name in (*_ONE_WAY, "framework", "machines", "cuda_graphs"):
+        if getattr(options, name):
+            hint = ", or replay one plan: cdmpp step --plan" if name in _ONE_WAY else ""
+            raise UsageError(
+                f"--{name.replace('_', '-')} does not go with --runtime {INDUCTOR}, of which all ways to train are "
+                f"ranked: leave it out, or take --runtime torch{hint}"
+            )
 
 
 def _ask(options: argparse.Namespace) -> None:
@@ -214,7 +229,7 @@ def _source(options: argparse.Namespace, device: Device) -> StepSource:
         return table_source(options)
     from cdmpp.plans.sources.network import network_source
 
-    return network_source(step.step_workload(options), device, options.model)
+    return network_source(step.step_workload(options), device, options.model, compiles=options.runtime == INDUCTOR)
 
 
 def _global_batch(options: argparse.Namespace) -> int:

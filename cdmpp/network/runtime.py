@@ -19,7 +19,7 @@ RUNTIMES = ("tvm", "torch")
 INDUCTOR = "torch-compile"
 """Name of the runtime of networks whose kernels Inductor fuses."""
 NETWORK_RUNTIMES = (*RUNTIMES, INDUCTOR)
-"""Names of all runtimes of networks and of training steps on one device; calls of operators and plans have the first
+"""Names of all runtimes of networks, of training steps on one device and of plans; calls of operators have the first
 two."""
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.operators import attention
 
-_MOST = 1 << 40
+_MOST = 1 << 50
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 """Types that operators can have."""
 _PRODUCT_BYTES = {"tf32": 4, "float8": 1}

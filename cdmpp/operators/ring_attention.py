@@ -35,6 +35,8 @@ class Ring(NamedTuple):
     """True if keys and values of all ranks are gathered at once; False if each rank sends them on, step after step."""
     is_balanced: bool
     """True if each rank has a part of the first and of the second half of the sequence, as far from the middle."""
+    repeats: bool = False
+    """True if keys and values are repeated for all heads of queries first, so that ranks exchange as many of them."""
 
 
 class Sent(NamedTuple):
@@ -61,6 +63,23 @@ class RingCalls:
     ring: Ring
     backend: str = "flash"
 
+    def __post_init__(self) -> None:
+        """Repeat keys and values where they are."""
+        if self.repeated:
+            import torch
+
+            batch, heads = shape_of(self.call.query)[:2]
+            key, value = (
+                torch.empty((batch, heads, *shape_of(one)[2:]), dtype=one.dtype, device="meta")
+                for one in (self.call.key, self.call.value)
+            )
+            object.__setattr__(self, "call", self.call._replace(key=key, value=value, grouped=False))
+
+    @cached_property
+    def repeated(self) -> bool:
+        """Whether there were fewer heads of keys and values, which are repeated for all heads of queries."""
+        return self.ring.repeats and shape_of(self.call.key)[1] < shape_of(self.call.query)[1]
+
     @cached_property
     def forward(self) -> tuple[EagerOperator, ...]:
         """Operators of the forward pass."""
@@ -83,7 +102,7 @@ class RingCalls:
 
     @cached_property
     def _forward(self) -> tuple[list[EagerOperator], list[Sent]]:
-        ops, turns, last = self._contiguous(), _Turns(), self.ring.ranks - 1
+        ops, turns, last = self._laid_out(), _Turns(), self.ring.ranks - 1
         results, rows = self._elements(self.call.query, self.call.value), self._rows
         for step in range(self.ring.ranks):
             turns.taken(len(ops))
@@ -130,6 +149,8 @@ class RingCalls:
         returning.taken(len(ops))
         if self.is_half:
             ops.append(self._cast(both, _FLOAT, self._dtype))
+        if self.repeated:  # gradients of the heads that share keys and values are summed
+            ops.append(EagerOperator.flat("mean", both, self._dtype))
         return ops, sorted([*arriving.sent, *returning.sent], key=lambda one: one.after)
 
     def step(self, number: int) -> EagerOperator:
@@ -235,6 +256,12 @@ class RingCalls:
         if self.ring.gathers:
             return Sent("all_gather", self.ring.ranks * size, after, -1, "keys and values")
         return Sent("send_recv", size, after, -1, "keys and values")
+
+    def _laid_out(self) -> list[EagerOperator]:
+        """Copies of keys and values in the forward pass: for all heads, or of those that are not contiguous."""
+        if not self.repeated:
+            return self._contiguous()
+        return [self._copied(self._count(one)) for one in (self.call.key, self.call.value)]
 
     def _contiguous(self) -> list[EagerOperator]:
         return [

@@ -47,6 +47,7 @@ def search_plans(
     top: int = 10,
     replays: int = 20,
     progress: bool = False,
+    compiles: bool = False,
 ) -> OracleResult:
     """Judge every way to train a network on several devices, replay the best, and rank them.
 
@@ -64,6 +65,7 @@ def search_plans(
         top: plans that are returned at least.
         replays: best plans by closed form that are replayed.
         progress: whether bars are shown on standard error.
+        compiles: whether ``torch.compile`` makes each block one graph, and the loss another, on equal GPUs of NVIDIA.
 
     Raises:
         UsageError: an argument that cannot be.
@@ -77,6 +79,8 @@ def search_plans(
     if isinstance(device, Mapping):
         if ranks is not None:
             raise UsageError(f"ranks is {ranks}, and device says how many of each: leave ranks out")
+        if compiles:
+            raise UsageError("compiles is True, and device names devices that differ: name one")
         _check_counts(device)
         sources = {name: network_source(workload, devices.get(name), model) for name in device}
         question = unlike_question(sources, device, global_batch, links, memory_gb, strategies=names, progress=progress)
@@ -84,7 +88,7 @@ def search_plans(
         if ranks is None:
             raise UsageError("ranks is missing: say how many devices train, such as ranks=8")
         chosen = devices.get(device) if isinstance(device, str) else device
-        source = network_source(workload, chosen, model)
+        source = network_source(workload, chosen, model, compiles)
         question = equal_question(
             source, chosen, ranks, global_batch, links, memory_gb, strategies=names, progress=progress
         )

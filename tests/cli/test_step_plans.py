@@ -99,3 +99,43 @@ def test_a_plan_of_compiled_blocks_is_replayed(tmp_path, capsys):
     assert found[1] < found[0]
     assert main([*step, "--runtime", "torch-compile"]) == 2
     assert "--batch is missing" in capsys.readouterr().err
+
+
+def test_plans_of_compiled_blocks_are_ranked(tmp_path, capsys):
+    """The best of them takes as long as its replay by ``cdmpp step``, and less than without ``torch.compile``."""
+    plan = tmp_path / "plan.yaml"
+    job = ["bert_tiny", "--device", "h100", "--link", "nvlink4", "--global-batch", "256", "--json"]
+    searched = ["plan", *job, "--gpus", "4", "--strategies", "fsdp", "--save-plan", str(plan), "--replays", "2"]
+    best = dict[str, float]()
+    for precision, runtime in (
+        ("bf16-fsdp", "torch"), ("bf16-fsdp", "torch-compile"), ("float8-tensorwise-fsdp", "torch-compile"),
+    ):  # fmt: skip
+        assert main([*searched, "--precision", precision, "--runtime", runtime]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        best[precision, runtime] = answer["optimized"]["iteration_s"]
+        step = ["step", *job, "--plan", str(plan), "--precision", precision, "--runtime", runtime]
+        assert main(step) == 0
+        replayed = json.loads(capsys.readouterr().out)
+        found = replayed.get("replay", replayed)["iteration_s"]
+        assert found == pytest.approx(best[precision, runtime], rel=1e-3)
+    assert best["bf16-fsdp", "torch-compile"] < best["bf16-fsdp", "torch"]
+    assert best["float8-tensorwise-fsdp", "torch-compile"] != best["bf16-fsdp", "torch-compile"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--strategy", "fsdp"], "--strategy does not go with --runtime torch-compile"),
+        (["--cuda-graphs"], "--cuda-graphs does not go with --runtime torch-compile"),
+        (["--framework", "megatron"], "--framework does not go with --runtime torch-compile"),
+        (["--memory-only"], "--memory-only is of --runtime torch, given --runtime torch-compile"),
+        (["--device", "epyc-genoa"], "compiled blocks need a GPU whose memory bandwidth is known"),
+        (["--devices", "a100=2,h100=2"], "--devices is of --runtime torch, given torch-compile"),
+    ],
+)
+def test_what_compiled_plans_cannot_is_said(capsys, options, told):
+    job = ["plan", "bert_tiny", "--global-batch", "64", "--link", "ethernet-100g", "--runtime", "torch-compile"]
+    if "--devices" not in options:
+        job += ["--gpus", "4"] if "--device" in options else ["--gpus", "4", "--device", "h100"]
+    assert main([*job, *options]) == 2
+    assert told in capsys.readouterr().err

@@ -31,6 +31,7 @@ class ContextCode:
 
 def context_code(workload: Workload, strategy: Context, ranks: int) -> ContextCode:
     """Write the lines; ``CdmppError`` where a rank would count positions in its own part, or shift targets there."""
+    strategy.check_written()
     exported = export_step(workload).exported
     found = sequences(exported)
     strategy.divide(exported, ranks)  # it refuses what cannot be divided

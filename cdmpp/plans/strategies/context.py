@@ -37,6 +37,9 @@ class Context(OperatorStrategy):
     load_balance: bool | None = None
     """True if each rank has tokens of the beginning and of the end, so that causal masks leave all as much to do.
     None: where all attention is causal, as PyTorch has it."""
+    repeat_heads: bool = False
+    """True if the model repeats keys and values for all heads of queries before attention, as torchtitan's Llama does:
+    ranks exchange as many heads of them. False: as many as the network has, by ``enable_gqa``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,7 +71,9 @@ class Context(OperatorStrategy):
             raise CdmppError(
                 f"context={ranks}: a sequence of {tokens} tokens does not divide into {parts} equal parts{why}"
             )
-        return DividedSequence(exported, tokens, Ring(ranks, self.method == "all_gather", balances)).run()
+        return DividedSequence(
+            exported, tokens, Ring(ranks, self.method == "all_gather", balances, self.repeat_heads)
+        ).run()
 
     def describe(self, setting: str) -> str:
         """Describe one setting for a reader."""
@@ -76,10 +81,18 @@ class Context(OperatorStrategy):
             return "keys and values are gathered" if self.method == "all_gather" else "keys and values go round"
         if setting == "load_balance":
             return "sequences are divided evenly by work" if self.load_balance else "sequences are divided as they are"
+        if setting == "repeat_heads":
+            return "keys and values are repeated for all heads" if self.repeat_heads else "heads share keys and values"
         return super().describe(setting)
 
+    def check_written(self) -> None:
+        """Raise ``CdmppError`` for a setting that PyTorch has not."""
+        if self.repeat_heads:
+            raise CdmppError("context.repeat_heads is what a model does, and no setting of PyTorch: leave it out")
+
     def torch_lines(self, axes: str = "", optimizer: str = "torch.optim.AdamW") -> tuple[str, ...]:
-        """Write ``context_parallel`` around a step of the ranks of ``axes``."""
+        """Write ``context_parallel`` around a step of the ranks of ``axes``; ``CdmppError``: ``repeat_heads``."""
+        self.check_written()
         rotates = {"ring": "alltoall", "all_gather": "allgather"}[self.method]
         balance = () if self.load_balance is not False else (
             "torch.distributed.tensor.experimental._attention._cp_options.enable_load_balance = False",

@@ -90,6 +90,13 @@ def test_a_fused_update_moves_each_tensor_once():
     assert sgd.io_bytes == pytest.approx(5 * 2 * elements, rel=0.01)
 
 
+def test_an_update_of_400_billion_parameters_is_one_call():
+    """Llama 3.1 405B has so many; each moves four tensors in float32 and writes three."""
+    sizes = (((400_000, 1_000_000), "float32"),)
+    (*_, found) = update_calls(update_of("adamw-fused"), sizes, "gpu").operators
+    assert found.io_bytes == pytest.approx(7 * 4 * 400e9, rel=1e-3)
+
+
 def test_clipping_reads_gradients_twice_and_an_average_is_one_more_copy_of_the_weights():
     sizes, elements = tuple((one, "float32") for one in SHAPES), sum(torch.Size(shape).numel() for shape in SHAPES)
     plain = update_calls(Update("adamw"), sizes, "gpu")

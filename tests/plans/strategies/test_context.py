@@ -17,9 +17,11 @@ from plans.strategies.transformers_small import Language, tokens
 from torch import nn
 from torch.nn import functional
 
+from cdmpp import devices
 from cdmpp.collectives import cluster
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.collectives.topology import fitted, on_cluster, topology_of
+from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
 from cdmpp.network.eager.runtime import EagerRuntime
 from cdmpp.network.eager.step import export_step
@@ -59,9 +61,10 @@ class Attention(nn.Module):
         return x.mean(1) if self.mean else x
 
 
-def source(network: nn.Module, tokens: int = TOKENS) -> PredictedSource:
-    step = Workload(network, torch.randn(BATCH, tokens, HEADS * SIZE), mode="training_step", loss="mse")
-    return PredictedSource(step, T4, EagerRuntime(ByBytes()))
+def source(network: nn.Module, tokens: int = TOKENS, device: Device = T4, precision: str = "fp32") -> PredictedSource:
+    example = torch.randn(BATCH, tokens, HEADS * SIZE)
+    step = Workload(network, example, mode="training_step", loss="mse", precision=precision)
+    return PredictedSource(step, device, EagerRuntime(ByBytes()))
 
 
 @cache
@@ -158,6 +161,41 @@ def test_all_ranks_have_the_operations_of_the_whole_sequence(ranks):
         assert ranks * own == whole, family
     alone = sum(one.flops for one in operators(causal(), ranks, Context(load_balance=False), "attention"))
     assert alone == pytest.approx((2 * ranks - 1) / ranks * whole_flops() / ranks, rel=0.1), "the last one has most"
+
+
+class Shared(Attention):
+    """Two heads share keys and values; ``repeats``: these are repeated before attention, as torchtitan's Llama does."""
+
+    def __init__(self, repeats: bool) -> None:
+        super().__init__()
+        self.repeats = repeats
+        self.k, self.v = (nn.Linear(HEADS * SIZE, HEADS // 2 * SIZE) for _ in range(2))
+
+    def forward(self, x):
+        q, k, v = (one(x).view(*x.shape[:2], -1, SIZE).transpose(1, 2) for one in (self.q, self.k, self.v))
+        if self.repeats:
+            k, v = (one.repeat_interleave(2, 1) for one in (k, v))
+        given = {} if self.repeats else {"enable_gqa": True}
+        found = functional.scaled_dot_product_attention(q, k, v, is_causal=True, **given)
+        return self.out(found.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_heads_that_a_model_repeats_are_exchanged_by_all_ranks(method):
+    """``repeat_heads`` is the plan of a network that repeats them: the same messages, the same kernels of attention."""
+    split = ParallelDegrees(cp=4)
+    shared, repeated = (source(Shared(one), device=devices.get("a100"), precision="bf16") for one in (False, True))
+    few, many = Context(method), Context(method, repeat_heads=True)
+    sent = {
+        name: [(one.kind, one.bytes) for one in found.work(BATCH, split, (strategy,)).exchanges]
+        for name, found, strategy in (
+            ("few", shared, few), ("many", shared, many), ("repeated", repeated, few), ("none", repeated, many),
+        )
+    }  # fmt: skip
+    assert sent["many"] == sent["repeated"] == sent["none"] == [(kind, 2 * size) for kind, size in sent["few"]]
+    assert operators(shared, 4, many, "attention") == operators(repeated, 4, few, "attention")
+    with pytest.raises(CdmppError, match="repeat_heads is what a model does"):
+        many.torch_lines()
 
 
 def whole_flops() -> float:
