@@ -184,7 +184,7 @@ MADE: list[tuple[Any, Mapping[str, tuple[Any, ...]]]] = [
         **dict.fromkeys(("name", "title"), TEXTS), **dict.fromkeys(("sources", "ranges"), ({},)),
         **dict.fromkeys(("bandwidth_gbps", "reached_gbps"), (1.5,))}),
     (FrameworkHost(), {
-        **dict.fromkeys(("collective_s", "message_s", "far_message_s", "step_s"), (0, 1.5)),
+        **dict.fromkeys(("collective_s", "check_s", "message_s", "far_message_s", "step_s"), (0, 1.5)),
         "dispatch": (1.5,), "unhidden": (0,), "origin": TEXTS}),
     (topology_of(2, "a100", link="nvlink3"), {
         "name": TEXTS, "near_rate": SECONDS, "far_rate": SECONDS,

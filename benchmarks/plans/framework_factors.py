@@ -30,6 +30,7 @@ class Factors:
     between: float = 0.8
     """The same between nodes."""
     collective_s: float = 5e-5
+    check_s: float = 0.0
     message_s: float = 2e-4
     far_message_s: float = 1e-3
     step_s: float = 1e-3

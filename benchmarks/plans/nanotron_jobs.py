@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from benchmarks.plans.framework_jobs import Cluster, MeasuredPlans, PlanRow
-from cdmpp.plans.block_cuts import shared_out
+from cdmpp.plans.block_cuts import cut_by_products
+from cdmpp.plans.framework_host import FrameworkHost
 from cdmpp.plans.frameworks import NANOTRON
 from cdmpp.plans.transformer_shape import TransformerShape
 
 _DEVICE, _CLUSTER = "h100", "dgx-h100"
+_CHECK_S, _POLLED_S = 2.5e-4, 0.4
+"""Seconds of the host for each exchange and rank of jobs that check exchanges, and of each message of those that poll.
+The first is what tensor ranks of pipelines of 1 and 3 billion parameters take. The second is four times the pause of a
+tenth of a second with which nanotron's code of 27 December 2024 asks whether a part of a message's description is
+there."""
+_POLLING_NODES = 64
 
 
 @dataclass(frozen=True)
@@ -27,11 +34,22 @@ class Row(PlanRow):
     """True if it ran, with as many examples as it says, and no other run of the same plan says otherwise."""
 
     @property
+    def host(self) -> FrameworkHost:
+        """Return the host under which the job ran, as jobs of 1 and 3 billion parameters tell.
+
+        Pipelines on several nodes check exchanges; on 64 nodes they have the code that polls.
+        """
+        if self.nodes == 1 or self.pipeline == 1:
+            return NANOTRON.host
+        host = replace(NANOTRON.host, check_s=_CHECK_S)
+        return replace(host, message_s=_POLLED_S, far_message_s=_POLLED_S) if self.nodes == _POLLING_NODES else host
+
+    @property
     def is_cut(self) -> bool:
-        """Return True if nanotron's rule leaves no stage empty: of blocks, head, the cast of scores and the loss."""
+        """Return True if nanotron's rule leaves no stage empty."""
         each = 4 * self.shape.hidden**2 + 3 * self.shape.hidden * self.shape.inner
         head = self.shape.vocabulary * self.shape.hidden
-        return all(shared_out([*[each] * self.shape.layers, head, 0, 0], self.pipeline))
+        return all(cut_by_products([each] * self.shape.layers, head, self.pipeline))
 
 
 def read(path: Path) -> list[Row]:

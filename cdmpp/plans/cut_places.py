@@ -107,9 +107,21 @@ class CutPlaces:
 
     @cached_property
     def trained(self) -> frozenset[int]:
-        """Places of the ops of the forward pass whose results have gradients."""
+        """Places of the ops of the forward pass whose results have gradients.
+
+        Some have no op of the backward pass of their own, such as the sum before the last norm, whose gradient is what
+        the norm makes: these read what has a gradient, and what has one reads them.
+        """
         pairs = zip(self.rank.ops, self.owners, strict=True)
-        return frozenset(owner for op, owner in pairs if op.phase == "backward" and owner is not None)
+        found = {owner for op, owner in pairs if op.phase == "backward" and owner is not None}
+        learning, asked = set(found), set(found)
+        for place in self.forward:
+            if not learning.isdisjoint(self.rank.ops[place].inputs):
+                learning.add(place)
+        for place in reversed(self.forward):
+            if place in asked:
+                asked.update(self.rank.ops[place].inputs)
+        return frozenset(found | learning & asked)
 
     @cached_property
     def _tensors(self) -> dict[int, tuple[int, ...]]:

@@ -21,7 +21,7 @@ class FrameworkHost:
     LIMITS: ClassVar = {
         "dispatch": numbers(0.1, 100, "times"),
         "unhidden": numbers(0, 1, "of the shorter one"),
-        **dict.fromkeys(("collective_s", "message_s", "far_message_s", "step_s"), _SECONDS),
+        **dict.fromkeys(("collective_s", "check_s", "message_s", "far_message_s", "step_s"), _SECONDS),
     }
 
     dispatch: float = 1.0
@@ -31,6 +31,10 @@ class FrameworkHost:
     """Share of the shorter one of host and device, of each op, that the longer one does not hide."""
     collective_s: float = 0.0
     """Seconds of the host for each exchange of ranks that divide layers."""
+    check_s: float = 0.0
+    """Seconds of the host for each of these and each rank that takes part, where PyTorch first compares what all ranks
+    are about to exchange (``TORCH_DISTRIBUTED_DEBUG=DETAIL``): the first rank hears of every other in turn, over gloo.
+    """
     message_s: float = 0.0
     """Seconds by which a message between stages delays its receiver, beside its bytes: both hosts wait for it."""
     far_message_s: float = 0.0
@@ -42,6 +46,10 @@ class FrameworkHost:
 
     def __post_init__(self) -> None:
         check_fields(self, "framework.")
+
+    def exchange_s(self, ranks: int) -> float:
+        """Return the seconds of the host for one exchange of so many ranks that divide layers."""
+        return self.collective_s + self.check_s * ranks
 
     def topology(self, nominal: Topology) -> Topology:
         """Return the links on which messages take so much longer."""

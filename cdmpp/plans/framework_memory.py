@@ -11,7 +11,7 @@ import numpy as np
 from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.allocator import CONTEXT
-from cdmpp.plans.block_cuts import shared_out
+from cdmpp.plans.block_cuts import cut_by_products
 from cdmpp.plans.communicators import communicator_bytes
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.frameworks import Framework
@@ -106,14 +106,11 @@ class FrameworkJob:
         return stored_score_bytes(self.shape, self.batch, self.tp, self.cp)
 
     def _balanced(self, count: int) -> tuple[int, ...]:
-        """Return blocks of stages that end with the first block that exceeds their share of all products.
-
-        So nanotron cuts: a stage may have the head and no block.
-        """
+        """Return the blocks of each stage as ``cut_by_products`` has it: a stage may have the head and no block."""
         shape = self.shape
         each = 4 * shape.hidden**2 + (3 if shape.is_gated else 2) * shape.hidden * shape.inner
         found, left = list[int](), shape.layers
-        for many in shared_out([*[each] * shape.layers, shape.vocabulary * shape.hidden], count):
+        for many in cut_by_products([each] * shape.layers, shape.vocabulary * shape.hidden, count):
             found.append(min(many, left))
             left -= found[-1]
         return tuple(found)

@@ -202,10 +202,10 @@ def test_messages_stay_beside_what_ops_read():
 
 
 def test_nanotron_cuts_by_the_parameters_of_blocks_and_head():
-    """Blocks of 1 and a head of 4, in shares of 5: a stage ends with the block that exceeds its share."""
+    """Blocks of 1 and a head of 4, in shares of 5: a stage ends with the block that reaches its share."""
     shape = TransformerShape(16, 2048, 32, 8192, 131072, 4096, is_gated=True, has_bias=False)
     job = FrameworkJob(shape, NANOTRON, 1, pp=4)
-    assert [one.blocks for one in job.stages] == [6, 5, 5, 0]
+    assert [one.blocks for one in job.stages] == [5, 5, 5, 1]
     assert len(framework_parts(job)) == 4
 
 

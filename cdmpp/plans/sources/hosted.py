@@ -123,7 +123,9 @@ class HostedSource(BehindSource):
         host, work = self.host, plain.work
         dispatch_s = (host.dispatch * np.array(work.dispatch_s)).tolist()
         seconds = [self._exchange_s(one, degrees) for one in work.exchanges]
-        found = delays_of((self.compute * plain.duration_s).tolist(), dispatch_s, work.exchanges, seconds, host)
+        launches_s = [host.exchange_s(degrees.size(one.degree)) for one in work.exchanges]
+        durations_s = (self.compute * plain.duration_s).tolist()
+        found = delays_of(durations_s, dispatch_s, work.exchanges, seconds, launches_s, host.unhidden)
         if plain.first_update < len(found):
             found[plain.first_update] += host.step_s
         return np.array(found)
@@ -142,7 +144,7 @@ class HostedSource(BehindSource):
 
 def delays_of(
     duration_s: Sequence[float], dispatch_s: Sequence[float], exchanges: Sequence[OpExchange],
-    seconds: Sequence[float], host: FrameworkHost,
+    seconds: Sequence[float], launches_s: Sequence[float], unhidden: float,
 ) -> list[float]:  # fmt: skip
     """Return how long the device waits for the host before each op, in seconds, beside what it waits for exchanges.
 
@@ -151,7 +153,8 @@ def delays_of(
         dispatch_s: seconds of the host for each op.
         exchanges: of divided operators.
         seconds: of each of these.
-        host: with its seconds for each exchange, and the share that is not hidden.
+        launches_s: seconds of the host for each of these.
+        unhidden: share of the shorter one of host and device, of each op, that the longer one does not hide.
     """
     launched, awaited = dict[int, list[int]](), dict[int, list[int]]()
     for number, one in enumerate(exchanges):
@@ -164,7 +167,7 @@ def delays_of(
     def launch(after: int) -> None:
         nonlocal host_s, channel_s, due_s
         for number in launched.get(after, ()):
-            host_s += host.collective_s
+            host_s += launches_s[number]
             channel_s = ends_s[number] = max(host_s, device_s, channel_s) + seconds[number]
             due_s = dues_s[number] = max(device_s, due_s) + seconds[number]
 
@@ -176,7 +179,7 @@ def delays_of(
         for number in awaited.get(place, ()):
             if number in ends_s:
                 start_s, free_s = max(start_s, ends_s[number]), max(free_s, dues_s[number])
-        unhidden_s = host.unhidden * min(own_s, op_s)
+        unhidden_s = unhidden * min(own_s, op_s)
         delays_s.append(max(start_s - free_s, 0.0) * bool(place) + unhidden_s)
         host_s += unhidden_s
         device_s = start_s + unhidden_s + op_s

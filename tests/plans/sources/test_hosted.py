@@ -11,7 +11,7 @@ import pytest
 from cdmpp import devices
 from cdmpp.collectives.topology import topology_of
 from cdmpp.errors import CdmppError, DataError, UsageError
-from cdmpp.plans.block_cuts import block_cuts, shared_out
+from cdmpp.plans.block_cuts import block_cuts, cut_by_products
 from cdmpp.plans.cut_places import CutPlaces
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.framework_host import FrameworkHost
@@ -44,19 +44,30 @@ def reduced(after: int, before: int) -> OpExchange:
 
 
 def test_a_device_waits_for_a_slower_host_and_for_no_faster_one():
-    assert delays_of([1.0, 1.0, 1.0], [3.0, 3.0, 3.0], (), (), FrameworkHost()) == pytest.approx([0.0, 2.0, 2.0])
-    assert delays_of([3.0, 3.0, 3.0], [1.0, 1.0, 1.0], (), (), FrameworkHost()) == pytest.approx([0.0, 0.0, 0.0])
-    shown = delays_of([3.0, 3.0], [1.0, 1.0], (), (), FrameworkHost(unhidden=0.5))
-    assert shown == pytest.approx([0.5, 0.5])
+    assert delays_of([1.0, 1.0, 1.0], [3.0, 3.0, 3.0], (), (), (), 0.0) == pytest.approx([0.0, 2.0, 2.0])
+    assert delays_of([3.0, 3.0, 3.0], [1.0, 1.0, 1.0], (), (), (), 0.0) == pytest.approx([0.0, 0.0, 0.0])
+    assert delays_of([3.0, 3.0], [1.0, 1.0], (), (), (), 0.5) == pytest.approx([0.5, 0.5])
 
 
 def test_the_host_runs_ahead_while_ranks_exchange():
     """Ops of 1 s, dispatched every 3 s; an exchange of 5 s after the first: it hides two of the host's pauses."""
-    host, exchange = FrameworkHost(), (reduced(0, 1),)
-    found = delays_of([1.0] * 4, [3.0] * 4, exchange, (5.0,), host)
+    exchange = (reduced(0, 1),)
+    found = delays_of([1.0] * 4, [3.0] * 4, exchange, (5.0,), (0.0,), 0.0)
     assert found == pytest.approx([0.0, 0.0, 0.0, 1.0])  # ends at 13, as the host dispatches the last at 12
-    later = delays_of([1.0] * 4, [3.0] * 4, exchange, (5.0,), replace(host, collective_s=2.0))
+    later = delays_of([1.0] * 4, [3.0] * 4, exchange, (5.0,), (2.0,), 0.0)
     assert later == pytest.approx([0.0, 1.0, 0.0, 2.0])  # the exchange begins at 5, not at 4; the last op at 14
+
+
+def test_hosts_that_check_exchanges_take_as_long_for_each_rank():
+    """A second for each of 4 ranks and exchange outlasts all else: the device waits for it exchange after exchange."""
+    assert FrameworkHost(collective_s=2e-3, check_s=1e-3).exchange_s(8) == pytest.approx(10e-3)
+    source, degrees, found = source_of(), ParallelDegrees(tp=4), list[float]()
+    dividing = by_rules(["tp"], MEGATRON)[0].model_parallel
+    for check_s in (0.0, 1.0):
+        work = source.under(replace(MEGATRON.host, check_s=check_s), links).work(2, degrees, dividing)
+        found.append(sum(op.delay_s for op in work.rank.ops))
+    many = sum(one.after < len(work.rank.ops) - 1 for one in work.exchanges)
+    assert found[1] - found[0] == pytest.approx(4 * many, rel=0.02)
 
 
 def test_times_are_those_of_the_work_and_of_another_host():
@@ -114,11 +125,15 @@ def test_all_plans_of_a_framework_are_judged_and_times_of_another_host_need_no_n
 
 
 def test_stages_have_as_many_blocks_or_share_out_what_they_multiply():
-    """A head of four blocks' products: the last stage has none, and the first has the block beyond its share."""
+    """The head counts as four blocks, so that all count 20: shares of 10, of 5 and of 2.5, the first two just reached.
+
+    Of eight stages, the last but one has a block and the norm, with which the head counts.
+    """
     block, head = 4 * 2048**2 + 3 * 8192 * 2048, 131072 * 2048
-    found = [shared_out([*[block] * 16, head, 0, 0], stages) for stages in (1, 2, 4, 8, 16)]
-    assert found[:4] == [[19], [11, 8], [6, 5, 5, 3], [3, 3, 2, 3, 2, 3, 1, 2]]
-    assert found[4][-4:] == [1, 1, 1, 0]  # 16 stages of 16 blocks: nanotron builds the last one of nothing
+    found = [cut_by_products([block] * 16, head, stages) for stages in (1, 2, 4, 8, 16)]
+    assert found[:4] == [[20], [10, 10], [5, 5, 5, 5], [3, 2, 3, 2, 3, 2, 2, 3]]
+    assert found[4][-4:] == [2, 1, 1, 1]  # a block with the norm, the head, the cast, the loss
+    assert cut_by_products([1] * 4, 1, 3, behind=1) == [2, 2, 1]  # 2 of 5 and 4 of 5 are above a third and two
     work = source_of().work(2, ParallelDegrees())
     places = CutPlaces(work.rank)
     assert block_cuts(places, 4, counts_head=False) == tuple(places.named(f"blocks.{n}") for n in (2, 4, 6))
@@ -127,14 +142,30 @@ def test_stages_have_as_many_blocks_or_share_out_what_they_multiply():
 
 
 def test_the_last_stages_of_nanotron_may_have_the_scores_and_the_loss_alone():
+    """Eight blocks and a head of four count 12: of eight stages each has 1.5, the sixth with the norm reaches all."""
     wide = replace(SHAPE, positions=0, has_bias=False, is_gated=True, vocabulary=4104, is_tied=False)
     places = CutPlaces(source_of(wide, NANOTRON).work(2, ParallelDegrees()).rank)
     ops = places.rank.ops
-    cuts = block_cuts(places, 5, counts_head=True)  # the head has the parameters of four blocks
+    cuts = block_cuts(places, 8, counts_head=True)
     (product,) = [place for place in places.forward if place >= cuts[-2] and ops[place].kind == "dense"]
-    assert places.forward.index(cuts[-1]) == places.forward.index(product) + 1
-    with pytest.raises(CdmppError, match="12 stages of 8 blocks, of which one would be empty"):
-        block_cuts(places, 12, counts_head=True)
+    assert cuts[-2] == product and places.forward.index(cuts[-1]) == places.forward.index(product) + 1
+    with pytest.raises(CdmppError, match="13 stages of 8 blocks, of which one would be empty"):
+        block_cuts(places, 13, counts_head=True)
+
+
+def test_the_gradient_of_the_last_sum_is_sent_back():
+    """No op of the backward pass is the sum's own: its gradient is what the norm behind it makes."""
+    wide = replace(SHAPE, positions=0, has_bias=False, is_gated=True, vocabulary=4104, is_tied=False)
+    places = CutPlaces(source_of(wide, NANOTRON).work(2, ParallelDegrees()).rank)
+    (cut,) = block_cuts(places, 2, counts_head=True)[-1:]
+    norm = next(place for place in reversed(places.norms) if place < places.layers[-1])
+    (last_sum,) = places.rank.ops[norm].inputs
+    assert last_sum not in places.backward_of and last_sum in places.trained
+    for at in (cut, norm):
+        sizes, has_gradient = places.crossing(at)
+        assert has_gradient == [True] and sizes.tolist() == [[2 * 2 * SHAPE.sequence * SHAPE.hidden]]
+    words = [place for place in places.forward if not places.rank.ops[place].inputs]
+    assert set(places.forward) - places.trained <= {*words}  # all others learn
 
 
 def test_nanotron_exchanges_buckets_meanwhile_and_all_gradients_behind_where_states_are_divided():
