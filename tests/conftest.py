@@ -17,7 +17,7 @@ import pytest
 from filelock import FileLock
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-SLOW_TO_START = re.compile(r"\b(tvm|subprocess|multiprocessing|cdmpp\.programs|torchvision|transformers)\b")
+SLOW_TO_START = re.compile(r"\b(tvm|subprocess|multiprocessing|cdmpp\.programs|torchvision|transformers|forked_jobs)\b")
 PROCESSES = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.exec", "os.system"}
 
 
@@ -34,9 +34,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.fixture(scope="module", autouse=True)
 def tidy() -> Iterator[None]:
-    """What a file leaves in circles, processes that compile for one, ends with it."""
+    """What a file leaves in circles, processes that compile for one, ends with it; the rest is not looked at again."""
     yield
     gc.collect()
+    gc.freeze()
 
 
 STARTED: list[str] = []

@@ -181,7 +181,8 @@ def test_a_gpu_keeps_the_result_and_its_log_sum_exp(asked, more):
     """Of two examples with four heads of 16 x 8; the efficient kernel fills rows up to 32, all keep a random state."""
 
     read = read_run(
-        Workload(Block(), torch.randn(2, 16, 32), dtype="float16", mode="forward_backward", attention=asked), "sm_90"
+        Workload(Block(), torch.randn(2, 16, 32), precision="float16", mode="forward_backward", attention=asked),
+        "sm_90",
     )
     places = {read.operators[one.task_id].name: one for one in read.graph.calls}
     assert {f"{asked}_attention", f"{asked}_attention_backward"} <= {*places}
@@ -257,7 +258,7 @@ def test_speeds_grow_with_sequences_and_never_pass_the_peak(backend, back):
 
 def test_a_network_says_that_its_attention_was_not_measured():
     found = cdmpp.predict_network(
-        cdmpp.Workload(Block(causal=True), torch.randn(2, 16, 32), dtype="float16"), device="h100", runtime="torch"
+        cdmpp.Workload(Block(causal=True), torch.randn(2, 16, 32), precision="float16"), device="h100", runtime="torch"
     )
     assert any("fused attention: nobody measured it here" in one for one in found.warnings)
 

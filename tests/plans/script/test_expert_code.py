@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,14 +23,9 @@ from cdmpp.plans.strategies.tensor import Tensor
 FOLDER = Path(__file__).parent
 
 
-def test_divided_experts_compute_what_whole_ones_do():
+def test_divided_experts_compute_what_whole_ones_do(forked_jobs):
     """Two ranks with tokens of their own, as many for each expert as come: results, and gradients of the mean loss."""
-    paths = os.pathsep.join([str(FOLDER), str(FOLDER.parents[2]), os.environ.get("PYTHONPATH", "")])
-    job = [sys.executable, str(FOLDER / "divided_experts.py")]
-    environment = {**os.environ, "PYTHONPATH": paths}
-    done = subprocess.run(job, capture_output=True, text=True, env=environment, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    told = json.loads(done.stdout)
+    told = json.loads(forked_jobs.run(FOLDER / "divided_experts.py"))
     assert max(map(max, told["gaps"])) < 1e-5 < told["size"]
 
 

@@ -178,20 +178,25 @@ def script_of(source, plan, batch):
     return work, TorchScript(source.workload, plan, batch, work.rank).text
 
 
-def recorded(text, plan, folder):
+def recorded(text, plan, folder, run):
     """Run a script; what each rank exchanges in each step."""
     script = folder / "script.py"
     script.write_text(text)
+    run(FOLDER / "recorded_steps.py", str(script), str(folder), ranks=plan.ranks, STEPS=str(STEPS))
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(plan.ranks)]
+
+
+def torchrun(*words, ranks, **variables):
+    """Start ranks as a user does."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(plan.ranks)]
-    words += ["--master-port", str(port), str(FOLDER / "recorded_steps.py"), str(script), str(folder)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
     paths = os.pathsep.join([str(FOLDER.parents[2]), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "STEPS": str(STEPS), "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    environment = {**os.environ, **variables, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    command += ["--master-port", str(port), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(plan.ranks)]
 
 
 EVERY = [
@@ -207,9 +212,9 @@ EVERY = [
 
 
 @pytest.mark.parametrize(("kind", "name", "plan", "batch"), EVERY, ids=lambda one: one if isinstance(one, str) else "")
-def test_a_script_exchanges_what_its_plan_says(kind, name, plan, batch, sources, tmp_path):
+def test_a_script_exchanges_what_its_plan_says(kind, name, plan, batch, sources, tmp_path, forked_jobs):
     work, text = script_of(sources[kind], plan, batch)
-    steps = recorded(text, plan, tmp_path)
+    steps = recorded(text, plan, tmp_path, forked_jobs.run)
     topology = replace(fitted(AlphaBeta(1e-4, 1e-9), plan.ranks), host=cluster.get("dgx-h100").host)
     lowered = lower_work(work, plan, topology, fold=False)
     for rank in range(plan.ranks):
@@ -221,6 +226,12 @@ def test_a_script_exchanges_what_its_plan_says(kind, name, plan, batch, sources,
         assert sent[0] == sent[1]
         if plan.degrees.tp > 1 and plan.ranks == plan.degrees.tp:
             assert ran == predicted, "one thread exchanges all, one after the other"
+
+
+def test_a_script_of_torchrun_exchanges_the_same(source, tmp_path, forked_jobs):
+    plan, batch = PLANS["ddp, 2 batches"]
+    _, text = script_of(source, plan, batch)
+    assert recorded(text, plan, tmp_path, torchrun) == recorded(text, plan, tmp_path, forked_jobs.run)
 
 
 def test_what_no_script_can_have_is_refused(source):

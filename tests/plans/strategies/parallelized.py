@@ -144,4 +144,5 @@ if __name__ == "__main__":
 
     kind, ranks, *options = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(_rank, (kind, int(ranks), {*options}, f"{folder}/store"), int(ranks))
+        given = (kind, int(ranks), {*options}, f"{folder}/store")
+        torch.multiprocessing.start_processes(_rank, given, int(ranks), start_method="fork")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -88,19 +86,16 @@ def pairs(one) -> int:
     return one["batch"] * one["heads"] * attended_pairs(one["rows"], one["cols"], bool(one["causal"]))
 
 
-@cache
-def pytorch(ranks: int) -> dict:
-    """What PyTorch's own templates do on gloo."""
-    run = subprocess.run(
-        [sys.executable, str(JOB), str(ranks)], capture_output=True, text=True, timeout=300, check=True
-    )
-    return json.loads(run.stdout)
+@pytest.fixture(scope="module")
+def pytorch(forked_jobs):
+    """What PyTorch's own templates do on gloo, by the number of ranks."""
+    return cache(lambda ranks: json.loads(forked_jobs.run(JOB, str(ranks))))
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("is_balanced", "is_causal"), [(True, True), (False, True), (False, False)])
-def test_ranks_exchange_what_those_of_pytorch_do(method, ranks, is_balanced, is_causal):
+def test_ranks_exchange_what_those_of_pytorch_do(method, ranks, is_balanced, is_causal, pytorch):
     """The last rank looks at as many pairs as PyTorch's, and all ranks together at those of the whole sequence."""
     real, strategy = pytorch(ranks)[f"{method} {is_balanced} {is_causal}"], Context(method, is_balanced)
     found = causal() if is_causal else free()
@@ -123,7 +118,7 @@ def test_ranks_exchange_what_those_of_pytorch_do(method, ranks, is_balanced, is_
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("is_half", [False, True])
 @pytest.mark.parametrize(("is_balanced", "is_causal"), [(True, True), (False, True), (False, False)])
-def test_a_rank_holds_what_those_of_pytorch_do(method, ranks, is_balanced, is_causal, is_half):
+def test_a_rank_holds_what_those_of_pytorch_do(method, ranks, is_balanced, is_causal, is_half, pytorch):
     """Storages of PyTorch's own ring on gloo, after each operator, of the rank with the last part of the sequence."""
     q, k, v = (
         torch.empty(BATCH, HEADS, TOKENS // ranks, SIZE, dtype=torch.bfloat16 if is_half else torch.float32)

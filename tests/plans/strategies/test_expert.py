@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -185,14 +183,11 @@ def test_the_closed_form_is_that_of_the_replay(even):
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_a_real_layer_of_experts_exchanges_as_much_in_this_order(ranks):
+def test_a_real_layer_of_experts_exchanges_as_much_in_this_order(ranks, forked_jobs):
     """The script writes a layer as torchtitan does, with as many tokens for each expert: 5 all-to-alls."""
-    run = subprocess.run(
-        [sys.executable, str(JOB), str(ranks), str(EXPERTS)], capture_output=True, text=True, timeout=120, check=True
-    )
     work = source(layers=1).work(BATCH, ParallelDegrees(ep=ranks))
     found = [[work.rank.ops[one.before[0]].phase, one.kind, one.bytes] for one in work.exchanges]
-    assert json.loads(run.stdout) == found and len(found) == 5
+    assert json.loads(forked_jobs.run(JOB, str(ranks), str(EXPERTS))) == found and len(found) == 5
 
 
 def test_tensor_and_expert_parallelism_share_a_job(even):

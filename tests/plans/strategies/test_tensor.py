@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,6 +37,8 @@ from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.tensor_graph import ASYNC_IS_MODELLED
 
 KINDS = ("fused", "gated", "cross")
+SCRIPT = Path(__file__).with_name("parallelized.py")
+"""It runs a network under ``parallelize_module`` on gloo, and prints what rank 0 exchanged and computed."""
 
 
 def divided(network: nn.Module, ranks: int, **settings):
@@ -88,15 +88,6 @@ def test_a_rank_has_its_part_of_columns_and_rows(kind):
     assert one.memory.parameter_bytes == one.memory.gradient_bytes == sum(sizes.values())
     assert one.memory.state_bytes == 2 * sum(sizes.values())
     assert whole.memory.parameter_bytes - one.memory.parameter_bytes == parts - parts // ranks
-
-
-def recorded(kind: str, ranks: int, options: str):
-    """Run the network under ``parallelize_module`` on gloo; what rank 0 exchanged and computed."""
-    script = Path(__file__).with_name("parallelized.py")
-    command = [sys.executable, str(script), kind, str(ranks), *options.split()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def planned(kind: str, ranks: int, options: str):
@@ -175,11 +166,9 @@ def test_exchanges_are_those_of_parallelize_module(kind, ranks, options, expecte
         ("fused", 2, "sequence words loss"),
     ],
 )
-def test_a_real_run_exchanges_and_computes_what_is_planned(kind, ranks, options):
-    real, (_, local, _) = (
-        recorded(kind, ranks, options),
-        divided(Language(kind), ranks, sequence_parallel="sequence" in options),
-    )
+def test_a_real_run_exchanges_and_computes_what_is_planned(kind, ranks, options, forked_jobs):
+    real = json.loads(forked_jobs.run(SCRIPT, kind, str(ranks), *options.split()).splitlines()[-1])
+    _, local, _ = divided(Language(kind), ranks, sequence_parallel="sequence" in options)
     assert [tuple(one) for one in real["collectives"]] == exchanged(planned(kind, ranks, options))
     shapes = {name.removeprefix("inner."): list(one) for name, one in local.shapes.items()}
     assert {name: real["parameters"][name] for name in shapes} == shapes
