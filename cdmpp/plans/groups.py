@@ -44,15 +44,13 @@ def replica_exchanges(graph: StepGraph, plan: Plan, mesh: Mesh, places: Sequence
 
 def on_groups(one: Exchange, along: Sequence[str], mesh: Mesh, places: Sequence[int]) -> list[Exchange]:
     """Give each group along ``along`` an exchange of its own; groups whose ranks are alike have it once."""
-    found: dict[tuple[int, ...], Exchange] = {}
-    for group in mesh.groups(*along):
-        own = tuple(sorted({places[rank] for rank in group} & set(one.after)))
-        if own and own not in found:
-            after = {rank: one.after[rank] for rank in own}
-            before = {rank: one.before[rank] for rank in own if rank in one.before}
-            members = () if one.kind == "push_pull" else group  # servers take all ranks of the graph
-            found[own] = derived(one, after=after, before=before, along=(), members=members)
-    return list(found.values())
+    found = list[Exchange]()
+    for own, group in mesh.unlike_groups(tuple(along), tuple(places), tuple(one.after)):
+        after = {rank: one.after[rank] for rank in own}
+        before = {rank: one.before[rank] for rank in own if rank in one.before}
+        members = () if one.kind == "push_pull" else group  # servers take all ranks of the graph
+        found.append(derived(one, after=after, before=before, along=(), members=members))
+    return found
 
 
 def _renumbered(one: Exchange, ranks: Sequence[int]) -> Exchange:

@@ -45,6 +45,29 @@ class Mesh:
             self._groups[degrees] = self._listed(degrees)
         return self._groups[degrees]
 
+    def unlike_groups(
+        self, degrees: tuple[str, ...], places: tuple[int, ...], among: tuple[int, ...]
+    ) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+        """List places in a graph and ranks of one of all groups along ``degrees`` that are alike there.
+
+        Args:
+            degrees: as of ``groups``.
+            places: rank of the job -> its place in the graph.
+            among: these places count; a group without any is left out.
+        """
+        key = degrees, places, among
+        if key not in self._unlike:
+            found, own = dict[tuple[int, ...], tuple[int, ...]](), {*among}
+            for group in self.groups(*degrees):
+                if there := tuple(sorted({places[rank] for rank in group} & own)):
+                    found.setdefault(there, group)
+            self._unlike[key] = tuple(found.items())
+        return self._unlike[key]
+
+    @cached_property
+    def _unlike(self) -> dict[object, tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]]:
+        return {}
+
     @cached_property
     def _groups(self) -> dict[tuple[str, ...], tuple[tuple[int, ...], ...]]:
         return {}

@@ -13,6 +13,7 @@ from cdmpp.plans.clipped_norms import norm_sums
 from cdmpp.plans.groups import on_groups
 from cdmpp.plans.placement import Placement
 from cdmpp.plans.sources.source import OpExchange
+from cdmpp.steps.derived import derived
 from cdmpp.steps.exchange import START, Exchange
 
 
@@ -128,15 +129,12 @@ class OperatorExchanges:
 
         Collectives have a process group of their own, also where it has the same ranks as that of the replicas.
         """
-        one = Exchange(
-            found.kind,
-            found.bytes,
-            after,
-            before,
-            found.name,
-            group="" if found.shift else found.degree,
-            follows=found.follows,
-        )
+        if found not in self._made:
+            group = "" if found.shift else found.degree
+            self._made[found] = Exchange(
+                found.kind, found.bytes, {}, name=found.name, group=group, follows=found.follows
+            )
+        one = derived(self._made[found], after=after, before=before)
         if not found.shift:
             yield from on_groups(one, (found.degree,), self.job.mesh, self.job.places)
             return
@@ -144,7 +142,11 @@ class OperatorExchanges:
             if pair[0] in after:
                 own = {place: after[place] for place in pair}, {place: before[place] for place in pair}
                 members = self._slowest(found, [*alike.values()])
-                yield replace(one, after=own[0], before=own[1], group=f"{pair[0]}->{pair[1]}", members=members)
+                yield derived(one, after=own[0], before=own[1], group=f"{pair[0]}->{pair[1]}", members=members)
+
+    @cached_property
+    def _made(self) -> dict[OpExchange, Exchange]:
+        return {}
 
     @cached_property
     def _known(self) -> dict[object, dict[tuple[int, int], dict[object, tuple[int, int]]]]:

@@ -149,7 +149,7 @@ class Placement:
         """List the ranks of the graph of one of ``kinds``."""
         return [place for place, of in enumerate(self.kind_of) if of == kind]
 
-    @property
+    @cached_property
     def ends_backward(self) -> bool:
         """Return True if a backward pass ends only once its gradients are averaged."""
         return self.plan.strategy.on_backend(self.topology.backend).ends_backward

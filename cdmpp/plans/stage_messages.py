@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from cdmpp.plans.placement import Placement
+from cdmpp.steps.derived import derived
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.looped_schedule import LoopedSchedule
 from cdmpp.steps.schedule import BACKWARD, FORWARD, WEIGHTS
@@ -66,12 +68,13 @@ class StageMessages:
                         members = chain[rank], chain[target]
                         sender, receiver = (self.job.places[one] for one in members)
                         for size in stage.sent_bytes if is_forward else stage.returned_bytes:
-                            yield Exchange(
-                                "send_recv", size, {sender: left, receiver: posted},
-                                {receiver: (begin,), sender: (step.update,)},
-                                f"{message.kind} to stage {message.stage}, micro-batch {batch + action.micro_batch}",
-                                group=f"{sender}->{receiver}", members=members,
-                            )  # fmt: skip
+                            yield derived(
+                                self._message(size, sender, receiver, members),
+                                after={sender: left, receiver: posted},
+                                before={receiver: (begin,), sender: (step.update,)},
+                                name=f"{message.kind} to stage {message.stage}, micro-batch "
+                                f"{batch + action.micro_batch}",
+                            )
 
     def _sent(
         self, chain: tuple[int, ...], source: int, target: int, kind: str, sizes: tuple[int, ...]
@@ -91,8 +94,22 @@ class StageMessages:
             if not is_ahead:
                 before[sender] = (step.turn(at),)
             for size in sizes:
-                yield Exchange(
-                    "send_recv", size, {sender: one.end, receiver: posted}, before,
-                    f"{kind} to stage {target}, micro-batch {one.number}", group=f"{sender}->{receiver}",
-                    follows=kind == BACKWARD and at == last, members=members,
-                )  # fmt: skip
+                yield derived(
+                    self._message(size, sender, receiver, members),
+                    after={sender: one.end, receiver: posted},
+                    before=before,
+                    name=f"{kind} to stage {target}, micro-batch {one.number}",
+                    follows=kind == BACKWARD and at == last,
+                )
+
+    def _message(self, size: int, sender: int, receiver: int, members: tuple[int, int]) -> Exchange:
+        """Return a message of so many bytes between two ranks of the graph, which stand for ``members``."""
+        key = size, sender, receiver, members
+        if key not in self._made:
+            group = f"{sender}->{receiver}"
+            self._made[key] = Exchange("send_recv", size, {}, group=group, members=members)
+        return self._made[key]
+
+    @cached_property
+    def _made(self) -> dict[object, Exchange]:
+        return {}

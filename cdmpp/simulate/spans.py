@@ -43,8 +43,23 @@ class Spans(Mapping[Key, Span]):
         self._tasks, self._numbers, self._order = tasks, numbers, order
         self._start_s, self._end_s, self._cause = start_s, end_s, cause
 
+    def of(self, numbers: range) -> dict[Key, Span]:
+        """Return the spans of some tasks, which follow each other by number, in the order of their starts."""
+        found = (self._span(number) for number in self._started(numbers).tolist())
+        return {span.task.key: span for span in found}
+
+    def last(self, numbers: range) -> Span:
+        """Return the one of them that ended last; of several the one that started first."""
+        started = self._started(numbers)
+        return self._span(started.item(int(np.argmax(self._end_s[started]))))
+
+    def _started(self, numbers: range) -> NDArray[np.int32]:
+        return self._order[(self._order >= numbers.start) & (self._order < numbers.stop)]
+
     def __getitem__(self, key: Key) -> Span:
-        number = self._numbers[key]
+        return self._span(self._numbers[key])
+
+    def _span(self, number: int) -> Span:
         before = self._cause.item(number)
         cause = None if before < 0 else self._tasks[before].key
         return Span(self._tasks[number], self._start_s.item(number), self._end_s.item(number), cause)

@@ -67,7 +67,7 @@ def _has_messages(graph: StepGraph) -> bool:
 
 def _together_s(graph: StepGraph, topology: Topology) -> float:
     """Seconds of a step of all ranks in steady state."""
-    ends = step_ends_s(simulate(step_tasks(graph, topology, steps=2), rates=topology.rates))
+    ends = step_ends_s(simulate(step_tasks(graph, topology, steps=2), rates=topology.rates), len(graph.ranks), 2)
     return ends[1] - ends[0]
 
 
@@ -94,7 +94,7 @@ def _without_computing(graph: StepGraph) -> StepGraph:
 def _slowest_s(graph: StepGraph) -> float:
     """Seconds of the slowest rank by itself; equal ranks are simulated once."""
     different = {(rank.ops, rank.start_s, rank.tail_s): rank for rank in graph.ranks}.values()
-    ends = (step_ends_s(simulate(step_tasks(StepGraph((replace(rank, rank=0),)), steps=2))) for rank in different)
+    ends = (step_ends_s(simulate(step_tasks(StepGraph((replace(rank, rank=0),)), steps=2)), 1, 2) for rank in different)
     return max(second_s - first_s for first_s, second_s in ends)
 
 

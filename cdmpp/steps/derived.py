@@ -19,6 +19,5 @@ def derived(one: AnyCopied, **changes: Any) -> AnyCopied:
     """
     found = object.__new__(type(one))
     values, names = one.__dict__, one.__dataclass_fields__  # type: ignore[attr-defined]
-    found.__dict__.update(values if len(values) == len(names) else {name: values[name] for name in names})
-    found.__dict__.update(changes)
+    found.__dict__.update(values if len(values) == len(names) else {name: values[name] for name in names}, **changes)
     return found

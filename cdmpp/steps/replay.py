@@ -9,13 +9,14 @@ from functools import cached_property
 from cdmpp.collectives.topology import Topology
 from cdmpp.simulate.engine import simulate
 from cdmpp.simulate.intervals import Interval, length_s, union
-from cdmpp.simulate.timeline import Span, Timeline
+from cdmpp.simulate.spans import Span, Spans
+from cdmpp.simulate.timeline import Timeline
 from cdmpp.steps.contention import shared_s, with_contention, without_contention
 from cdmpp.steps.exchange_tasks import check_granularity, measured_rates
 from cdmpp.steps.keys import TaskKey
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.synchrony import Synchrony
-from cdmpp.steps.tasks import STEADY, check_work, step_ends_s, step_tasks
+from cdmpp.steps.tasks import STEADY, STEPS, check_work, step_ends_s, step_tasks
 
 _TURNS, _CLOSE = 12, 1e-3
 """Most replays of a contention-free graph, and the share of its step by which the last two may differ."""
@@ -32,7 +33,7 @@ class Replay:
     @cached_property
     def window_s(self) -> Interval:
         """The step in steady state lies between the last end of the step before, and its own."""
-        ends = step_ends_s(self.timeline)
+        ends = step_ends_s(self.timeline, len(self.graph.ranks))
         return ends[STEADY - 1], ends[STEADY]
 
     @property
@@ -43,14 +44,24 @@ class Replay:
     @cached_property
     def spans(self) -> dict[TaskKey, Span]:
         """These are the spans of the step in steady state, in the order of their starts."""
-        return {
-            key: span for key, span in self.timeline.spans.items() if isinstance(key, TaskKey) and key.step == STEADY
-        }
+        found = self._all.of(self._steady)
+        return {key: span for key, span in found.items() if isinstance(key, TaskKey)}
 
     @cached_property
     def critical_path(self) -> tuple[Span, ...]:
         """Each span, first to last, waited for the one before; the last one ends the reported step."""
-        return self.timeline.path_to(max(self.spans.values(), key=lambda span: span.end_s))
+        return self.timeline.path_to(self._all.last(self._steady))
+
+    @property
+    def _all(self) -> Spans:
+        assert isinstance(self.timeline.spans, Spans)
+        return self.timeline.spans
+
+    @property
+    def _steady(self) -> range:
+        """Numbers of the tasks of the step in steady state: steps have equally many."""
+        many = len(self.timeline.spans) // STEPS
+        return range(STEADY * many, (STEADY + 1) * many)
 
     @cached_property
     def critical_s(self) -> dict[str, float]:

@@ -67,7 +67,7 @@ def test_gloo_broadcasts_down_a_tree_of_whole_messages(topology):
     exchange = Exchange("broadcast", 8 * MIB, dict.fromkeys(range(topology.ranks), START))
     graph = ranks_of(topology.ranks).with_exchanges([exchange])
     sent = dict.fromkeys(range(topology.ranks), 0.0)
-    tasks = [task for task in step_tasks(graph, topology, "ring step", 1) if task.label == "broadcast"]
+    tasks = [task for task in step_tasks(graph, topology, "ring step", 1).tasks if task.label == "broadcast"]
     for task in tasks:
         sent[task.key.rank] += task.flow.bytes
     whole = sent[2]

@@ -146,7 +146,7 @@ def test_pushes_to_one_server_share_its_way_in():
 def test_links_carry_what_was_said(scheme, ranks):
     graph, topology = ranks_of(ranks, sizes=[ranks * MIB] * ranks), wires(ranks, alpha_s=0.0)
     carried = dict.fromkeys(topology.rates, 0.0)
-    for task in step_tasks(graph.with_exchanges(scheme.exchanges(graph)), topology, "ring step", 1):
+    for task in step_tasks(graph.with_exchanges(scheme.exchanges(graph)), topology, "ring step", 1).tasks:
         for link in task.flow.links if task.flow else ():
             carried[link] += task.flow.bytes
     sent = replay_strategy(graph, scheme, topology, "ring step").sent_bytes

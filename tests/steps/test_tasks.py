@@ -8,6 +8,7 @@ import pytest
 
 from cdmpp.errors import CdmppError
 from cdmpp.simulate import simulate
+from cdmpp.simulate.task_columns import TaskColumns
 from cdmpp.steps.exchange import START, Exchange
 from cdmpp.steps.exchange_costs import ExchangeCosts
 from cdmpp.steps.keys import ALL_RANKS, Stream, TaskKey
@@ -20,14 +21,14 @@ from tests.steps.toy_graph import MIB, WIRE, graph_of, ranks_of, wires
 def test_every_task_is_known_by_its_fields():
     graph = ranks_of(2, sizes=[MIB])
     graph = graph.with_exchanges([Exchange("all_reduce", MIB, {0: 1, 1: 1}, name="bucket 0")])
-    keys = [task.key for task in step_tasks(graph, wires(2), steps=1)]
+    keys = [task.key for task in step_tasks(graph, wires(2), steps=1).tasks]
     own = [("start", 0), ("op", 0), ("op", 1), ("op", 2), ("end", 0)]
     assert keys == [
         *(TaskKey(0, kind, rank, place) for rank in (0, 1) for kind, place in own),
         TaskKey(0, "exchange", ALL_RANKS, 0),
     ]
     assert [key.is_of_exchange for key in keys] == [False] * 10 + [True]
-    rings = [task for task in step_tasks(graph, wires(2), "ring step", 1) if task.key.is_of_exchange]
+    rings = [task for task in step_tasks(graph, wires(2), "ring step", 1).tasks if task.key.is_of_exchange]
     assert [task.key for task in rings] == [
         TaskKey(0, "ring step", rank, 0, (0, number)) for number in range(2) for rank in (0, 1)
     ]
@@ -46,7 +47,16 @@ def test_later_steps_are_the_first_one_moved():
     graph, topology = replace(graph.with_exchanges(exchanges), exchanges=tuple(exchanges)), wires(2)
     costs = ExchangeCosts.on(topology, graph.exchanges)
     each = [task for step in range(3) for task in _step(step, step, graph, costs, "collective")]
-    assert step_tasks(graph, topology, steps=3) == each
+    found, columns = step_tasks(graph, topology, steps=3), TaskColumns.of(each)
+    assert list(found.tasks) == [found.tasks[number] for number in range(len(each))] == each == found.tasks[:]
+    assert dict(found.numbers) == columns.numbers
+    assert all(found.numbers[task.key] == number for number, task in enumerate(each))
+    assert found.sets == columns.sets and found.ways == columns.ways
+    for name in ("duration_s", "gap_s", "priority", "resources", "way", "bytes", "count", "begins", "befores"):
+        assert getattr(found, name).tolist() == getattr(columns, name).tolist(), name
+        assert getattr(found, name).dtype == getattr(columns, name).dtype, name
+    for wrong in (TaskKey(3, "end", 0, 0), TaskKey(-1, "end", 0, 0), "end"):
+        assert wrong not in found.numbers
     assert {task.after for task in each if task.key.kind == "start" and task.key.step == 2} == {
         (TaskKey(1, "end", rank, 0),) for rank in (0, 1)
     }
@@ -78,7 +88,7 @@ def test_the_reported_step_repeats_itself():
     slow = replace(ranks_of(2).ranks[1], start_s=5e-3)
     graph = graph_of(ranks_of(2).ranks[0], slow)
     graph = graph.with_exchanges([Exchange("all_reduce", MIB, {0: 5, 1: 5})])
-    ends = step_ends_s(simulate(step_tasks(graph, wires(2), steps=STEPS + 3), rates=wires(2).rates))
+    ends = step_ends_s(simulate(step_tasks(graph, wires(2), steps=STEPS + 3), rates=wires(2).rates), 2, STEPS + 3)
     lengths = [b - a for a, b in zip(ends, ends[1:], strict=False)]
     assert lengths[STEADY - 1 :] == pytest.approx([replay(graph, wires(2)).step_s] * (len(lengths) - STEADY + 1))
 

@@ -50,7 +50,7 @@ def moved(exchange: Exchange, edits: Mapping[int, Edit]) -> Exchange:
         exchange,
         after={rank: edits[rank].end(place) for rank, place in exchange.after.items()},
         before=_begins(exchange.before, edits),
-        blocks=_begins(exchange.blocks, edits),
+        blocks=_begins(exchange.blocks, edits) if exchange.blocks else exchange.blocks,
     )
 
 
@@ -73,7 +73,7 @@ def each_op(graph: StepGraph, change: Callable[[Op], Op]) -> StepGraph:
 
 
 def _begins(places: Mapping[int, Sequence[int]], edits: Mapping[int, Edit]) -> dict[int, tuple[int, ...]]:
-    return {rank: tuple(dict.fromkeys(map(edits[rank].begin, own))) for rank, own in places.items()}
+    return {rank: tuple(dict.fromkeys([edits[rank].begin(place) for place in own])) for rank, own in places.items()}
 
 
 def edited_rank(rank: RankGraph, edit: Edit) -> RankGraph:
