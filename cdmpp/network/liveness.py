@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +84,11 @@ class CallBytes:
         results = [one.output_bytes if one.result_bytes is None else one.result_bytes for one in calls]
         return cls(*(np.array(one, np.int64) for one in (written, saved, own, lasting, workspace, results)))
 
+    def at(self, places: NDArray[np.int64] | Sequence[int]) -> Self:
+        """Return those of some calls, in this order."""
+        own = np.asarray(places, np.int64)
+        return type(self)(**{one.name: getattr(self, one.name)[..., own] for one in fields(self)})
+
 
 @dataclass(frozen=True)
 class Lifetimes:
@@ -113,18 +119,28 @@ class Lifetimes:
         """
         latest, ends, saved_ends, own_ends = dict[int, int](), *(list(range(len(runs))) for _ in range(3))
         for run, (place, reads_saved) in enumerate(runs):
-            call = calls[place]
-            for source in (*call.inputs, *call.held):
-                if source in latest:
-                    is_own = call.forward is not None and call.forward in (source, calls[source].forward)
-                    found = ends if not reads_saved else own_ends if is_own else saved_ends
-                    found[latest[source]] = run
-            first = call.inputs[0] if call.inputs else place
-            latest[place] = run if call.output_bytes else latest.get(first, run)
+            call, inputs = calls[place], calls[place].inputs
+            for source in (*inputs, *call.held) if call.held else inputs:
+                if (writer := latest.get(source)) is None:
+                    continue
+                if not reads_saved:
+                    ends[writer] = run
+                elif (forward := call.forward) is not None and forward in (source, calls[source].forward):
+                    own_ends[writer] = run
+                else:
+                    saved_ends[writer] = run
+            latest[place] = run if call.output_bytes else latest.get(inputs[0] if inputs else place, run)
         places, last, saved, own = (
             np.array(one, np.int64) for one in ([place for place, _ in runs], ends, saved_ends, own_ends)
         )
         return cls(places, last, saved, own, latest)
+
+    @cached_property
+    def _part_ends(self) -> tuple[_Ends, ...]:
+        """Ends of the parts of what a run wrote, as ``alive`` tells them apart."""
+        last_read = np.maximum(self.ends, self.saved_ends)
+        beyond = np.maximum(last_read, self.own_ends), self.saved_ends, np.maximum(self.saved_ends, self.own_ends)
+        return tuple(map(_Ends.of, (self.ends, last_read, *beyond)))
 
     def alive(
         self, sizes: CallBytes, to_end: Collection[int] = (), held: Mapping[int, Any] = MappingProxyType({})
@@ -139,38 +155,46 @@ class Lifetimes:
         if not len(self.places):
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         written, stays = sizes.written[..., self.places], np.zeros(sizes.written[..., self.places].shape, np.int64)
-        for place in to_end:
-            if (last := self.latest.get(place)) is not None:
-                stays[..., last] = sizes.lasting[..., self.places[last]]
+        lasting = np.array([self.latest[place] for place in to_end if place in self.latest], np.int64)
+        stays[..., lasting] = sizes.lasting[..., self.places[lasting]]
         for place, size in held.items():
             for run in np.flatnonzero(self.places == place)[:1]:
                 stays[..., run] = size
         saved, own = sizes.saved[..., self.places], sizes.own[..., self.places]
-        last_read = np.maximum(self.ends, self.saved_ends)
         freed = np.zeros(written.shape, np.int64)
         apart = np.clip(written - sizes.results[..., self.places], 0, saved)  # nothing but the backward pass reads it
         of_own = np.minimum(apart, own)
-        parts = (
-            (self.ends, written - saved),
-            (last_read, saved - own - (apart - of_own)),
-            (np.maximum(last_read, self.own_ends), own - of_own),
-            (self.saved_ends, apart - of_own),
-            (np.maximum(self.saved_ends, self.own_ends), of_own),
-        )
-        for ends, size in parts:  # what stays is the first part as far as it goes, then the next
-            gone = np.maximum(size - stays, 0)
+        parts = written - saved, saved - own - (apart - of_own), own - of_own, apart - of_own, of_own
+        for ends, size in zip(self._part_ends, parts, strict=True):
+            gone = np.maximum(size - stays, 0)  # what stays is the first part as far as it goes, then the next
             stays = stays - (size - gone)
-            freed += _freed(ends, gone)
+            freed += ends.freed(gone)
         begun, over = np.cumsum(written, axis=-1), np.cumsum(freed, axis=-1)
         return begun - over + freed + sizes.workspace[..., self.places], begun - over
 
 
-def _freed(ends: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Bytes that are let go at each run; those of ``sizes`` with the runs ``ends``, or after all runs."""
-    found, order = np.zeros((*sizes.shape[:-1], len(ends) + 1), np.int64), np.argsort(ends, kind="stable")
-    runs, starts = np.unique(ends[order], return_index=True)
-    found[..., runs] = np.add.reduceat(sizes[..., order], starts, axis=-1)
-    return found[..., :-1]
+@dataclass(frozen=True)
+class _Ends:
+    """The run after which a part of what each run wrote is let go."""
+
+    order: NDArray[np.int64]
+    """Runs that wrote, by their ends."""
+    starts: NDArray[np.int64]
+    """Where in ``order`` the next end begins."""
+    runs: NDArray[np.int64]
+    """These ends; the number of runs: after all of them."""
+
+    @classmethod
+    def of(cls, ends: NDArray[np.int64]) -> _Ends:
+        order = np.argsort(ends, kind="stable")
+        runs, starts = np.unique(ends[order], return_index=True)
+        return cls(order, starts, runs)
+
+    def freed(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Bytes that are let go at each run, of ``sizes`` that each run wrote."""
+        found = np.zeros((*sizes.shape[:-1], len(self.order) + 1), np.int64)
+        found[..., self.runs] = np.add.reduceat(sizes[..., self.order], self.starts, axis=-1)
+        return found[..., :-1]
 
 
 def peak_of(calls: Sequence[Written], runs: Sequence[tuple[int, bool]], to_end: Collection[int] = ()) -> int:

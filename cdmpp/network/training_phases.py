@@ -22,14 +22,14 @@ def phases_of(graph: NetworkGraph, kept: Iterable[int], gradients: Iterable[int]
     return tuple("forward" if i in forward else "backward" if i in backward else "update" for i in places)
 
 
-def saved_bytes(graph: NetworkGraph, phases: Sequence[str], inputs: Iterable[int | None] = ()) -> int:
-    """Sum results of the forward pass that live into the backward pass; parameters and inputs are none.
+def saved_places(graph: NetworkGraph, phases: Sequence[str], inputs: Iterable[int | None] = ()) -> set[int]:
+    """Return the calls whose results live from the forward into the backward pass, without parameters and inputs.
 
     Args:
         graph: calls of the whole step.
         phases: phase of each call.
         inputs: numbers, as in ``Call.resident``, of examples and targets, where calls make copies of weights that
-            autograd has as views, as programs of TVM do. Results that come only from weights are then not counted.
+            autograd has as views, as programs of TVM do. Results that come only from weights are then not among them.
     """
     given = set(inputs)
     varies = list[bool]()
@@ -37,7 +37,12 @@ def saved_bytes(graph: NetworkGraph, phases: Sequence[str], inputs: Iterable[int
         reads = any(number in given for number, _ in call.resident)
         varies.append(not given or reads or any(varies[place] for place in call.inputs))
     backward = [call for call, phase in zip(graph.calls, phases, strict=True) if phase == "backward"]
-    saved = {place for call in backward for place in call.inputs if phases[place] == "forward" and varies[place]}
+    return {place for call in backward for place in call.inputs if phases[place] == "forward" and varies[place]}
+
+
+def saved_bytes(graph: NetworkGraph, phases: Sequence[str], inputs: Iterable[int | None] = ()) -> int:
+    """Sum the bytes of ``saved_places``, which takes the same arguments."""
+    saved = saved_places(graph, phases, inputs)
     sizes = ((graph.calls[place].saved_bytes, graph.calls[place].output_bytes) for place in saved)
     return sum(whole if part is None else part for part, whole in sizes)
 
@@ -50,12 +55,16 @@ def live_bytes(
     An update writes in place: its results are the parameters and states that are there already. Calls ``recomputed``
     are of the backward pass, but run one of the forward pass again.
     """
-    runs = [
+    return peak_of(graph.calls, runs_of_passes(phases, recomputed), tuple(gradients))
+
+
+def runs_of_passes(phases: Sequence[str], recomputed: Collection[int] = ()) -> list[tuple[int, bool]]:
+    """Return the runs of both passes, as ``Lifetimes.of`` takes them; arguments as of ``live_bytes``."""
+    return [
         (place, phase == "backward" and place not in recomputed)
         for place, phase in enumerate(phases)
         if phase != "update"
     ]
-    return peak_of(graph.calls, runs, tuple(gradients))
 
 
 def _before(graph: NetworkGraph, ends: Iterable[int]) -> set[int]:

@@ -118,8 +118,13 @@ class HeldStages:
         """Number of the first stage that holds as much as this one, of each stage."""
         if not self.cuts:
             return (0,)
+        return firsts(self._signatures)
+
+    @cached_property
+    def _signatures(self) -> tuple[tuple[object, ...], ...]:
+        """Each stage has one, equal for stages that hold as much, also for those of other cuts of the same work."""
         low, high = self.low.op_kinds, self.high.op_kinds
-        return firsts(self.low.kinds(self.cuts).memory(low * (int(high.max(initial=0)) + 1) + high))
+        return self.low.kinds(self.cuts).memory(low * (int(high.max(initial=0)) + 1) + high)
 
     @cached_property
     def kinds(self) -> dict[int, HeldKind]:
@@ -129,6 +134,17 @@ class HeldStages:
         return {number: self._kind(number) for number in dict.fromkeys(self.alike)}
 
     def _kind(self, number: int) -> HeldKind:
+        """Return what a stage holds; stages of several cuts share it, if they hand the same gradients back."""
+        if not self.cuts:
+            return self._made(number)
+        key = self.high, self.is_gpu, self._cut.returned(number), *self._signatures[number]
+        known = self.low.held_kinds
+        if key not in known:
+            known[key] = self._made(number)
+        found: HeldKind = known[key]
+        return found
+
+    def _made(self, number: int) -> HeldKind:
         stage = self._cut.stage(number) if self.cuts else stages_of(self.low.work.rank, ())[0]
         held, sizes = list[StepMemory](), list[OpBytes]()
         for columns in (self.low, self.high):

@@ -70,8 +70,3 @@ class OpBytes(CallBytes):
         """Return bytes of which only these ops have any."""
         sizes = ("written", "saved", "own", "lasting", "workspace", "results")
         return replace(self, **{name: np.where(which, getattr(self, name), 0) for name in sizes})
-
-    def at(self, places: NDArray[np.int64] | Sequence[int]) -> OpBytes:
-        """Return those of some ops, in this order."""
-        own = np.asarray(places, np.int64)
-        return OpBytes(**{one.name: getattr(self, one.name)[..., own] for one in fields(self)})

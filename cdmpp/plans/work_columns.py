@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +96,11 @@ class WorkColumns:
 
     @cached_property
     def _cut_places(self) -> dict[bool, CutPlaces]:
+        return {}
+
+    @cached_property
+    def held_kinds(self) -> dict[object, Any]:
+        """What stages of all cuts hold, by what they have in common; ``HeldStages`` fills it."""
         return {}
 
     @cached_property

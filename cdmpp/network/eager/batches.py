@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from cdmpp.network.eager.divided import CallExchange
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.graph import Call
-from cdmpp.network.training_phases import live_bytes, saved_bytes
+from cdmpp.network.liveness import CallBytes, Lifetimes
+from cdmpp.network.training_phases import runs_of_passes, saved_places
 from cdmpp.network.training_step import StepCall, StepMemory, TrainingStep
 from cdmpp.operators.operator import EagerOperator
 
 _Made = TypeVar("_Made", Call, StepCall)
-_BYTES = (
+BYTES = (
     "output_bytes",
     "saved_bytes",
     "own_saved_bytes",
@@ -24,6 +26,8 @@ _BYTES = (
     "workspace_bytes",
 )
 """Fields of a call that may depend on the batch."""
+_SIZES = attrgetter(*BYTES)
+_FIXED = attrgetter(*(one.name for one in fields(Call) if one.name not in (*BYTES, "task_id", "resident")))
 
 
 @dataclass(frozen=True)
@@ -33,19 +37,22 @@ class SizedStep:
     batch: int
     operators: tuple[EagerOperator, ...]
     """One a call."""
-    make: Callable[[], tuple[StepCall, ...]]
-    """It makes ``calls``, which times do not depend on."""
     remember: Callable[[], StepMemory]
-    """It counts what the step holds, which takes longer than all else."""
+    """It counts what the step holds, which times do not depend on."""
     exchanges: tuple[CallExchange, ...]
     """Exchanges of ranks that divide operators."""
     step: TrainingStep
     """The step, at a batch that was read: phases, parameters and buffers are those of every batch."""
+    bytes_of: tuple[Mapping[str, int | None], ...] = ()
+    """Fields of each call of ``step`` that have other values at this batch; empty: none has."""
 
-    @cached_property
+    @property
     def calls(self) -> tuple[StepCall, ...]:
         """Calls with the bytes that they write; their task ids are those of the reading that they come from."""
-        return self.make()
+        if not self.bytes_of:
+            return self.step.calls
+        each = zip(self.step.calls, self.bytes_of, strict=True)
+        return tuple([_changed(one, call=_changed(one.call, **own)) for one, own in each])
 
     @cached_property
     def memory(self) -> StepMemory:
@@ -57,7 +64,7 @@ def sized(read: EagerNetwork) -> SizedStep:
     """Return the calls of a step at the batch at which it was read."""
     step = _step(read)
     operators = tuple(read.operators[call.task_id] for call in read.graph.calls)
-    return SizedStep(read.batch, operators, lambda: step.calls, lambda: step.memory, read.exchanges, step)
+    return SizedStep(read.batch, operators, lambda: step.memory, read.exchanges, step)
 
 
 class _Pair(NamedTuple):
@@ -66,7 +73,7 @@ class _Pair(NamedTuple):
     tasks: tuple[str, str]
     elements: tuple[float, float]
     sizes: tuple[tuple[int | None, int | None], ...]
-    """Those of ``_BYTES``."""
+    """Those of ``BYTES``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +103,7 @@ class TwoReadings:
         found, low, high = dict[_Pair, int](), self.low, self.high
         numbers = []
         for place, (one, two) in enumerate(zip(low.graph.calls, high.graph.calls, strict=True)):
-            sizes = tuple([(getattr(one, name), getattr(two, name)) for name in _BYTES])
+            sizes = tuple(zip(_SIZES(one), _SIZES(two), strict=True))
             elements = low.elements.get(place, 0), high.elements.get(place, 0)
             numbers.append(found.setdefault(_Pair((one.task_id, two.task_id), elements, sizes), len(found)))
         return tuple(found), tuple(numbers)
@@ -113,31 +120,41 @@ class TwoReadings:
             if operator is None or any(a is None and b[0] is not None for a, b in zip(own, one.sizes, strict=True)):
                 return None
             made.append(operator)
-            grown.append(dict(zip(_BYTES, own, strict=True)))
+            grown.append(dict(zip(BYTES, own, strict=True)))
         given = grow(step.memory.input_bytes, other.memory.input_bytes)
         sent = [grow(one.bytes, two.bytes) for one, two in zip(low.exchanges, self.high.exchanges, strict=True)]
         if given is None or None in sent:
             return None
 
-        def calls() -> tuple[StepCall, ...]:
-            each = zip(step.calls, low.graph.calls, numbers, strict=True)
-            return tuple([_changed(told, call=_changed(call, **grown[number])) for told, call, number in each])
-
         def memory() -> StepMemory:
-            graph = replace(step.graph, calls=tuple([one.call for one in found.calls]))
-            phases = [call.phase for call in step.calls]
-            recomputed = {place for place, call in enumerate(step.calls) if call.is_recomputed}
+            firsts = {number: call for call, number in zip(low.graph.calls[::-1], numbers[::-1], strict=True)}
+            each = CallBytes.of([_changed(firsts[number], **own) for number, own in enumerate(grown)]).at(numbers)
+            alive, _ = self._lifetimes.alive(each, step.graph.results)
             return replace(
                 step.memory,
                 input_bytes=given,
-                saved_activation_bytes=saved_bytes(graph, phases),
-                live_bytes=live_bytes(graph, phases, graph.results, recomputed),
+                saved_activation_bytes=int(each.saved[self._saved].sum()),
+                live_bytes=int(alive.max(initial=0)),
             )
 
         exchanges = tuple(replace(one, bytes=size) for one, size in zip(low.exchanges, sent, strict=True) if size)
         operators = tuple([made[number] for number in numbers])
-        found = SizedStep(batch, operators, calls, memory, exchanges, step)
-        return found
+        return SizedStep(batch, operators, memory, exchanges, step, tuple([grown[number] for number in numbers]))
+
+    @cached_property
+    def _phases(self) -> list[str]:
+        return [call.phase for call in _step(self.low).calls]
+
+    @cached_property
+    def _lifetimes(self) -> Lifetimes:
+        """What each call reads for the last time is the same at all batches."""
+        step = _step(self.low)
+        recomputed = {place for place, call in enumerate(step.calls) if call.is_recomputed}
+        return Lifetimes.of(step.graph.calls, runs_of_passes(self._phases, recomputed))
+
+    @cached_property
+    def _saved(self) -> list[int]:
+        return sorted(saved_places(_step(self.low).graph, self._phases))
 
 
 def _changed(one: _Made, **others: Any) -> _Made:
@@ -158,18 +175,22 @@ def _is_alike(low: EagerNetwork, high: EagerNetwork) -> bool:
     def fixed(read: EagerNetwork) -> tuple[object, ...]:
         step = _step(read)
         return (
-            [(told.phase, told.is_recomputed, _without_sizes(told.call)) for told in step.calls],
             (step.parameters, step.frozen, step.buffers, step.optimizer, read.stand_ins),
             replace(step.memory, input_bytes=0, saved_activation_bytes=0, live_bytes=0),
             [replace(one, bytes=0) for one in read.exchanges],
         )
 
-    return fixed(low) == fixed(high)
+    pair = _step(low).calls, _step(high).calls
+    same_calls = len(pair[0]) == len(pair[1]) and all(map(_is_same_call, *pair))
+    return same_calls and fixed(low) == fixed(high)
 
 
-def _without_sizes(call: Call) -> Call:
-    known: dict[str, Any] = {name: None if getattr(call, name) is None else 0 for name in _BYTES}
-    return replace(call, task_id="", resident=tuple((number, 0) for number, _ in call.resident), **known)
+def _is_same_call(one: StepCall, two: StepCall) -> bool:
+    if (one.phase, one.is_recomputed) != (two.phase, two.is_recomputed) or _FIXED(one.call) != _FIXED(two.call):
+        return False
+    if [number for number, _ in one.call.resident] != [number for number, _ in two.call.resident]:
+        return False
+    return [size is None for size in _SIZES(one.call)] == [size is None for size in _SIZES(two.call)]
 
 
 def _operator(

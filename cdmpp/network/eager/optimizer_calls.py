@@ -171,6 +171,25 @@ def _fused(optimizer: Any, parameters: Sequence[Any]) -> None:
         amsgrad=False, maximize=False)  # fmt: skip
 
 
+def _result(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what an operator gives; one over lists of tensors without values runs once for equal ones."""
+    import torch
+
+    lists = [one for one in args if isinstance(one, list)]
+    is_hollow = bool(lists) and all(isinstance(one, torch.Tensor) and one.is_meta for one in lists[0])
+    if not function._schema.name.startswith("aten::_foreach_") or not is_hollow:
+        return function(*args, **kwargs)
+    if function._schema.name.endswith("_"):
+        return None
+    if any(len(one) != len(lists[0]) or not isinstance(one[0], torch.Tensor) for one in lists):
+        return function(*args, **kwargs)
+    kinds = [tuple((each.shape, each.stride(), each.dtype) for each in own) for own in zip(*lists, strict=True)]
+    firsts = {kind: place for place, kind in reversed([*enumerate(kinds)])}
+    given = [[one[place] for place in firsts.values()] if isinstance(one, list) else one for one in args]
+    made = dict(zip(firsts, function(*given, **kwargs), strict=True))
+    return [torch.empty_like(made[kind]) for kind in kinds]
+
+
 @contextmanager
 def _foreach_known() -> Iterator[None]:
     """Let gradients be clipped as on GPUs and CPUs: torch looks at the device of tensors, which is none here."""
@@ -202,7 +221,7 @@ def _log() -> Any:
             is_item = func is torch.ops.aten._local_scalar_dense.default
             result: Any = None  # of a fused kernel, which cannot run without values
             if "_fused_" not in func._schema.name:
-                result = 1.0 if is_item and args[0].is_meta else func(*args, **(kwargs or {}))
+                result = 1.0 if is_item and args[0].is_meta else _result(func, args, kwargs or {})
             given = [one for one in _pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
             is_host = self.kind == "gpu" and not any(one.is_meta for one in given)  # counts of steps
             if not self.is_on or is_item or is_host:

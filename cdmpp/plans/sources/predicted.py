@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, UsageError
 from cdmpp.network.compose import flag_warnings
-from cdmpp.network.eager.batches import SizedStep, TwoReadings, sized
+from cdmpp.network.eager.batches import BYTES, SizedStep, TwoReadings, sized
 from cdmpp.network.eager.device_precision import workload_on
 from cdmpp.network.eager.host import dispatches_s
 from cdmpp.network.eager.launch import host_warnings, started_s
@@ -26,10 +26,12 @@ from cdmpp.network.eager.repeated import UnlikeBlocksError
 from cdmpp.network.eager.runtime import EagerRuntime
 from cdmpp.network.eager.single_price import Price, as_stand_in
 from cdmpp.network.eager.step import ExportedStep, export_step
+from cdmpp.network.graph import Call
 from cdmpp.network.precision import Precision
 from cdmpp.network.prediction import LEVEL
 from cdmpp.network.source.blocks import FEW
 from cdmpp.network.source.user_code import may_take
+from cdmpp.network.training_step import TrainingStep
 from cdmpp.network.workload import Workload
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.plans.degrees import ParallelDegrees
@@ -37,6 +39,7 @@ from cdmpp.plans.device_copies import copies_on
 from cdmpp.plans.sources.source import SPLITS, OpExchange, RankWork, StepSource, StepTimes, split_of
 from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.platform.limits import SIZES
+from cdmpp.steps.derived import derived
 from cdmpp.steps.from_prediction import gradients_of, modules_of, op_of
 from cdmpp.steps.step_graph import RankGraph
 from cdmpp.steps.strategy import OperatorStrategy, Strategy
@@ -104,6 +107,8 @@ class PredictedSource(StepSource):
         self._prices = dict[EagerOperator, Price]()
         self._reasons = dict[_Split, str]()
         self._works = dict[tuple[int, _Split], RankWork]()
+        self._times = dict[tuple[int, _Split], _Timed]()
+        self._ranks = dict[int, tuple[TrainingStep, RankGraph]]()
         self._warnings: tuple[str, ...] | None = None
         self._few = list(FEW if few_blocks else ())
         if like is not None and (like.device.kind, like.workload.precision) == (device.kind, self.workload.precision):
@@ -255,14 +260,8 @@ class PredictedSource(StepSource):
 
     def _work(self, batch: int, split: _Split) -> RankWork:
         sized, timed = self._steps[batch, split], self._timed(batch, split)
-        ops = tuple(
-            op_of(call, float(seconds), float(gap_s), operator.kind.op_class)
-            for call, seconds, gap_s, operator in zip(
-                sized.calls, timed.latencies_s, timed.gaps_s, sized.operators, strict=True
-            )
-        )
-        step = sized.step
-        rank = RankGraph(0, ops, gradients_of(step), modules_of(step), timed.start_s, buffers=step.buffers)
+        step, rank = sized.step, self._rank(sized, timed)
+        ops = rank.ops
         exchanges = tuple(
             OpExchange(
                 one.kind,
@@ -288,7 +287,29 @@ class PredictedSource(StepSource):
             is_clipped=self.workload.update.clip_norm is not None, update=self.workload.update,
         )  # fmt: skip
 
+    def _rank(self, sized: SizedStep, timed: _Timed) -> RankGraph:
+        """The ops of a step; those of another batch differ in seconds and bytes only."""
+        step, seconds, gaps_s = sized.step, timed.latencies_s.tolist(), timed.gaps_s.tolist()
+        kinds = [one.kind.op_class for one in sized.operators]
+        if id(step) not in self._ranks:
+            ops = tuple(map(op_of, sized.calls, seconds, gaps_s, kinds))
+            rank = RankGraph(0, ops, gradients_of(step), modules_of(step), timed.start_s, buffers=step.buffers)
+            self._ranks[id(step)] = step, rank
+            return rank
+        known, bytes_of = self._ranks[id(step)][1], sized.bytes_of or [_bytes_in(one.call) for one in step.calls]
+        each = zip(known.ops, seconds, gaps_s, kinds, bytes_of, strict=True)
+        ops = tuple([
+            derived(op, duration_s=taken_s, gap_s=gap_s, kind=kind, **own) for op, taken_s, gap_s, kind, own in each
+        ])  # fmt: skip
+        return derived(known, ops=ops, start_s=timed.start_s)
+
     def _timed(self, batch: int, split: _Split) -> _Timed:
+        """Return the times of a step that is read and priced."""
+        if (batch, split) not in self._times:
+            self._times[batch, split] = self._found_times(batch, split)
+        return self._times[batch, split]
+
+    def _found_times(self, batch: int, split: _Split) -> _Timed:
         sized = self._steps[batch, split]
         prices = [self._prices[operator] for operator in sized.operators]
         read = self._read.get((batch, split)) or self._at(self._low, split)  # one example may run other operators
@@ -317,6 +338,10 @@ class PredictedSource(StepSource):
             priced = priced_by(self.predictor, self.model, read, self.device)
             self._warnings = (*self._said, *priced.warnings, *flag_warnings(priced.kernels))
         return self._warnings
+
+
+def _bytes_in(call: Call) -> dict[str, int | None]:
+    return {name: getattr(call, name) for name in BYTES}
 
 
 _DIVIDING = {kind.degrees[0]: kind for kind in STRATEGIES if issubclass(kind, OperatorStrategy)}
