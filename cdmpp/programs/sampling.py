@@ -62,8 +62,9 @@ def default_program(task: Task, target: Any) -> Program:
     from tvm.s_tir import dlight
 
     rules = (dlight.gpu.Matmul, dlight.gpu.GEMV, dlight.gpu.Reduction, dlight.gpu.GeneralReduction, dlight.gpu.Fallback)
+    own = tvm.IRModule(dict(module.functions.items()), attrs=module.attrs)  # dlight schedules in place
     with target:
-        scheduled = dlight.ApplyDefaultSchedule(*(rule() for rule in rules))(module)
+        scheduled = dlight.ApplyDefaultSchedule(*(rule() for rule in rules))(own)
     assert isinstance(scheduled, tvm.IRModule)
     return Program(scheduled, target, task.task_id, scheduled.script(), task.op_name)
 

@@ -9,8 +9,8 @@ import pytest
 tvm = pytest.importorskip("tvm")
 import tvm_ffi  # noqa: E402
 
-from cdmpp.programs.replay import replay  # noqa: E402
-from cdmpp.programs.sampling import sample_programs  # noqa: E402
+from cdmpp.programs.replay import parse_workload, replay  # noqa: E402
+from cdmpp.programs.sampling import default_program, sample_programs  # noqa: E402
 from cdmpp.programs.task import Task  # noqa: E402
 
 TARGET = {"kind": "llvm", "num-cores": 1}
@@ -78,3 +78,10 @@ assert all_of_them.x86 and all_of_them.cuda
 assert lean == [program.trace for program in sample_programs(task, target, 6, seed=5)]
 """
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_the_default_schedule_of_a_gpu_leaves_the_task_as_it_was():
+    before = int(tvm_ffi.structural_hash(parse_workload(MATMUL)))
+    program = default_program(task(MATMUL), {"kind": "cuda", "arch": "sm_80", "max_num_threads": 1024})
+    assert int(tvm_ffi.structural_hash(program.module)) != before
+    assert int(tvm_ffi.structural_hash(parse_workload(MATMUL))) == before
