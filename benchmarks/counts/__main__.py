@@ -3,8 +3,8 @@
 Needs TVM and gcc on an x86-64 machine with AVX-512, about 25 minutes on one core; ``--arm`` groups of AArch64 programs
 need ``qemu-aarch64`` and ``aarch64-linux-gnu-gcc``. What was done is kept in ``executed.csv.xz`` and is not done again;
 several processes may run at once with a ``--part`` each. ``--again`` reads machine code that is kept once more.
-``docs/results/counts.md`` is written from the table, and those of ``benchmarks.counts.caches``, ``.called`` and
-``.speed``.
+``docs/results/counts.md`` is written from the table, and those of ``benchmarks.counts.caches``, ``.called``, ``.speed``
+and ``.gpu``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from itertools import groupby
 
 from benchmarks.counts.caches import cache_sections
 from benchmarks.counts.called import called_section
+from benchmarks.counts.gpu.section import gpu_section
 from benchmarks.counts.measuring import read_code, row_of, run_together
 from benchmarks.counts.page import write_counts
 from benchmarks.counts.programs import Case, cases
@@ -64,7 +65,7 @@ def main() -> None:
                 break
             add_rows(run_together(batch))
     rows = write_rows(counted_again) if options.again else write_rows()
-    write_counts(rows, [*called_section(), *speed_section(), *cache_sections()])
+    write_counts(rows, [*called_section(), *speed_section(), *cache_sections(), *gpu_section()])
 
 
 def counted_again(rows: list[Row]) -> list[Row]:
