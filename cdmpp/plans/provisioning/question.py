@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from typing import ClassVar
 
 from cdmpp.collectives.interconnect import AlphaBeta
@@ -95,13 +94,12 @@ class ProvisioningQuestion:
                 f"{self.servers.first} servers next to {self.least_workers} machines that train need "
                 f"{self.least_machines} machines, and the budget is {self.machines}: take fewer, or a larger budget"
             )
-        count = sum(1 for _ in islice(self.configurations(), MOST + 1))
-        if not count:
+        if not self.possible:
             raise UsageError(
                 f"{self.workers} machines that train make no whole replicas of {self.machines_per_replica} machines "
                 f"within a budget of {self.machines}: change one of them"
             )
-        if count > MOST:
+        if self.possible > MOST:
             raise UsageError(
                 f"more than {MOST:,} configurations of {self.machines} machines: give narrower ranges of servers, "
                 "workers, machines a replica or threads"
@@ -129,12 +127,27 @@ class ProvisioningQuestion:
 
     def configurations(self) -> Iterator[Configuration]:
         """Yield all configurations within the budget."""
+        for servers, size, many in self._replicas_within():
+            for replicas in many:
+                for threads in self.threads.within(self.threads.last):
+                    yield Configuration(replicas, size, threads, servers)
+
+    @cached_property
+    def possible(self) -> int:
+        """The number of ``configurations``, counted no further than to more than ``MOST``."""
+        count, threads = 0, len(self.threads.within(self.threads.last))
+        for _, _, many in self._replicas_within():
+            count += threads * len(many)
+            if count > MOST:
+                break
+        return count
+
+    def _replicas_within(self) -> Iterator[tuple[int, int, range]]:
+        """Yield the numbers of servers and of machines of a replica, with the numbers of replicas they allow."""
         for servers in self.servers.within(self.machines - self.least_workers):
             left = self.machines - servers
             for size in self.machines_per_replica.within(left):
-                for replicas in range(-(-self.workers.first // size), min(self.workers.last, left) // size + 1):
-                    for threads in self.threads.within(self.threads.last):
-                        yield Configuration(replicas, size, threads, servers)
+                yield servers, size, range(-(-self.workers.first // size), min(self.workers.last, left) // size + 1)
 
     def slowdown_of(self, threads: int) -> float:
         """Return the factor of the seconds of each of so many threads."""

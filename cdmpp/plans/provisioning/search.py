@@ -81,7 +81,7 @@ class _Search:
         chosen = best[0].configuration
         known = {one.configuration: one for one in best}
         front = tuple(known.get(one.configuration, one) for one in self._front())
-        possible = sum(1 for _ in self.question.configurations())
+        possible = self.question.possible
         return ProvisioningResult(
             self.question, tuple(best), possible, possible - len(self.fitting), len(self.paces), len(shown[:replays]),
             tuple(self._changes(chosen)), front, tuple(self._curve(chosen)),

@@ -54,24 +54,22 @@ def main(script: Path, folder: Path) -> None:
     spec = importlib.util.spec_from_file_location("script", script)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found, profiles = [], [torch.profiler.profile(record_shapes=True)]
+    profile = torch.profiler.profile(record_shapes=True)
 
     def told(number: int, start_s: float, device: torch.device) -> None:
-        profiles[-1].stop()
-        if number:  # the first one holds what was sent while the model was made
-            with tempfile.TemporaryDirectory() as own:
-                trace = Path(own) / "trace.json"
-                profiles[-1].export_chrome_trace(str(trace))
-                found.append(exchanges_of(trace, 1))
-        dist.barrier()  # a profile must not begin while another rank still exchanges
-        profiles.append(torch.profiler.profile(record_shapes=True))
-        profiles[-1].start()
+        if number == module.STEPS - 1:
+            profile.stop()
+        dist.barrier()  # a profile must not begin, nor one rank end, while another one still exchanges
+        if number == module.STEPS - 2:
+            profile.start()
 
     module.told = told
-    profiles[0].start()
     module.main()
-    profiles[-1].stop()
-    (folder / f"{os.environ['RANK']}.json").write_text(json.dumps([[row[1::2] for row in step] for step in found]))
+    with tempfile.TemporaryDirectory() as own:
+        trace = Path(own) / "trace.json"
+        profile.export_chrome_trace(str(trace))
+        found = [row[1::2] for row in exchanges_of(trace, 1)]
+    (folder / f"{os.environ['RANK']}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -179,7 +179,7 @@ def script_of(source, plan, batch):
 
 
 def recorded(text, plan, folder, run):
-    """Run a script; what each rank exchanges in each step."""
+    """Run a script; what each rank exchanges in its last step."""
     script = folder / "script.py"
     script.write_text(text)
     run(FOLDER / "recorded_steps.py", str(script), str(folder), ranks=plan.ranks, STEPS=str(STEPS))
@@ -214,12 +214,12 @@ EVERY = [
 @pytest.mark.parametrize(("kind", "name", "plan", "batch"), EVERY, ids=lambda one: one if isinstance(one, str) else "")
 def test_a_script_exchanges_what_its_plan_says(kind, name, plan, batch, sources, tmp_path, forked_jobs):
     work, text = script_of(sources[kind], plan, batch)
-    steps = recorded(text, plan, tmp_path, forked_jobs.run)
+    found = recorded(text, plan, tmp_path, forked_jobs.run)
     topology = replace(fitted(AlphaBeta(1e-4, 1e-9), plan.ranks), host=cluster.get("dgx-h100").host)
     lowered = lower_work(work, plan, topology, fold=False)
     for rank in range(plan.ranks):
         messages = MESSAGES if plan.degrees.cp > 1 else {}
-        ran = [(one, size) for kind, size in steps[rank][-1] for one in messages.get(kind, (kind,))]
+        ran = [(one, size) for kind, size in found[rank] for one in messages.get(kind, (kind,))]
         predicted = [on_gloo(*row, plan.ranks) for row in rank_rows(map(of_one, lowered.graph.exchanges), rank)]
         assert Counter(ran) == Counter(predicted)
         sent = [[size for one, size in rows if one == "send"] for rows in (ran, predicted)]
