@@ -52,9 +52,11 @@ def refuse(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 LONGEST = """
-docs/test_examples network/compiled/test_training_gradients test_fuzz cli/test_installed data/test_importers
-network/compiled/test_runtime recipes/test_finetuning predict/test_folder training/test_interrupted measure/test_kit
-tuning/test_plug_in recipes/test_calibrate data/test_import_programs measure/test_remote
+plans/script/test_torch_script network/compiled/test_training_gradients docs/test_examples test_fuzz
+cli/test_installed data/test_importers tuning/test_plug_in network/eager/test_recomputation
+plans/sources/test_few_blocks network/compiled/test_runtime recipes/test_finetuning cli/test_option_sweep
+network/eager/test_swept network/eager/test_repeated measure/test_kit predict/test_folder network/eager/test_saved
+recipes/test_calibrate recipes/test_adapted training/test_interrupted data/test_import_programs measure/test_remote
 """.split()
 """Files that take longest, none of which may come last, where it would keep one worker busy and the others not."""
 

@@ -96,7 +96,7 @@ def done(place, installed) -> dict[str, Done]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=500,
     )
     assert ran.returncode == 0, ran.stderr
     first, *answers = ran.stdout.splitlines()

@@ -179,7 +179,7 @@ def release(processes: list[subprocess.Popen[str]]) -> list[str]:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    answers = [process.communicate(timeout=120) for process in processes]
+    answers = [process.communicate(timeout=500) for process in processes]
     assert all(process.returncode == 0 for process in processes), answers
     return [out for out, _ in answers]
 

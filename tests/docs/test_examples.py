@@ -53,7 +53,7 @@ def test_times_of_runs_are_a_table_that_is_continued(tmp_path):
     pytest.importorskip("torch")
     words = [sys.executable, EXAMPLES / "time_runs.py", "torch", "runs.csv", "--seconds", "0.2", "--processes"]
     for processes in ("1", "2"):  # a process of its own, because those that it starts import its main module
-        done = subprocess.run([*words, processes], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+        done = subprocess.run([*words, processes], cwd=tmp_path, capture_output=True, text=True, timeout=500)
         assert done.returncode == 0, done.stderr
         assert f"runs of torch on {processes} processes" in done.stdout
     with (tmp_path / "runs.csv").open(newline="") as file:

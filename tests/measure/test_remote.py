@@ -54,7 +54,7 @@ def tracker() -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
                   "--tracker", address, "--key", "board")
         )  # fmt: skip
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 500
         while True:
             try:
                 if free_servers(address, "board") == 2:

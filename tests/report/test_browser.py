@@ -75,7 +75,7 @@ def browse(tmp_path: Path, file: Path, *arguments: str) -> subprocess.CompletedP
     assert BROWSER is not None
     quiet = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr")
     command = [BROWSER, *quiet, f"--user-data-dir={tmp_path / 'profile'}", *arguments, file.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     assert "CONSOLE" not in done.stderr, done.stderr
     return done

@@ -50,7 +50,7 @@ def run(tmp_path: Path, processes: int) -> dict:
     environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS.parent)}
     done = subprocess.run(
         [sys.executable, str(script), str(processes), str(tmp_path / f"out{processes}")],
-        capture_output=True, text=True, timeout=300, env=environment,
+        capture_output=True, text=True, timeout=500, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     answers = [line for line in done.stdout.splitlines() if line.startswith("{")]

@@ -53,9 +53,14 @@ def model():
     return made
 
 
+@pytest.fixture(scope="module")
+def runner():
+    """Its process, which imports TVM, stays."""
+    return ms.runner.LocalRunner(evaluator_config=ms.runner.EvaluatorConfig(number=1, repeat=2, min_repeat_ms=1))
+
+
 @pytest.fixture
-def settings(model):
-    runner = ms.runner.LocalRunner(evaluator_config=ms.runner.EvaluatorConfig(number=1, repeat=2, min_repeat_ms=1))
+def settings(model, runner):
     strategy = ms.search_strategy.EvolutionarySearch(population_size=32, init_min_unmeasured=8, genetic_num_iters=1)
     with intrinsics_for(TARGET):
         yield {"cost_model": model, "builder": model.builder, "runner": runner, "strategy": strategy}

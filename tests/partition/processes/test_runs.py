@@ -90,7 +90,7 @@ def test_an_interrupt_ends_all_processes():
         assert started.stdout.readline() == "starts\n"
         assert started.stdout.readline() == "trains\n"
         os.killpg(started.pid, signal.SIGINT)  # as the terminal does: every process has it
-        _, said = started.communicate(timeout=60)
+        _, said = started.communicate(timeout=500)
     assert said.count("Traceback") == 1 and said.endswith("KeyboardInterrupt\n")
 
 
