@@ -232,9 +232,9 @@ def _bytes(
         return read_bytes(options.bytes)
     if predicted:
         return next(iter(predicted.values())).step.memory.parameter_bytes
-    from cdmpp.network.eager.step import read_step
+    from cdmpp.network.eager.step import read_blocks
 
-    read = read_step(_workload(options, sheets[0].batch)).step
+    read = read_blocks(_workload(options, sheets[0].batch))[1].step
     assert read is not None
     return read.memory.parameter_bytes
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cache
 from threading import Lock
 from typing import Any
 
 from cdmpp.network.eager.read import EagerNetwork, ExportedRun, export_run
-from cdmpp.network.eager.step import ExportedStep, export_step
+from cdmpp.network.eager.repeated import UnlikeBlocksError
+from cdmpp.network.eager.step import ExportedStep, read_blocks
 from cdmpp.network.eager.swept import Point, SweptReader
 from cdmpp.network.source.checkpoint import read_checkpoints
 from cdmpp.network.workload import Workload
@@ -39,7 +41,7 @@ class KeptReads:
     def read(self, workload: Workload, place: str) -> EagerNetwork:
         """Read a run or a training step; arguments and errors as of ``read_run`` and ``read_step``."""
         if not _can_be_kept(workload):
-            return _calls_of(_exported(workload, place), place)
+            return _read(workload, place)[1]
         with self._lock:
             return self._known(workload, place)
 
@@ -48,7 +50,8 @@ class KeptReads:
         own = kind, key, tuple(point.items())
         if (known := self._exports.get(own)) is not None:
             self._exports.move_to_end(own)
-            return _calls_of(replace(known, place=place) if isinstance(known, ExportedRun) else known, place)
+            with suppress(UnlikeBlocksError):  # few blocks may say the rest on one GPU and not on another
+                return replace(known, place=place).read() if isinstance(known, ExportedRun) else known.read(place)
         sized = None
         if workload.mode == "inference":
             sized = self._sized.pop((kind, key), None) or _Sized(workload, place)
@@ -56,8 +59,7 @@ class KeptReads:
             _drop_oldest(self._sized)
             if (found := sized.read(point, place)) is not None:
                 return found
-        exported = _exported(workload, place)
-        read = _calls_of(exported, place)
+        exported, read = _read(workload, place)
         self._exports[own] = exported
         _drop_oldest(self._exports)
         if sized is not None:
@@ -140,12 +142,11 @@ def _fields(point: Point) -> dict[str, Any]:
     return {AXES[axis]: size for axis, size in point.items()}
 
 
-def _exported(workload: Workload, place: str) -> ExportedRun | ExportedStep:
-    return (export_step if workload.mode == "training_step" else export_run)(workload, place)
-
-
-def _calls_of(exported: ExportedRun | ExportedStep, place: str) -> EagerNetwork:
-    return exported.read(place) if isinstance(exported, ExportedStep) else exported.read()
+def _read(workload: Workload, place: str) -> tuple[ExportedRun | ExportedStep, EagerNetwork]:
+    if workload.mode == "training_step":
+        return read_blocks(workload, place)
+    exported = export_run(workload, place)
+    return exported, exported.read()
 
 
 def _drop_oldest(kept: OrderedDict[Any, Any]) -> None:

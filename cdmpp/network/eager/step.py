@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -16,10 +16,10 @@ from cdmpp.network.eager.graph import GrownTasks, eager_graph_of
 from cdmpp.network.eager.optimizer_calls import UpdateCalls, update_calls
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.eager.rebatched import rebatched
-from cdmpp.network.eager.repeated import WholeStep, as_read, repeated
+from cdmpp.network.eager.repeated import UnlikeBlocksError, WholeStep, as_read, repeated
 from cdmpp.network.graph import Call
 from cdmpp.network.precision import PRECISIONS, Precision
-from cdmpp.network.source.blocks import Blocks, blocks_in
+from cdmpp.network.source.blocks import FEW, Blocks, blocks_in
 from cdmpp.network.source.in_type import floats_in
 from cdmpp.network.source.torch_network import TorchNetwork
 from cdmpp.network.source.trained_model import batch_of, buffers_of, columns_of, frozen_of, modes_kept, trained_model
@@ -91,6 +91,22 @@ def read_step(workload: Workload, place: str = "gpu") -> EagerNetwork:
             depends on no parameter.
     """
     return export_step(workload, place).read(place)
+
+
+def read_blocks(workload: Workload, place: str = "gpu") -> tuple[ExportedStep, EagerNetwork]:
+    """Read the calls of a training step by a few of its blocks, where those say the rest; else by all of them.
+
+    Arguments and errors as of ``read_step``, which reads all, to the same end. Returns what was exported, too.
+    """
+    for few in FEW:
+        try:
+            step = export_step(workload, place, few_blocks=few)
+        except CdmppError:  # perhaps as its loss reads all blocks; else the export of all says the same
+            break
+        with suppress(UnlikeBlocksError):
+            return step, step.read(place)
+    step = export_step(workload, place)
+    return step, step.read(place)
 
 
 def export_step(

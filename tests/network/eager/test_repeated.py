@@ -11,9 +11,10 @@ import torch
 from torch import nn
 from torch._guards import detect_fake_mode
 
+from cdmpp.network.eager.kept_reads import kept_reads
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.eager.repeated import UnlikeBlocksError
-from cdmpp.network.eager.step import ExportedStep, export_step
+from cdmpp.network.eager.step import ExportedStep, export_step, read_blocks, read_step
 from cdmpp.network.source.blocks import FEW, LEAST
 from cdmpp.network.workload import Workload
 from cdmpp.plans.combinations import combination
@@ -112,3 +113,37 @@ def test_blocks_that_cannot_be_repeated() -> None:
     )
     with pytest.raises(UnlikeBlocksError, match="recomputed#.* reads results of another place in the next block"):
         export_step(workload, few_blocks=FEW[0]).read("sm_90")
+
+
+@pytest.mark.parametrize(
+    "recompute, few", [("none", FEW[0]), ("full", FEW[1])], ids=["few say the rest", "one more is needed"]
+)
+def test_a_step_of_a_folder_is_read_by_few_blocks(recompute: str, few: int, tmp_path: Path) -> None:
+    llama().config.save_pretrained(tmp_path)
+    settings = {"sequence": TOKENS, "precision": "bf16", "recompute": recompute}
+    workload = Workload(f"hf:{tmp_path}", mode="training_step", batch=2, **settings)
+    step, found = read_blocks(workload, "sm_90")
+    assert step.blocks is not None
+    assert step.blocks.few == few
+    kept, whole = kept_reads().read(workload, "sm_90"), parts(read_step(workload, "sm_90"))
+    assert parts(found) == whole
+    assert parts(kept) == whole
+
+
+def test_a_loss_that_reads_all_blocks_is_read_with_all() -> None:
+    class Own(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(BLOCKS))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found = []
+            for layer in self.layers:
+                x = layer(x)
+                found.append(x)
+            return torch.stack(found)
+
+    workload = Workload(Own(), example_inputs=torch.zeros(4, 8), loss="mse", mode="training_step")
+    step, found = read_blocks(workload, "sm_90")
+    assert step.blocks is None
+    assert parts(found) == parts(read_step(workload, "sm_90"))
