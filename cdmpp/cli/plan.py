@@ -35,6 +35,18 @@ _ONE_WAY = ("strategy", "plan", "straggler", "accumulate_steps")
 """Options of the search of one way to train."""
 _ALL_WAYS = ("strategies", "price", "explain", "scaling", "calibrate", "input_samples_per_s")
 """Options of the oracle."""
+_REFUSED = ("--straggler", "--ring-steps", "--cuda-graphs")
+"""Options of a step that no question of this verb takes: each is refused with the reason, and help leaves them out."""
+_SOME_TAKE = {
+    "--bucket-mb": "--memory-only",
+    "--stages-per-rank": "--memory-only",
+    "--offload": "--memory-only",
+    "--pipeline-schedule": "--memory-only or --strategies partition",
+    "--micro-batches": "--memory-only or --strategies partition",
+    "--no-overlap": "--memory-only, --strategies partition or --machines",
+    "--timeline": "--strategy or --plan",
+}
+"""Option of a step -> the questions that take it; searches choose or compare it by themselves."""
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -61,10 +73,8 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     runs = "measured runs of the same job: a CSV file with plan (a file), global_batch and seconds of a step"
     ways.add_argument("--calibrate", type=text, metavar="RUNS.CSV", help=runs)
     verb.epilog = (
-        "All ways to train are ranked. --strategy or --plan names one way, whose settings are searched. What a search "
-        "chooses or compares by itself (--bucket-mb, --pipeline-schedule, --stages-per-rank, --micro-batches, "
-        "--no-overlap, --ring-steps) and --timeline are options of cdmpp step. NETWORK may also be a table of measured "
-        "layers."
+        "All ways to train are ranked. --strategy or --plan names one way, whose settings are searched. `cdmpp step` "
+        "replays one plan with all settings. NETWORK may also be a table of measured layers."
     )
     inputs = "most examples a second that the input pipeline yields, for all devices"
     ways.add_argument("--input-samples-per-s", type=numbers(0, 10**12, above=True), metavar="N", help=inputs)
@@ -72,6 +82,16 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     add_provision_arguments(verb)
     add_partition_arguments(verb)
     verb.set_defaults(optimize=True, runtime="torch", sweep=[], plot=None)
+    _say_what_is_taken(verb)
+
+
+def _say_what_is_taken(verb: argparse.ArgumentParser) -> None:
+    """Leave out of help what is always refused, and say which questions take what others do not."""
+    for option in _REFUSED:
+        verb._option_string_actions[option].help = argparse.SUPPRESS
+    for option, questions in _SOME_TAKE.items():
+        action = verb._option_string_actions[option]
+        action.help = f"{action.help}; only with {questions}"
 
 
 def run(options: argparse.Namespace) -> None:

@@ -139,3 +139,25 @@ def test_what_compiled_plans_cannot_is_said(capsys, options, told):
         job += ["--gpus", "4"] if "--device" in options else ["--gpus", "4", "--device", "h100"]
     assert main([*job, *options]) == 2
     assert told in capsys.readouterr().err
+
+
+PLAN = ["plan", "torchvision:resnet18", "--device", "a100", "--link", "nvlink3"]
+
+
+def test_help_of_plan_has_what_plan_takes(capsys):
+    with pytest.raises(SystemExit):
+        main(["plan", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    for option in ("--straggler", "--ring-steps", "--cuda-graphs"):
+        assert option not in said
+    assert "micro-batches of a pipeline (default: 1); only with --memory-only or --strategies partition" in said
+
+
+@pytest.mark.parametrize(
+    "question",
+    ["--gpus 4", "--gpus 4 --strategy ddp", "--gpus 4 --memory-only", "--machines 4 --strategy ps"],
+)
+@pytest.mark.parametrize("option", [["--straggler", "2=1.3"], ["--ring-steps"], ["--cuda-graphs"]])
+def test_what_help_leaves_out_is_refused(question, option, capsys):
+    assert main([*PLAN, *question.split(), *option]) == 2
+    assert option[0] in capsys.readouterr().err
