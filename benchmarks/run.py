@@ -191,8 +191,11 @@ SECTIONS = {
     ),
     "simulate": Section(
         "Replay",
-        "Tasks a second of the event engine, one core: a chain, and layers of tasks on eight queues whose inputs are "
-        "two tasks of the layer before. Beside it networkx's longest path in the same graph, which knows no queues.",
+        "Tasks a CPU second of the event engine, one core: a chain, and layers of tasks on eight queues whose inputs "
+        "are two tasks of the layer before. The engine by itself, on tasks as columns, as replays of plans have them "
+        "for all steps but the first; with the reading of the columns from tasks; the same engine in readable Python, "
+        "of which tests demand the same times, to the last bit; and networkx's longest path in the same graph, which "
+        "knows no queues. Spans of single tasks are made when somebody asks for them.",
         lambda folder: _run("simulate.py", folder / "result.json"),
         tables.simulate,
     ),

@@ -158,6 +158,7 @@ def _ask(options: argparse.Namespace) -> None:
     try:
         found = ask(question, options.top, options.replays, counts, sys.stderr.isatty())
     finally:
+        gc.freeze()  # nor does it go there from now on
         gc.enable()
     reports, chosen = {"": oracle_report(found, options.price, options.explain)}, found.best
     if options.explain is not None:

@@ -71,6 +71,13 @@ class Evaluator:
             self._costs[plan] = evaluate(plan, self.graph, self.topology, self.memory, self.method)
         return self._costs[plan]
 
+    def least_s(self, plan: Plan, cause: str) -> float:
+        """Return seconds below which no step is that differs from a plan only in what shortens ``cause``; 0: unknown.
+
+        One replay for a bound saves those of all plans that a proposal leads to.
+        """
+        return 0.0
+
     def peak_bytes(self, plan: Plan) -> int | None:
         """Return the peak bytes of its cost, without a replay."""
         return None if self.memory is None else self.memory.peak_bytes(plan)

@@ -47,6 +47,14 @@ class Lowered:
     warnings: tuple[str, ...] = ()
     by_device: Mapping[str, tuple[Stage, ...]] = field(default_factory=dict)
     """Device -> the same stages on it, where the plan names devices; ``stages`` are those of the first."""
+    replicas: range = range(0)
+    """Places of the exchanges by which replicas keep their parameters alike."""
+
+    @property
+    def without_replicas(self) -> StepGraph:
+        """The step in which these exchanges take no time."""
+        exchanges = self.graph.exchanges
+        return derived(self.graph, exchanges=exchanges[: self.replicas.start] + exchanges[self.replicas.stop :])
 
 
 def lower(
@@ -119,7 +127,8 @@ class _Lowering(Placement):
         if plan.shares:
             warnings += (UNEVEN,)
         by_device = {name: self.on(name).stages for name in dict.fromkeys(plan.devices)}
-        return Lowered(graph, self.mesh, self.places, self.stages, warnings, by_device)
+        of_replicas = range(len(before), len(before) + ends)
+        return Lowered(graph, self.mesh, self.places, self.stages, warnings, by_device, of_replicas)
 
     def _under_way_s(self, one: Exchange) -> float:
         """Seconds of an exchange of replicas that nothing disturbs."""

@@ -52,6 +52,14 @@ class LoweredEvaluator(Evaluator):
             self._costs[plan] = Cost(step_s, peak_bytes, by_cause(replayed.critical_s), steps)
         return self._costs[plan]
 
+    def least_s(self, plan: Plan, cause: str) -> float:
+        """Replay the step whose replicas exchange nothing, where settings change nothing but these exchanges."""
+        assert self.work is not None and self.topology is not None
+        if cause != "communication" or plan.strategy.copies_buffers:
+            return 0.0
+        lowered = lower_work(self.work, plan, self.topology, merge=True)
+        return replay(merge_ops(lowered.without_replicas), self.topology, synchrony=plan.synchrony).step_s
+
     def peak_bytes(self, plan: Plan) -> int | None:
         """Return the peak bytes of its cost."""
         return self.evaluate(plan).peak_bytes

@@ -78,6 +78,7 @@ class _Search:
         self.evaluator, self.limit, self.most_accumulation_steps = evaluator, limit, most_accumulation_steps
         self.plan = evaluator.default
         self.steps = list[SearchStep]()
+        self._bounds: dict[tuple[Plan, str], float] = {}
 
     @property
     def cost(self) -> Cost:
@@ -130,6 +131,9 @@ class _Search:
             if not untried:
                 return
             best = max(untried, key=lambda one: critical_s[one.cause])  # the first of equal ones
+            if self._least_s(best.cause) > (1 - LEAST_GAIN) * self.cost.iteration_s:
+                tried.add(best.name)
+                continue
             plans = [plan for plan in best.plans if self.fits(plan)]
             if self._try_best(best.name, best.cause, plans):
                 idle, tried = 0, {best.name}
@@ -137,6 +141,12 @@ class _Search:
             else:
                 idle += 1
                 tried.add(best.name)
+
+    def _least_s(self, cause: str) -> float:
+        key = self.plan, cause
+        if key not in self._bounds:
+            self._bounds[key] = self.evaluator.least_s(*key)
+        return self._bounds[key]
 
     def _try_best(self, name: str, cause: str, plans: list[Plan]) -> bool:
         """Take the fastest of ``plans`` where it saves enough."""

@@ -15,17 +15,21 @@ from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.front import on_front
 from cdmpp.plans.lower import lower
 from cdmpp.plans.oracle import REPLAY, ask
+from cdmpp.plans.placement import micro_batch_of
 from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.plans.plan_file import read_plan, save_plan
 from cdmpp.plans.plan_words import words
+from cdmpp.plans.proposals import proposals
 from cdmpp.plans.question import Question
-from cdmpp.plans.refine import refine
+from cdmpp.plans.refine import LoweredEvaluator, refine
 from cdmpp.plans.scaling import next_limits, points
+from cdmpp.plans.search import search
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.twins import SAME
 from cdmpp.report.oracle import oracle_report
 from cdmpp.report.text import text_of
 from cdmpp.steps.replay import replay
+from cdmpp.steps.step_graph import StepGraph
 from tests.plans.toy_source import ToySource
 
 NAMES = ("data", "fsdp", "pipeline", "data+pipeline", "filter", "data+filter")
@@ -246,6 +250,30 @@ def test_the_best_plan_is_refined_by_the_search_of_its_settings(name):
     assert searched.default_cost.peak_bytes == pytest.approx(found.best.memory_bytes, rel=1e-3)
     assert searched.plan.degrees == found.best.plan.degrees
     assert searched.plan.gradient_accumulation_steps == found.best.plan.gradient_accumulation_steps
+
+
+@pytest.mark.parametrize("name", ["data", "data+pipeline"])
+def test_no_exchanges_of_replicas_bound_all_settings_of_them(name):
+    """Where they leave less to gain than counts, none of the settings is replayed."""
+    question = _question(strategies=(name,))
+    plan = ask(question, replays=1).best.plan
+    work = question.source.work(micro_batch_of(plan, question.global_batch), plan.degrees, plan.model_parallel)
+    graph, topology = StepGraph((replace(work.rank, rank=0),)), question.topology_of(plan)
+    evaluator = LoweredEvaluator(graph, topology, plan, work=work)
+    least_s = evaluator.least_s(plan, "communication")
+    tried = [
+        other for one in proposals(plan, evaluator.space) if one.cause == "communication" for other in one.plans
+    ]  # fmt: skip
+    assert 0 < least_s <= min(evaluator.evaluate(other).iteration_s for other in (plan, *tried))
+    assert evaluator.least_s(plan, "update") == 0.0
+
+    class Bounded(LoweredEvaluator):
+        def least_s(self, plan, cause):
+            return self.evaluate(plan).iteration_s
+
+    kinds = LoweredEvaluator, Bounded
+    steps = [[step.cause for step in search(kind(graph, topology, plan, work=work)).steps] for kind in kinds]
+    assert "communication" in steps[0] and "communication" not in steps[1]
 
 
 def test_batches_that_share_a_given_global_batch_make_it_no_larger():
