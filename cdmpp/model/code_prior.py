@@ -66,15 +66,20 @@ _ISSUED = torch.tensor(
 )
 """True for code columns whose cycles depend on how many instructions start in one."""
 _TYPICAL_ISSUE_WIDTH = 5.0
-SCALES = ("core", "caches", "memory", "call")
-"""Costs whose factor few programs of a device can tell: cycles of the core, cache misses, memory, a call's overhead."""
-_SCALED = torch.zeros(N_DEVICE_COSTS, len(SCALES), dtype=torch.float64)
-"""(N_DEVICE_COSTS, len(SCALES)) 1 where a scale applies to a cost; none applies to the factor on all cycles."""
-_SCALED[: len(_CODE_COLUMNS), 0] = 1.0
+SCALES = ("core", "caches", "memory")
+"""Groups of costs that few programs of a device tell together: cycles of the core, cache misses, memory."""
+_GROUPS = torch.zeros(N_DEVICE_COSTS, len(SCALES), dtype=torch.float64)
+"""(N_DEVICE_COSTS, len(SCALES)) 1 where a cost is of a group; a call's overhead and the factor on all are of none."""
+_GROUPS[: len(_CODE_COLUMNS), 0] = 1.0
 for _place, _name in enumerate(_MEMORY, len(_CODE_COLUMNS)):
-    _SCALED[_place, {"l3_misses": 2, "allocation": 3, "call": 3}.get(_name, 1)] = 1.0
-_SCALED[_OVERHEAD, 3] = 1.0
-_SCALE_PRIOR, _SCALE_NOISE, _SCALE_HUBER = 0.5, 0.25, 0.3
+    _GROUPS[_place, 2 if _name in ("l3_misses", "allocation", "call") else 1] = 1.0
+_SINGLE = torch.eye(N_DEVICE_COSTS, dtype=torch.float64)[:, :N_INPUTS]
+_SCALED = torch.cat([_GROUPS, _SINGLE], dim=1)
+"""(N_DEVICE_COSTS, len(SCALES) + N_INPUTS) a factor of each group, and one of each cost next to it."""
+_SCALE_PRIOR, _SCALE_NOISE, _SCALE_HUBER = 0.5, 0.4, 0.3
+CALL_NS, _CALL_PRIOR = 1.0, 2.0
+"""What a call takes at least where no program says more, and how far its natural log may be from that. It is a time:
+what a fit in cycles leaves of it is too little for any factor to move."""
 _MAX_PROGRAMS = 32_768
 _STEPS, _BATCH, _RATE, _HUBER = 2500, 512, 0.05, 0.1
 _DEVICE_RIDGE, _DEVICE_STEPS, _DEVICE_RATE = 4.0, 400, 0.02
@@ -156,23 +161,35 @@ class CodePrior(nn.Module):
     def scale_device(
         self, programs: ProgramTensors, rows: np.ndarray, correction: Tensor, weights: Tensor
     ) -> dict[str, float]:
-        """Fit a factor for each of ``SCALES`` of a device to a few ``rows`` (n,) of it, all with code vectors.
+        """Fit a device's costs to a few ``rows`` (n,) of it, all with code vectors: factors, and the time of a call.
 
-        ``correction`` (n,): what the model adds to the log-seconds of this prior; ``weights`` (n,): how much each
-        program tells, one for each task of theirs. Factors near one are likelier. Returns them by name.
+        Each group of ``SCALES`` has a factor and each cost another; those near one are likelier. ``correction`` (n,):
+        what the model adds to the log-seconds of this prior; ``weights`` (n,): how much each program tells, one for
+        each task of theirs. Returns the factors of the groups by name, and ``call_ns``, what a call takes.
         """
         inputs, labels, vectors = _amounts(programs, rows)
         shared = self.log_cost.double(), self.sharpness.double(), self.log_overhead.double()
-        before, scales = self.costs_of(vectors[:1])[0].double(), inputs.new_zeros(len(SCALES))
+        cycles = (CALL_NS * 1e-9 * _clock_hz(programs.batch(rows[:1])).double()[0]).log()
+        before = self.costs_of(vectors[:1])[0].double()
+        least = torch.maximum(self.log_overhead.double() + before[_OVERHEAD] + before[_SCALE], cycles)
+        scales, call = inputs.new_zeros(_SCALED.shape[1]), inputs.new_zeros(())
+
+        def costs() -> Tensor:
+            own = before + _SCALED @ scales
+            own[_OVERHEAD] = least + _CALL_PRIOR * call - self.log_overhead.double() - own[_SCALE]
+            return own
 
         def loss() -> Tensor:
-            log_cycles, _ = _log_cycles(inputs, *shared, (before + _SCALED @ scales)[None])
+            log_cycles, _ = _log_cycles(inputs, *shared, costs()[None])
             error = huber_loss(log_cycles + correction, labels, delta=_SCALE_HUBER, reduction="none")
-            return (weights * error).sum() / _SCALE_NOISE**2 + 0.5 * (scales / _SCALE_PRIOR).square().sum()
+            unlikely = (scales / _SCALE_PRIOR).square().sum() + call.square()
+            return (weights * error).sum() / _SCALE_NOISE**2 + 0.5 * unlikely
 
-        if _minimised(loss, [scales], _DEVICE_RATE, _DEVICE_STEPS):
-            remember(vectors[0], before + _SCALED @ scales, self.known, self.own)
-        return dict(zip(SCALES, scales.exp().tolist(), strict=True))
+        if _minimised(loss, [scales, call], _DEVICE_RATE, _DEVICE_STEPS):
+            remember(vectors[0], costs(), self.known, self.own)
+        factors = scales[: len(SCALES)].exp().tolist()
+        call_ns = CALL_NS * (least + _CALL_PRIOR * call - cycles).exp().item()
+        return {**dict(zip(SCALES, factors, strict=True)), "call_ns": call_ns}
 
     def _learn_one(self, vector: Tensor, inputs: Tensor, labels: Tensor) -> None:
         shared = self.log_cost.double(), self.sharpness.double(), self.log_overhead.double()
@@ -216,7 +233,7 @@ def _minimised(loss: Callable[[], Tensor], values: Sequence[Tensor], rate: float
 def _inputs(codes: Tensor, parts: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     """(B, N_INPUTS) amounts, those of memory in cycles, as one core of the device sees them; (B,) log of its clock."""
     quantities = KernelQuantities(batch.kernels, batch.device_specs, batch.kinds)
-    clock_hz = 1e6 * quantities.device("clock_mhz")
+    clock_hz = _clock_hz(batch)
     amounts = torch.exp2(codes[:, _CODE_COLUMNS]) - 1
     slower = _TYPICAL_ISSUE_WIDTH / quantities.device("issue_width")
     amounts = amounts * torch.where(_ISSUED.to(amounts.device), slower, 1.0)
@@ -224,8 +241,13 @@ def _inputs(codes: Tensor, parts: Tensor, batch: Batch) -> tuple[Tensor, Tensor]
     # Costs are never negative: what is saved of the simulated cycles enters as what is left.
     amounts[:, _OVERLAP] = (amounts[:, _CYCLES] - amounts[:, _OVERLAP]).clamp_min(0)
     cores = cores_used(quantities, batch.kernel_mask)
-    memory = (parts[:, :, _MEMORY_COLUMNS] * batch.kernel_mask[..., None]).sum(1) * clock_hz
-    return torch.cat([amounts / cores[:, None], memory], dim=1), clock_hz[:, 0].log()
+    memory = (parts[:, :, _MEMORY_COLUMNS] * batch.kernel_mask[..., None]).sum(1) * clock_hz[:, None]
+    return torch.cat([amounts / cores[:, None], memory], dim=1), clock_hz.log()
+
+
+def _clock_hz(batch: Batch) -> Tensor:
+    """(B,) cycles in a second."""
+    return 1e6 * KernelQuantities(batch.kernels, batch.device_specs, batch.kinds).device("clock_mhz")[:, 0]
 
 
 def _log_cycles(

@@ -1,4 +1,4 @@
-"""A model scaled to a device: one factor a group of resources, told by few of its programs."""
+"""A model scaled to a device: factors of groups of resources, told by few of its programs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def scale_to(
 ) -> tuple[Predictor, dict[str, float]]:
     """Return a copy of ``start`` that knows ``device``, scaled by its programs ``rows`` (n,), and mean factors.
 
-    Each group of resources (``code_prior.SCALES``, ``EagerPrior.scale_device``) gets one factor, every task tells
-    as much; no trained weight moves. ``start`` can be scaled, see ``Predictor.can_scale``.
+    Each group of resources gets one factor (``CodePrior.scale_device``, ``EagerPrior.scale_device``), of CPUs each cost
+    in it another, and a call its time; every task tells as much; no trained weight moves. ``start`` can be scaled, see ``Predictor.can_scale``.
     """
     scaled = copy.deepcopy(start)
     programs = tensors_of(dataset, rows, device).to(str(start.torch_device))

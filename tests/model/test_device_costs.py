@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -12,12 +13,13 @@ import torch
 from cdmpp import devices
 from cdmpp.ast.table import AstTable
 from cdmpp.data.batching import ProgramTensors
+from cdmpp.machine_code.cpu.code_features import CODE_NAMES
 from cdmpp.model.build import build_for
 from cdmpp.model.code_prior import CodePrior
 from cdmpp.model.config import model_config
 from cdmpp.model.known_devices import borrowed
 from cdmpp.model.regressor import CdmppModel
-from tests.model.test_code_prior import answers, coded_asts
+from tests.model.test_code_prior import COSTS, answers, coded_asts
 from tests.model.test_models import SMALL
 
 EACH = 500
@@ -68,6 +70,40 @@ def test_a_few_programs_tell_the_costs_of_a_new_device_and_leave_the_others_alon
     again = copy.deepcopy(learned)
     again.learn_device(programs, LATER)
     assert torch.equal(again.own, learned.own), "a device is learned once"
+
+
+def of_new_device(costs: dict[str, float], shrink: float, call_s: float) -> ProgramTensors:
+    """Sixty programs, of ``shrink`` times the instructions, where some cost another multiple than where others ran."""
+    asts, _ = coded_asts(60, 9)
+    amounts = shrink * (np.exp2(asts.codes_or_nan().astype(np.float64)) - 1)
+    cost = {name: amounts[:, CODE_NAMES.index(name)] * cycles * costs.get(name, 1.0) for name, cycles in COSTS.items()}
+    cycles = np.maximum(cost["n_float_16"], cost["n_load_16"] + cost["n_gather"] + cost["n_store_16"])
+    sheet = devices.get("epyc-7452")
+    seconds = cycles / (1e6 * sheet.spec["clock_mhz"]) + call_s
+    asts = asts.with_codes(np.log2(1 + amounts).astype(np.float32))
+    return ProgramTensors.build(asts, {sheet.name: sheet}, [sheet.name] * 60, seconds)
+
+
+@pytest.mark.parametrize("call_ns", [5.0, 60.0, 500.0])
+def test_small_programs_tell_what_a_call_takes_where_the_fit_left_nothing_of_it(prior, call_ns):
+    """A fit in cycles may end at a fraction of one: a factor on that never moved."""
+    scaled, rows = copy.deepcopy(prior), np.arange(60)
+    scaled.log_overhead.fill_(math.log(0.2))
+    scaled.log_cost[:, -1] = -30.0  # the constant part of the analytic time, which ends as small
+    small = of_new_device({}, 1e-7, 1e-9 * call_ns)
+    factors = scaled.scale_device(small, rows, torch.zeros(60), torch.ones(60))
+    assert set(factors) == {"core", "caches", "memory", "call_ns"}
+    assert factors["call_ns"] == pytest.approx(call_ns, rel=0.3)
+    assert error(scaled, small, rows) < 0.15
+
+
+def test_a_kind_of_instruction_that_is_slower_there_is_told_apart_from_the_others(prior):
+    """One factor for all cycles of the core is wrong for either."""
+    scaled, programs = copy.deepcopy(prior), of_new_device({"n_gather": 3.0, "n_float_16": 0.6}, 1.0, 0.0)
+    few, rest = np.arange(30), np.arange(30, 60)
+    before = error(scaled, programs, rest)
+    scaled.scale_device(programs, few, torch.zeros(30), torch.ones(30))
+    assert error(scaled, programs, rest) < 0.5 * before
 
 
 def test_an_unknown_device_has_the_shared_costs(prior, programs):
