@@ -16,11 +16,25 @@ from cdmpp.platform.files import read_table, write_table
 PER_STORE_WIDTH = 164
 
 
-def write_codes(path: Path, codes: Mapping[str, np.ndarray]) -> None:
-    """Write record id -> (CODE_WIDTH,) float32, atomically, in the order given: that of records packs best."""
+def write_codes(path: Path, codes: Mapping[str, np.ndarray], readers: Mapping[str, str] | None = None) -> None:
+    """Write record id -> (CODE_WIDTH,) float32, atomically, in the order given: that of records packs best.
+
+    ``readers`` says which ``CODE_READER`` each vector is of, where a file holds those of several.
+    """
     columns = [pa.array(codes, pa.string()), pa.array(codes.values(), pa.list_(pa.float32(), CODE_WIDTH))]
-    table = pa.table(columns, names=["record_id", "code"], metadata={"code_version": CODE_VERSION})
-    write_table(path, table)
+    names = ["record_id", "code"]
+    if readers is not None:
+        columns.append(pa.array([readers[name] for name in codes], pa.string()).dictionary_encode())
+        names.append("reader")
+    write_table(path, pa.table(columns, names=names, metadata={"code_version": CODE_VERSION}))
+
+
+def read_readers(path: Path) -> dict[str, str]:
+    """Read record id -> ``CODE_READER`` of its vector; empty where the file does not say."""
+    table = read_table(path)
+    if "reader" not in table.column_names:
+        return {}
+    return dict(zip(table["record_id"].to_pylist(), table["reader"].to_pylist(), strict=True))
 
 
 def read_codes(path: Path) -> dict[str, np.ndarray]:
