@@ -1,0 +1,107 @@
+"""What carries the error that is left: by class of operators, before and after a change of a model, and by causes.
+
+``python -m benchmarks.publish.residuals before=COMMIT [model=cpus] [publish_it=true]`` answers the test programs of a
+shipped model, and compares with the card that it had in COMMIT. Programs are told apart by what their machine code says
+of its own counts (known, or decided by data), and by how much of their time the misses of the second-level cache take
+as the datasheet has it. A minute of a CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import cdmpp
+from benchmarks.publish.command_line import run
+from benchmarks.publish.markdown import table
+from benchmarks.publish.measured import change
+from benchmarks.publish.model_data import data_of
+from cdmpp.data.batching import ProgramTensors, ordered_batches
+from cdmpp.data.dataset import LatencyDataset
+from cdmpp.devices import sheets_of
+from cdmpp.machine_code.cpu.code_features import CODE_NAMES
+from cdmpp.model.analytic import PARTS, kernel_parts
+from cdmpp.predict.rows import predict_rows
+
+PAGE, TITLE = "accuracy", "What carries the error that is left"
+_MEMORY = [PARTS.index(f"cpu_{name}") for name in ("l2_misses", "l3_misses", "page_misses", "page_walks")]
+_SHARE = 0.2
+"""Of the measured time, from which on data from beyond the second-level cache counts."""
+_UNKNOWN = CODE_NAMES.index("unknown_loops")
+COLUMNS = ("class", "programs", "before", "now", "bias", "counts known", "unknown", "in caches", "data from beyond")
+
+
+def memory_share(records: LatencyDataset, rows: np.ndarray) -> np.ndarray:
+    """(n,) seconds that misses of the second-level cache take by the datasheet, over those measured."""
+    names = [str(name) for name in records.devices[rows]]
+    programs = ProgramTensors.build(records.asts.take(rows), sheets_of(names), names)
+    seconds = np.empty(len(rows))
+    for batch in ordered_batches(programs, np.arange(len(rows))):
+        parts = kernel_parts(batch.kernels, batch.device_specs, batch.kinds)[:, :, _MEMORY]
+        seconds[batch.rows.numpy()] = (parts * batch.kernel_mask[..., None]).sum((1, 2)).numpy()
+    return seconds / records.latency_s[rows]
+
+
+def card_of(commit: str, model: str) -> dict[str, Any]:
+    """The card that a shipped model had in ``commit``."""
+    place = f"{commit}:cdmpp/predict/pretrained/{model}/card.json"
+    shown = subprocess.run(["git", "show", place], capture_output=True, text=True, check=True)
+    return dict(json.loads(shown.stdout))
+
+
+def rows_of(
+    signed: np.ndarray, classes: np.ndarray, unknown: np.ndarray, far: np.ndarray, before: dict[str, Any]
+) -> list[list[str]]:
+    """Rows of ``COLUMNS``, the last one of all programs; ``signed`` (n,): predicted over measured, minus one."""
+    rows = []
+    for name in (*sorted(set(classes.tolist())), "all"):
+        own = np.full(len(classes), True) if name == "all" else classes == name
+        earlier = before["metrics"] if name == "all" else before["by_op_class"].get(name)
+        parts = (own & ~unknown, own & unknown, own & ~far, own & far)
+        rows.append(
+            [
+                name,
+                f"{own.sum():,}",
+                f"{earlier['mape']:.1f}" if earlier else "-",
+                f"{100 * np.abs(signed[own]).mean():.1f}",
+                f"{100 * np.median(signed[own]):+.1f}",
+                *(f"{100 * np.abs(signed[part]).mean():.1f} ({part.sum():,})" if part.any() else "-" for part in parts),
+            ]
+        )
+    return rows
+
+
+def put(rows: list[list[str]], before: str, model: str) -> None:
+    """Write the rows into ``docs/results/accuracy.md``."""
+    note = (
+        f"Test programs of `{model}`, MAPE in % (programs): before, when counts were not exact, and now; the "
+        "median signed error; of programs whose counts are known, and of those where data decide; of those whose "
+        f"misses of the second-level cache take less than {_SHARE:.0%} of the measured time by the datasheet, and "
+        "of the others. Where counts are known they are exact ([counts](counts.md)): that column is what this "
+        "model reaches with exact counts."
+    )
+    command = f"python -m benchmarks.publish.residuals before={before} model={model} publish_it=true"
+    made = {"title": TITLE, "note": note, "commands": [command], "columns": [*COLUMNS], "rows": rows}
+    change(PAGE, lambda kept: [*(one for one in kept if one["title"] != TITLE), made])
+
+
+def main(before: str, model: str, publish_it: bool) -> None:
+    """Print the table, and write it into the page of accuracy where ``publish_it``."""
+    predictor = cdmpp.load_model(model)
+    records, split = data_of(predictor, [Path("datasets")])
+    test = split.test
+    signed = predict_rows(predictor, records, test) / records.latency_s[test] - 1
+    unknown = records.asts.codes_or_nan()[test, _UNKNOWN] > 0
+    far = memory_share(records, test) > _SHARE
+    rows = rows_of(signed, records.op_classes[test], unknown, far, card_of(before, model)["test"])
+    print("\n".join(table(COLUMNS, rows)))
+    if publish_it:
+        put(rows, before, model)
+
+
+if __name__ == "__main__":
+    run(main, before="???", model="cpus", publish_it=False)
