@@ -20,7 +20,8 @@ def scale_to(
     """Return a copy of ``start`` that knows ``device``, scaled by its programs ``rows`` (n,), and mean factors.
 
     Each group of resources gets one factor (``CodePrior.scale_device``, ``EagerPrior.scale_device``), of CPUs each cost
-    in it another, and a call its time; every task tells as much; no trained weight moves. ``start`` can be scaled, see ``Predictor.can_scale``.
+    in it another, and a call its time. Every task tells as much; no trained weight moves. ``start`` can be scaled, see
+    ``Predictor.can_scale``.
     """
     scaled = copy.deepcopy(start)
     programs = tensors_of(dataset, rows, device).to(str(start.torch_device))
