@@ -11,6 +11,7 @@ from cdmpp.cli.output import say, show
 from cdmpp.cli.ranks import flag_dest, offload_option, strategy_flags
 from cdmpp.cli.step import checked_runtime, step_workload
 from cdmpp.cli.table import batch_of, is_table, table_source
+from cdmpp.cli.unlike import check_plan_devices
 from cdmpp.errors import UsageError
 from cdmpp.platform.limits import text
 
@@ -81,6 +82,8 @@ def memory(options: argparse.Namespace) -> None:
             f"--memory-only is of equal devices, and ranks of the plan stand on {', '.join(names)}: `cdmpp "
             "plan --devices` lists what each of them holds"
         )
+    check_plan_devices(plan, options.device)
+    plan = replace(plan, devices=())  # all have that of the job
     topology = plan_topology(plan, device, options.cluster, options.link, options.backend, can_grow=True)
     source: Any = None if options.framework else _source(options, device)
     told, global_batch = tuple[str, ...](), options.global_batch
@@ -204,8 +207,8 @@ def _degrees(options: argparse.Namespace, owned: tuple[str, ...]) -> dict[str, i
     if len(unnamed) > 1:
         raise UsageError(f"--degrees is missing {unnamed[0]}: say how many ranks, as in --degrees {unnamed[0]}=4")
     if options.ranks % given or (not unnamed and given != options.ranks):
-        raise UsageError(
-            f"--degrees {asked} has a product of {given}, and --gpus is {options.ranks}: name a strategy for the rest, "
-            "such as fsdp+pipeline, or other degrees"
-        )
+        way = "give degrees whose product divides it" if options.ranks % given else (
+            "name a strategy for the rest, such as fsdp+pipeline, or other degrees"
+        )  # fmt: skip
+        raise UsageError(f"--degrees {asked} has a product of {given}, and --gpus is {options.ranks}: {way}")
     return found | {name: options.ranks // given for name in unnamed}

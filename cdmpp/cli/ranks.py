@@ -88,7 +88,7 @@ def check_ranks(options: argparse.Namespace) -> None:
     else:
         options.plan = read_plan(options.plan, options.ranks)
     options.ranks = options.plan.ranks
-    check_plan_devices(options)
+    check_plan_devices(options.plan, options.device)
     if options.optimize and (options.plan.devices or options.plan.shares):
         raise UsageError(
             "--plan names devices, or shares of the batch, and settings are searched for equal ones: `cdmpp plan "

@@ -12,6 +12,7 @@ from cdmpp.errors import UsageError
 
 if TYPE_CHECKING:
     from cdmpp.devices import Device
+    from cdmpp.plans.plan import Plan
     from cdmpp.plans.sources.source import StepSource
     from cdmpp.plans.sources.unlike import UnlikeSource
 
@@ -60,11 +61,11 @@ def unlike_source(
     return UnlikeSource({name: source_of(options, devices.get(name)) for name in names})
 
 
-def check_plan_devices(options: argparse.Namespace) -> None:
-    """Raise ``UsageError`` where ``--device`` is none of those on which the ranks of ``options.plan`` stand."""
-    names = dict.fromkeys(options.plan.devices)
-    if names and options.device not in names:
+def check_plan_devices(plan: Plan, device: str) -> None:
+    """Raise ``UsageError`` where ``--device`` is none of those on which the ranks of a plan stand."""
+    names = dict.fromkeys(plan.devices)
+    if names and device not in names:
         raise UsageError(
-            f"--device {options.device}: ranks of the plan stand on {', '.join(names)}; name one of these, or take a "
+            f"--device {device}: ranks of the plan stand on {', '.join(names)}; name one of these, or take a "
             "plan without devices"
         )

@@ -14,7 +14,7 @@ from cdmpp.network.memory import memory_warning
 from cdmpp.network.precision import PRECISIONS
 from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.network.update import update_of
-from cdmpp.plans.changed import one_batch
+from cdmpp.plans.changed import one_batch, with_own_names
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.device_copies import copies_on
 from cdmpp.plans.evaluate import Evaluator
@@ -169,6 +169,7 @@ def _replayed(
     factors: Mapping[int, float], device: Device | None, fold: bool,
 ) -> StepReplay:  # fmt: skip
     """Replay the work of a rank next to a ``whole`` rank, which runs all by itself."""
+    plan = with_own_names(plan, whole)
     work = with_results_out(work, plan, topology)
     lowered = lower_work(work, plan, topology, fold)
     graph = lowered.graph

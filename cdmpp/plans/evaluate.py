@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from cdmpp.collectives.topology import Topology
 from cdmpp.errors import CdmppError
-from cdmpp.plans.changed import one_batch
+from cdmpp.plans.changed import one_batch, with_own_names
 from cdmpp.plans.cost import Cost, by_cause
 from cdmpp.plans.lower import lower_work
 from cdmpp.plans.memory import Memory
@@ -99,6 +99,7 @@ def evaluate(
         CdmppError: a plan for another number of ranks, or with modules that the step does not have; a traced step that
             the strategy cannot change; a closed form without a topology.
     """
+    plan = with_own_names(plan, graph.ranks[0])
     if plan.devices or plan.shares:
         raise CdmppError(
             "the plan names devices, or shares of the batch, and the step is that of one device: replay_plan replays "

@@ -61,9 +61,9 @@ def fsdp_reserved(
     check_choice("allocator", allocator, tuple(ALLOCATORS))
     sizes = {name: getattr(plan.degrees, name) for name in plan.replicating}
     if plan.strategy.name != "fsdp" or plan.strategy.shards(sizes) == 1:
+        given = f"{plan.strategy.name}{' over one' if plan.strategy.name == 'fsdp' else ''}"
         raise CdmppError(
-            f"the allocator is followed under fsdp over several ranks, given {plan.strategy.name} over "
-            f"{plan.strategy.shards(sizes)}: leave it out, or take fsdp"
+            f"the allocator is followed under fsdp over several ranks, given {given}: leave it out, or take that"
         )
     if plan.offload:
         raise CdmppError(f"the allocator is not followed with {', '.join(plan.offload)} on the host: leave one out")

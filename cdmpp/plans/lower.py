@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from cdmpp.collectives.topology import Topology
+from cdmpp.plans.changed import with_own_names
 from cdmpp.plans.groups import replica_exchanges
 from cdmpp.plans.host_memory import THREADS, with_parameters_out, with_results_out
 from cdmpp.plans.mesh import Mesh
@@ -79,6 +80,7 @@ def lower(
 
 def lower_work(work: RankWork, plan: Plan, topology: Topology, fold: bool = True, merge: bool = False) -> Lowered:
     """Lower a plan as ``lower`` does, from the work of one rank for one micro-batch."""
+    plan = with_own_names(plan, work.rank)
     return _Lowering(with_results_out(work, plan, topology), plan, topology, fold, merge and not plan.offload).lowered()
 
 

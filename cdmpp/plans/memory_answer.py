@@ -8,6 +8,7 @@ from typing import Any
 
 from cdmpp.collectives.topology import Topology
 from cdmpp.errors import CdmppError
+from cdmpp.plans.changed import with_own_names
 from cdmpp.plans.fsdp_reserved import fsdp_reserved
 from cdmpp.plans.host_bytes import on_host
 from cdmpp.plans.host_memory import host_of, results_bytes, with_results_out
@@ -171,6 +172,7 @@ def memory_answer(
             "the plan has ranks on unlike devices, or with shares of their own: their memory is told by `cdmpp step "
             "--plan`"
         )
+    plan = with_own_names(plan, work.rank)
     work = with_results_out(work, plan, topology)
     made = Placement(work, plan, topology, fold=True, merge=False).stages
     stages = held_stages(work, plan, made, is_gpu)

@@ -123,6 +123,8 @@ def _fitting(name: str, value: Any, kind: Any, limits: Limits | None) -> Any:
 def _fitting_list(name: str, value: Any, kind: Any, limits: Limits | None) -> Any:
     origin, item = typing.get_origin(kind) or kind, (typing.get_args(kind) or (str,))[0]
     if item is Any:
+        if isinstance(value, str | Mapping):  # collections of letters, or of keys
+            raise UsageError(f"{name} is {shown(value)}: expected a list, such as [A,B]")
         return _of(name, value, Collection, "a list")
     found = [fitting(f"{name}[{i}]", one, item, limits) for i, one in enumerate(_list(name, value))]
     if origin is tuple:  # a stack of layers, whose sizes may be alike

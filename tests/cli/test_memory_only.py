@@ -49,6 +49,18 @@ def test_a_plan_file_says_the_same(source, capsys):
     assert json.loads(capsys.readouterr().out) == by_file
 
 
+def test_a_plan_whose_ranks_all_have_the_device_of_the_job_is_answered(source, capsys):
+    words = ("--plan", "plan.yaml", "--global-batch", "16", "--json")
+    (source / "plan.yaml").write_text("strategy: fsdp\ndegrees: {dp_shard: 8}\ndevices: ['a100:8']\n")
+    assert asked(*words) == 0
+    named = json.loads(capsys.readouterr().out)
+    (source / "plan.yaml").write_text("strategy: fsdp\ndegrees: {dp_shard: 8}\n")
+    assert asked(*words) == 0 and json.loads(capsys.readouterr().out) == named
+    (source / "plan.yaml").write_text("strategy: fsdp\ndegrees: {dp_shard: 8}\ndevices: ['h100:8']\n")
+    assert asked(*words) == 2
+    assert "--device a100: ranks of the plan stand on h100; name one of these" in capsys.readouterr().err
+
+
 def test_what_lies_on_the_host_is_a_column_and_must_fit(source, capsys):
     """Eight layers of 4 MB with SGD's states: the host of four ranks has a share of them, their devices nothing."""
     words = ("--gpus", "4", "--strategy", "fsdp", "--batch", "2", "--offload", "parameters", "--json")
@@ -87,7 +99,10 @@ def test_tables_and_files(source, capsys):
     ("options", "told"),
     [
         ((), "--ranks is missing"),
-        (("--gpus", "8", "--degrees", "dp_replicate=3"), "has a product of 3, and --gpus is 8"),
+        (
+            ("--gpus", "8", "--degrees", "dp_replicate=3"),
+            "has a product of 3, and --gpus is 8: give degrees whose product divides it",
+        ),
         (("--gpus", "8", "--degrees", "tp=2"), "tensor parallelism"),
         (("--gpus", "8", "--degrees", "width=2"), "expected NAME=N, each of dp_replicate"),
         (("--gpus", "8", "--degrees", "pp=2,pp=2"), "pp=2 is none"),

@@ -102,6 +102,8 @@ def test_a_file_holds_the_whole_plan(tmp_path, plan):
         ("degrees: {tp: 2}", "tensor parallelism is not supported with ddp"),
         ("synchrony: asynchronous", "unknown synchrony 'asynchronous'; nearest: async"),
         ("recompute: h.0", "plan.recompute is 'h.0': expected a list"),
+        ("model_parallel: tensor", "model_parallel is 'tensor': expected a list"),
+        ("model_parallel: {tensor: {}}", r"model_parallel is {'tensor': {}}: expected a list"),
         ("- ddp", r"plan is \['ddp'\]: expected keys with values"),
         ("update: [", "cannot be read as YAML"),
     ],

@@ -165,6 +165,22 @@ def test_modules_that_the_step_does_not_have_are_refused():
         asked.evaluate(plan_on(2, recompute=("layer.99",)))
 
 
+def test_modules_to_recompute_are_named_as_the_users_model_has_them():
+    """A model that makes its own loss is kept inside a module of this package, whose prefix nobody has to know."""
+    asked = evaluator(EIGHT)
+    inside = tuple(
+        replace(one, modules=tuple(replace(own, name=f"inner.{own.name}") for own in one.modules))
+        for one in asked.graph.ranks
+    )
+    wrapped = replace(asked, graph=replace(asked.graph, ranks=inside), _costs={})
+    name = asked.graph.ranks[0].modules[2].name
+    plain, plan = plan_on(2), plan_on(2, recompute=(name,))
+    assert wrapped.evaluate(plan) == wrapped.evaluate(plan_on(2, recompute=(f"inner.{name}",)))
+    assert wrapped.evaluate(plan).iteration_s == asked.evaluate(plan).iteration_s > asked.evaluate(plain).iteration_s
+    with pytest.raises(CdmppError, match=f"no module of this step; nearest: {name}"):
+        wrapped.evaluate(plan_on(2, recompute=(f"{name}x",)))
+
+
 def test_a_search_of_hsdp_finds_what_is_best_of_its_settings():
     """Two replicas of four ranks: parameters that stay gathered save the second gather, and there is memory for it."""
     default = plan_from_dict({"strategy": "hsdp", "degrees": {"dp_replicate": 2, "dp_shard": 4}})

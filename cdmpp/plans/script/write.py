@@ -6,6 +6,7 @@ from pathlib import Path
 
 from cdmpp.errors import UsageError
 from cdmpp.network.workload import Workload
+from cdmpp.plans.changed import with_own_names
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.script.torch_script import TorchScript
 from cdmpp.plans.script.torchtitan_config import TorchtitanConfig
@@ -30,7 +31,7 @@ def write_script(path: Path, workload: Workload, plan: Plan, global_batch: int, 
     """
     check_script(path)
     kind = TorchScript if path.suffix == ".py" else TorchtitanConfig
-    text = kind(workload, plan, global_batch, rank).text
+    text = kind(workload, with_own_names(plan, rank), global_batch, rank).text
     write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
