@@ -89,13 +89,21 @@ def run(options: argparse.Namespace) -> None:
     if options.sweep:
         run_sweep(options, workload_of(options), sys.stderr.isatty(), **runtime)
         return
-    import cdmpp
-    from cdmpp.report.network import network_report
+    from cdmpp.cli.kept_answer import KeptAnswer
 
-    prediction = cdmpp.predict_network(
-        workload_of(options), device=options.device, measure=options.measure, progress=sys.stderr.isatty(), **runtime
-    )
-    show({"": network_report(prediction)}, options)
+    workload, kept = workload_of(options), KeptAnswer.of(options)
+    report = None if kept is None else kept.read()
+    if report is None:
+        import cdmpp
+        from cdmpp.report.network import network_report
+
+        prediction = cdmpp.predict_network(
+            workload, device=options.device, measure=options.measure, progress=sys.stderr.isatty(), **runtime
+        )
+        report = network_report(prediction)
+        if kept is not None:
+            kept.write(report)
+    show({"": report}, options)
 
 
 def workload_of(options: argparse.Namespace, **others: Any) -> Workload:

@@ -13,6 +13,12 @@ from cdmpp.network.prediction import NetworkPrediction
 from tests.network.example_prediction import example, kernels
 
 
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+    """No answer made by hand is kept for later questions."""
+    monkeypatch.setenv("CDMPP_CACHE", str(tmp_path / "answers of this test"))
+
+
 @pytest.fixture
 def asked(monkeypatch) -> list[dict[str, Any]]:
     """What ``predict_network`` was asked for; it answers with the example."""

@@ -1,0 +1,109 @@
+"""A question that was asked before is answered from the cache, while nothing changed that the answer follows from."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cdmpp
+from cdmpp import cli
+from cdmpp.cli import kept_answer
+from cdmpp.network.prediction import NetworkPrediction
+from tests.network.example_prediction import example
+
+ASKED = ["network", "torchvision:resnet50", "--device", "a100"]
+
+
+@pytest.fixture(autouse=True)
+def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """Networks that were predicted; each gets the example as its answer."""
+    found = list[Any]()
+    monkeypatch.setenv("CDMPP_CACHE", str(tmp_path / "cache"))
+
+    def predict(given: Any, **options: Any) -> NetworkPrediction:
+        found.append(given.network)
+        return example(network=str(given.network), device=options["device"])
+
+    monkeypatch.setattr(cdmpp, "predict_network", predict, raising=False)
+    return found
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
+    assert cli.main([*ASKED, *words]) == 0
+    return tuple(capsys.readouterr())
+
+
+@pytest.mark.parametrize("words", [(), ("--json",), ("--rows", "3")])
+def test_the_same_words_and_warnings(words: tuple[str, ...], calls: list[Any], capsys: Any) -> None:
+    first = said(capsys, *words)
+    assert said(capsys, *words) == first
+    assert len(calls) == 1
+    assert "launch overhead of a100" in first[1]
+
+
+def test_a_csv_file_is_the_same(calls: list[Any], capsys: Any, tmp_path: Path) -> None:
+    for name in ("one.csv", "two.csv"):
+        said(capsys, "--csv", str(tmp_path / name))
+    assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("words", [("--batch", "2"), ("--precision", "bf16"), ("--schedule", "untuned")])
+def test_another_question_is_predicted(words: tuple[str, ...], calls: list[Any], capsys: Any) -> None:
+    said(capsys)
+    said(capsys, *words)
+    assert len(calls) == 2
+
+
+def test_charts_are_not_kept(calls: list[Any], capsys: Any, tmp_path: Path) -> None:
+    for _ in range(2):
+        said(capsys, "--html", str(tmp_path / "page.html"))
+    assert len(calls) == 2
+
+
+def test_schedules_of_a_database_may_change(calls: list[Any], capsys: Any, tmp_path: Path) -> None:
+    for _ in range(2):
+        said(capsys, "--schedule", f"database:{tmp_path}")
+    assert len(calls) == 2
+
+
+def test_a_file_that_changed_is_another_network(calls: list[Any], capsys: Any, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    for content, predicted in ((b"one", 1), (b"one", 1), (b"two", 2)):
+        path.write_bytes(content)
+        assert cli.main(["network", str(path), "--device", "a100"]) == 0
+        assert len(calls) == predicted
+
+
+def test_code_and_models_that_changed(calls: list[Any], capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    said(capsys)
+    monkeypatch.setattr(kept_answer, "_files", lambda: [["engine.py", 1, 2]])
+    said(capsys)
+    monkeypatch.setattr(kept_answer, "models", lambda: [])
+    said(capsys)
+    assert len(calls) == 3
+
+
+def test_a_damaged_file_is_made_again(calls: list[Any], capsys: Any, tmp_path: Path) -> None:
+    first = said(capsys)
+    (kept,) = (tmp_path / "cache" / "answers").iterdir()
+    for text in ("{", "[]", "{}", '{"tables": [{}]}'):
+        kept.write_text(text)
+        assert said(capsys) == first
+    assert len(calls) == 5
+    assert said(capsys) == first
+    assert len(calls) == 5
+
+
+def test_neither_torch_nor_tvm_is_imported(capsys: Any) -> None:
+    said(capsys)
+    code = (
+        f"import sys; from cdmpp.cli import main; main({ASKED!r}); "
+        "print([name for name in ('torch', 'tvm', 'transformers', 'scipy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("[]\n")
