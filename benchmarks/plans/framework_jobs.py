@@ -19,6 +19,7 @@ from cdmpp.plans.closed_form import ClosedForm
 from cdmpp.plans.framework_rules import by_rules, schedules_of
 from cdmpp.plans.frameworks import Framework
 from cdmpp.plans.judge import Judge
+from cdmpp.plans.op_seconds import SPLIT
 from cdmpp.plans.sources.framework_source import hosted, kernels_of
 from cdmpp.plans.sources.hosted import HostedSource
 from cdmpp.plans.sources.source import StepSource
@@ -182,6 +183,14 @@ class MeasuredPlans(Generic[R]):
         known = self.cluster.known.setdefault(factors, {})
         if new := [row for row in self.rows if row not in known]:
             for places, costs in self.cluster.of(factors).costs(new):
-                columns = np.array([getattr(costs, name) for name in PARTS]).T
-                known.update((new[place], tuple(own)) for place, own in zip(places, columns.tolist(), strict=True))
+                known.update(
+                    (new[place], tuple(own)) for place, own in zip(places, _parts(costs).tolist(), strict=True)
+                )
         return dict(zip(PARTS, np.array([known[row] for row in self.rows]).T, strict=True))
+
+
+def _parts(costs: ClosedForm) -> Floats:
+    """(plans, ``PARTS``)."""
+    tensor_s = costs.communication_s[SPLIT]
+    others_s = costs.exposed_s - tensor_s
+    return np.stack([costs.compute_s, costs.bubble_s, costs.update_s + costs.once_s, tensor_s, others_s], axis=1)

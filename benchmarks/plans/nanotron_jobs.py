@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 
-from benchmarks.plans.framework_jobs import Cluster, MeasuredPlans, PlanRow
+from benchmarks.plans.framework_factors import Factors, Floats
+from benchmarks.plans.framework_jobs import PARTS, Cluster, MeasuredPlans, PlanRow
 from cdmpp.plans.block_cuts import cut_by_products
 from cdmpp.plans.framework_host import FrameworkHost
 from cdmpp.plans.frameworks import NANOTRON
 from cdmpp.plans.transformer_shape import TransformerShape
 
 _DEVICE, _CLUSTER = "h100", "dgx-h100"
-_CHECK_S, _POLLED_S = 2.5e-4, 0.4
+CHECK_S, POLLED_S = 2.5e-4, 0.4
 """Seconds of the host for each exchange and rank of jobs that check exchanges, and of each message of those that poll.
 The first is what tensor ranks of pipelines of 1 and 3 billion parameters take. The second is four times the pause of a
 tenth of a second with which nanotron's code of 27 December 2024 asks whether a part of a message's description is
@@ -41,8 +43,8 @@ class Row(PlanRow):
         """
         if self.nodes == 1 or self.pipeline == 1:
             return NANOTRON.host
-        host = replace(NANOTRON.host, check_s=_CHECK_S)
-        return replace(host, message_s=_POLLED_S, far_message_s=_POLLED_S) if self.nodes == _POLLING_NODES else host
+        host = replace(NANOTRON.host, check_s=CHECK_S)
+        return replace(host, message_s=POLLED_S, far_message_s=POLLED_S) if self.nodes == _POLLING_NODES else host
 
     @property
     def is_cut(self) -> bool:
@@ -71,9 +73,28 @@ def read(path: Path) -> list[Row]:
     return found
 
 
-Jobs = MeasuredPlans[Row]
+class Jobs(MeasuredPlans[Row]):
+    """Each row is asked under the host under which it ran."""
+
+    def parts_as_run(self) -> Floats:
+        """Return (rows, ``PARTS``) seconds of what a user gets who says so much of the host, and fits nothing."""
+        return self._parts([row.host for row in self.rows])
+
+    def unpolled_s(self) -> Floats:
+        """Return the seconds of rows where no host polls for messages; (rows,)."""
+        told = NANOTRON.host.message_s, NANOTRON.host.far_message_s
+        hosts = [replace(row.host, message_s=told[0], far_message_s=told[1]) for row in self.rows]
+        return np.asarray(self._parts(hosts).sum(axis=1))
+
+    def _parts(self, hosts: Sequence[FrameworkHost]) -> Floats:
+        found = np.zeros((len(self.rows), len(PARTS)))
+        for host in dict.fromkeys(hosts):
+            own = np.array([one == host for one in hosts])
+            parts = self.where(own).parts(Factors.as_declared(host))
+            found[own] = np.stack([parts[name] for name in PARTS], axis=1)
+        return found
 
 
 def jobs_of(rows: Sequence[Row]) -> Jobs:
     """Return rows as plans."""
-    return MeasuredPlans(tuple(rows), Cluster(NANOTRON, _DEVICE, _CLUSTER))
+    return Jobs(tuple(rows), Cluster(NANOTRON, _DEVICE, _CLUSTER))

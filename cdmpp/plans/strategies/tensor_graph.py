@@ -44,7 +44,8 @@ class DividedTensors:
     """It writes the graph of one rank.
 
     Collectives along another axis than the first are preceded or followed by a copy, as those of
-    ``torch.distributed._functional_collectives`` are. PyTorch waits at once for sums of the gradients of whole inputs;
+    ``torch.distributed._functional_collectives`` are; Megatron's and nanotron's activations have the sequence first, so
+    that theirs are not. PyTorch waits at once for sums of the gradients of whole inputs;
     other results are waited for where they are read.
     """
 
@@ -261,6 +262,8 @@ class DividedTensors:
 
         cat = self.local.call(torch.ops.aten.cat.default, ([new] * self.ranks, shard.axis), {}, one)
         cat.meta |= {ROLE: ("gather", shard.axis, shard.blocks), RETURNS: cat if is_summed else new}
+        if is_summed and not self.is_torch:
+            cat.meta |= self.nothing(new, shard, one)
         size = bytes_of_value(cat.meta["val"])
         if is_summed and self.is_async and all(one in self.layout.linears for one in self.readers(one)):
             return cat  # exchanges are beside the products
@@ -282,7 +285,7 @@ class DividedTensors:
         view = self.local.call(torch.ops.aten.slice.Tensor, (new, shard.axis, 0, local[shard.axis]), {}, node)
         view.meta[ROLE] = ("scatter", shard.axis, shard.blocks)
         own = self.local.call(torch.ops.aten.clone.default, (view,), {}, node)
-        own.meta |= {RETURNS: new, COPIED: new}
+        own.meta |= {RETURNS: new, COPIED: new} if self.is_torch else self.nothing(new, shard, node)
         if self.is_async and node in self.layout.linears:
             self.exchange("reduce_scatter", new, "beside", size, title, new)
             if own in self.local.learns:
@@ -293,6 +296,13 @@ class DividedTensors:
         if own in self.local.learns:
             self.exchange("all_gather", own, "before gradient", size, f"{title}, gradient", new)
         self.local.nodes[node] = own
+
+    def nothing(self, new: Any, shard: Shard, like: Any) -> dict[str, Any]:
+        """Return the ``meta`` of a copy along a sequence that lies first: one place of it, next to nothing."""
+        import torch
+
+        place = self.local.call(torch.ops.aten.slice.Tensor, (new, shard.axis, 0, 1), {}, like)
+        return {RETURNS: place, COPIED: place}
 
     def own_words(self, words: Any, like: Any, many: int) -> tuple[Any, Any]:
         """Return the numbers of words among those of one rank, zero for others, and which are others."""
@@ -319,7 +329,10 @@ class DividedTensors:
         self.summed(node, filled, shard)
 
     def loss(self, node: Any) -> None:
-        """Add the cross-entropy of scores of which a rank has those of its words, as ``loss_parallel`` runs it."""
+        """Add the cross-entropy of scores of which a rank has those of its words, as ``loss_parallel`` runs it.
+
+        Megatron and nanotron turn scores into probabilities in place, and these into gradients by one product.
+        """
         import torch
 
         aten, call = torch.ops.aten, self.local.call
@@ -334,11 +347,17 @@ class DividedTensors:
 
         most = call(aten.amax.default, (call(aten.detach.default, (scores,), {}, node), [1], True), {}, node)
         shifted = call(aten.sub.Tensor, (scores, over_ranks(most, "max", "largest scores")), {}, node)
-        sums = call(aten.sum.dim_IntList, (call(aten.exp.default, (shifted,), {}, node), [1], True), {}, node)
+        powers = call(aten.exp.default, (shifted,), {}, node)
+        summed = powers if self.is_torch else call(aten.detach.default, (powers,), {}, node)
+        sums = call(aten.sum.dim_IntList, (summed, [1], True), {}, node)
         logs = call(aten.log.default, (over_ranks(sums, "sum", "sums"),), {}, node)
-        logs = call(aten.sub.Tensor, (shifted, logs), {}, node)
+        logs = call(aten.sub.Tensor, (shifted if self.is_torch else powers, logs), {}, node)
         numbers, others = self.own_words(target, node, shape_of_node(scores)[1])
         picked = call(aten.gather.default, (logs, 1, call(aten.unsqueeze.default, (numbers, 1), {}, node)), {}, node)
+        if not self.is_torch:
+            shifted.meta[RETURNS] = shifted
+            for one in (powers, logs, picked):
+                one.meta[RETURNS] = most
         mask = call(aten.unsqueeze.default, (others, 1), {}, node)
         picked = call(aten.masked_fill.Scalar, (picked, mask, 0.0), {}, node)
         picked = over_ranks(picked, "sum", "scores of targets")

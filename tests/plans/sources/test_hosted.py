@@ -58,6 +58,20 @@ def test_the_host_runs_ahead_while_ranks_exchange():
     assert later == pytest.approx([0.0, 1.0, 0.0, 2.0])  # the exchange begins at 5, not at 4; the last op at 14
 
 
+def test_sequences_lie_first_and_the_loss_works_in_place_under_a_framework():
+    """Of 268 MB of scores on a rank, reads and writes: the largest 1, less it 2, powers 2, sums 1, probabilities 2,
+    gradients 2. A gather of 33 MB would be read and written by a copy along another axis than the first."""
+    wide = TransformerShape(2, 2048, 16, 4096, 65536, 1024, is_gated=True, has_bias=False, is_tied=False)
+    dividing = by_rules(["tp"], NANOTRON)[0].model_parallel
+    ops = source_of(wide, NANOTRON).nominal.work(8, ParallelDegrees(tp=8), dividing).rank.ops
+    scores, byte_s = 4 * 8 * 1024 * 65536 // 8, 1e-9 / DEVICE.spec["bandwidth_gbps"]
+    (cast,) = [place for place, op in enumerate(ops) if op.phase == "forward" and op.output_bytes == scores][:1]
+    back = next(place for place, op in enumerate(ops) if op.phase == "backward" and op.forward == cast)
+    assert 10 < sum(op.duration_s for op in ops[cast + 1 : back]) / (scores * byte_s) < 13
+    copies = [op.duration_s for op in ops if op.name.startswith(("cat_default", "clone_default"))]
+    assert len(copies) > 8 and max(copies) < 2 * 33_554_432 * byte_s / 3
+
+
 def test_hosts_that_check_exchanges_take_as_long_for_each_rank():
     """A second for each of 4 ranks and exchange outlasts all else: the device waits for it exchange after exchange."""
     assert FrameworkHost(collective_s=2e-3, check_s=1e-3).exchange_s(8) == pytest.approx(10e-3)
