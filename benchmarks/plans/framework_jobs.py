@@ -27,8 +27,8 @@ from cdmpp.plans.transformer_shape import TransformerShape
 
 Floats = NDArray[np.float64]
 _NODE = 8
-PARTS = ("compute_s", "bubble_s", "update_s", "exposed_s", "once_s")
-"""Parts of a step: attributes of ``ClosedForm``."""
+PARTS = ("compute", "bubble", "update", "exchanges of tensor ranks", "other exchanges")
+"""Of a step; exchanges are those that nothing hides, and what a step takes once is of its update."""
 
 
 @dataclass(frozen=True)

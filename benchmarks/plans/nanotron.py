@@ -31,7 +31,7 @@ def tables(data: Path) -> list[dict[str, Any]]:
     """Judge plans on the folder ``nanotron-sweep`` of ``data``."""
     rows = read(data / "nanotron-sweep" / "sweep.parquet")
     judged = _Judged(jobs_of([row for row in rows if row.clean and row.is_cut and row.model != "80B"]))
-    return [judged.models(), judged.nodes(), judged.choices(), judged.causes()]
+    return [judged.models(), judged.nodes(), judged.choices(), judged.chosen(), judged.causes()]
 
 
 @dataclass(frozen=True)
@@ -194,6 +194,32 @@ class _Judged:
             "rows": rows,
         }  # fmt: skip
 
+    def chosen(self) -> dict[str, Any]:
+        """Say which plans of 8B are chosen, and which are the fastest."""
+        asked, weights = (self.column("model") == _JUDGED) & self.near, self.of_models(self.near)[1]
+        nodes, measured, ours, rows = (
+            self.column("nodes"),
+            self.clean.measured_s,
+            self.terms @ weights,
+            list[list[str]](),
+        )
+        for many in dict.fromkeys(sorted(nodes[asked].tolist())):
+            own = np.flatnonzero(asked & (nodes == many))
+            picked, best = own[ours[own].argmin()], own[measured[own].argmin()]
+            cells = [str(many), str(len(own))]
+            for place in (picked, best):
+                cells += [_plan(self.clean.rows[place]), f"{measured[place]:.3f}", f"{ours[place]:.3f}"]
+            rows.append([*cells, f"{100 * (measured[picked] / measured[best] - 1):.1f}"])
+        note = (
+            "Of plans within three times the best, fitted on 1B and 3B: data, tensor and pipeline ranks, examples of a "
+            "micro-batch by micro-batches, and the stage of ZeRO."
+        )
+        return {
+            "title": "nanotron: plans chosen", "note": note, "commands": [_COMMAND],
+            "columns": ["nodes", "plans", "chosen", "measured s", "predicted s", "fastest", "measured s",
+                        "predicted s", "regret, %"], "rows": rows,
+        }  # fmt: skip
+
     def causes(self) -> dict[str, Any]:
         """Say which plans of 8B carry the error, and what their steps are spent on."""
         several, huge = self.column("pipeline") > 1, self.column("nodes") == 64
@@ -233,6 +259,12 @@ class _Judged:
             "columns": ["plans", "kind", "rows", "points of MAPE", "mean, %", "median, %",
                         *(f"{name}, %" for name in _TERMS)], "rows": rows,
         }  # fmt: skip
+
+
+def _plan(row: Row) -> str:
+    return (
+        f"dp {row.data}, tp {row.tensor}, pp {row.pipeline}, {row.micro_batch} x {row.micro_batches}, ZeRO {row.zero}"
+    )
 
 
 def _baselines(rows: tuple[Row, ...]) -> tuple[Floats, Floats]:
