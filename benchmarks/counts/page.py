@@ -39,8 +39,9 @@ _ARM = """
 ## AArch64
 
 Programs for `neoverse-n1`, assembled for Debian and run by `qemu-aarch64` (qemu 7.2): their blocks count themselves, so
-that no plug-in is needed. How often AArch64 code runs is not carried out: its loops are matched with those of the IR,
-and known are programs of which each loop has found one. No model reads them. Written by
+that no plug-in is needed. How often AArch64 code runs is not carried out: its loops are matched with those of the IR.
+Known are programs of which each loop has found one, on either side, and no loop has other branches than the IR has,
+unless these matter for no more than a hundredth. No model reads them. Written by
 `python -m benchmarks.counts --arm 120`.
 """
 _WORST = 10

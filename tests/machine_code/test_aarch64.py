@@ -256,7 +256,7 @@ def test_softmax_divides_and_takes_exponentials_of_every_element() -> None:
     from tests.ast.programs import softmax_cpu
 
     found = executed(softmax_cpu()[0])
-    assert found["unknown"] == 0
+    assert found["unknown"] > 0  # checks around each call of expf are branches, which the IR has as selects
     assert found["expf"] == pytest.approx(3200, rel=0.01)
     assert found["divide lanes"] == pytest.approx(3200, rel=0.01)
     assert found["fadd lanes"] == pytest.approx(2 * 3200, rel=0.01)

@@ -27,6 +27,15 @@ IR = (
 SUMS = ".LBB0_SUMS:\n\tfadd\tv2.4s, v1.4s, v0.4s\n\tfadd\tv2.4s, v1.4s, v2.4s\n\tsubs\tx8, x8, #1\n\tb.ne\t.LBB0_SUMS\n"
 COPIES = ".LBB0_COPIES:\n\tstr\tq0, [x0], #16\n\tsubs\tx9, x9, #1\n\tb.ne\t.LBB0_COPIES\n"
 
+BRANCH = (
+    ".LBB0_1:\n\tcmp\tx8, #24\n\tb.hi\t.LBB0_3\n"
+    ".LBB0_2:\n\tfadd\tv2.4s, v1.4s, v0.4s\n\tfmul\tv2.4s, v1.4s, v2.4s\n\tstr\tq2, [x0]\n"
+    ".LBB0_3:\n\tadd\tx8, x8, #1\n\tcmp\tx8, #100\n\tb.ne\t.LBB0_1\n"
+)
+ONE_LOOP = (
+    IR[: IR.index("  br label %sums")] + "  br label %sums\n" + loop("sums", 100, "end", ADD) + "end:\n  ret i32 0\n}\n"
+)
+
 
 def flow_of(assembly: str, ir: str = IR) -> FunctionFlow:
     return machine_flow(assembly, llvm_ir=ir)
@@ -88,11 +97,18 @@ end:
   ret i32 0
 }
 """
-    assembly = wrapped(
-        ".LBB0_1:\n\tcmp\tx8, #24\n\tb.hi\t.LBB0_3\n"
-        ".LBB0_2:\n\tfadd\tv2.4s, v1.4s, v0.4s\n\tfmul\tv2.4s, v1.4s, v2.4s\n\tstr\tq2, [x0]\n"
-        ".LBB0_3:\n\tadd\tx8, x8, #1\n\tcmp\tx8, #100\n\tb.ne\t.LBB0_1\n"
-    )
-    flow = flow_of(assembly, ir)
+    flow = flow_of(wrapped(BRANCH), ir)
     assert flow.runs[".LBB0_1"] == flow.runs[".LBB0_3"] == pytest.approx(100)
     assert flow.runs[".LBB0_2"] == pytest.approx(25)
+    assert flow.unknown == 0
+
+
+def test_a_branch_that_the_ir_lacks_is_unknown_where_it_matters() -> None:
+    assert flow_of(wrapped(SUMS), ONE_LOOP).unknown == 0
+    assert flow_of(wrapped(BRANCH), ONE_LOOP).unknown == 1
+    much = "\tfadd\tv2.4s, v1.4s, v0.4s\n" * 200
+    assert flow_of(wrapped(BRANCH.replace(".LBB0_3:\n", ".LBB0_3:\n" + much)), ONE_LOOP).unknown == 0
+
+
+def test_a_loop_that_the_machine_code_lacks_is_said() -> None:
+    assert flow_of(wrapped(SUMS)).unknown == 1

@@ -187,6 +187,15 @@ def test_arithmetic_is_that_of_whole_numbers(a, b, shift):
     assert executed(made)["at"].tolist() == list(range(end + 2))
 
 
+@pytest.mark.parametrize(("low", "carries"), [(2**32 - 2, False), (2**32 - 1, True)])
+def test_the_upper_half_of_a_shifted_sum_carries(low, carries):
+    """As the lower word of an address is made of a negative index."""
+    made = written(
+        "MOV R0, 0x80000000", f"MOV R1, {hex(low)}", "LEA.HI R2, P0, R0, R1, RZ, 0x1", "@P0@ BRA 0x50", "EXIT", "EXIT"
+    )
+    assert executed(made)["at"].tolist() == [0, 1, 2, 3, 5 if carries else 4]
+
+
 def test_time_is_bounded_by_what_pipes_and_latencies_need():
     """A warp of dependent multiply-adds waits as its stalls say; several fill the pipe, which takes two cycles each."""
     core = gpu_core_of(80)

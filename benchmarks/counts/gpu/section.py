@@ -26,10 +26,11 @@ Counts are of whole grids, which are small: 1 to 6400 blocks, where those at an 
 was never run. Written by `python -m benchmarks.counts.gpu`.
 """
 _WHY = """
-Single warps are as they are executed but where lanes part in front of a `BSYNC`, which each path issues by itself, or
-where data decide. What is left of a difference comes from the four warps: warps at an edge of a grid of few blocks, and
-of a block in which one warp does what others do not, stand for more than they are. The reader is left as it is: models
-that ship were trained on its counts.
+Of {apart} kernels in which a warp is not executed as it is, {bsync} differ most in a `BSYNC`, which each path of lanes
+that parted issues by itself, where the reader lets them meet in front of it: one instruction, whose count no profiler
+has settled. All else comes from the four warps: those at an edge of a grid of few blocks, and those of a block in which
+one does what others do not, stand for more than they are. The reader is left as it is, as models that ship were trained
+on its counts; a mean over all warps of small grids would be exact but for `BSYNC`.
 """
 _FARTHEST = 12
 
@@ -61,7 +62,9 @@ def gpu_section() -> list[str]:
         mine = [row for row in rows if any(row.sides(kind))]
         if mine:
             kinds.append([kind, str(len(mine)), *_shares(mine, kind)])
-    lines += [*table(_heads("kind"), kinds, left=1), *_WHY.splitlines(), ""]
+    apart = [row for row in rows if row.alike < 1]
+    why = _WHY.format(apart=len(apart), bsync=sum(" BSYNC " in row.worst for row in apart))
+    lines += [*table(_heads("kind"), kinds, left=1), *why.splitlines(), ""]
     far = sorted(rows, key=lambda row: -abs(np.log(_ratio(row, "instructions"))))[:_FARTHEST]
     farthest = ["kernel", "arch", "schedule", "blocks of threads", "executed", "counted", "warps alike", "one warp off"]
     lines += table(farthest, [_listed(row) for row in far], left=3)

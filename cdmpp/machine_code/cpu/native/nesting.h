@@ -133,7 +133,21 @@ inline void runs_of_pair(const Nest& nest, const Nest& ir, int loop, int ir_loop
   given[nest.bodies[loop].header] = of_header;
 }
 
-// The flow of `function`, the machine code of `ir`; loops that the IR lacks count as unknown branches.
+// Blocks right in a loop, or in none, that end in a branch about anything but whether the loop goes on.
+inline Blocks parting(const Nest& nest, int loop) {
+  Blocks blocks;
+  for (int b : nest.graph.order) {
+    const Blocks& targets = nest.graph.successors[b];
+    if (nest.innermost[b] != loop || targets.size() < 2) continue;
+    auto stays = [&](int target) { return loop < 0 || nest.bodies[loop].has[target]; };
+    if (loop < 0 || std::count_if(targets.begin(), targets.end(), stays) != 1) blocks.push_back(b);
+  }
+  return blocks;
+}
+
+// The flow of `function`, the machine code of `ir`. Loops that only one of them has count as unknown branches, and so do,
+// where they matter, all branches of a loop of which the IR has more or fewer: nothing carries them out, so which way they
+// go is a guess.
 inline Flow matched_flow(const AsmFunction& function, const Function& ir, const Flow& ir_flow) {
   Flow flow;
   flow.loops = Components(function).bodies;
@@ -155,6 +169,7 @@ inline Flow matched_flow(const AsmFunction& function, const Function& ir, const 
   // whole function is taken to let it pass.
   std::vector<double> inflow(function.size(), 0.0);
   flow.runs.assign(function.size(), 0.0);
+  flow.undecided.assign(function.size(), 0);
   inflow[function.order[0]] = 1.0;
   for (int b : function.order) {
     auto known = given.find(b);
@@ -173,7 +188,14 @@ inline Flow matched_flow(const AsmFunction& function, const Function& ir, const 
     }
   }
   for (size_t i = 0; i < trips.size(); ++i) flow.entries.push_back(flow.runs[flow.loops[i].header] / trips[i]);
-  flow.unknown = ir_flow.unknown + static_cast<double>(flow.loops.size()) - static_cast<double>(pairs.size());
+  pairs.emplace_back(-1, -1);
+  for (auto [loop, ir_loop] : pairs) {
+    Blocks blocks = parting(nest, loop);
+    if (blocks.size() != parting(ir_nest, ir_loop).size()) for (int b : blocks) flow.undecided[b] = 1;
+  }
+  doubt(function, flow);
+  auto alone = static_cast<double>(flow.loops.size() + ir_flow.loops.size() + 2 - 2 * pairs.size());
+  flow.unknown += ir_flow.unknown + alone;
   return flow;
 }
 

@@ -102,7 +102,9 @@
                     uint64_t both = more & 2 ? uint64_t(int64_t(int32_t(a.of[lane])))
                                              : uint64_t(c.of[lane]) << 32 | a.of[lane];
                     result[lane] = (both << option >> 32) + b.of[lane] + (more & 1 ? bit(read, lane) : 0);
+                    yes |= uint32_t(result[lane] >> 32 > 0) << lane;
                 });
+                flags_known = is_known;
                 break;
             case SHIFT_LEFT:
             case SHIFT_RIGHT:
