@@ -42,7 +42,7 @@ PARTS = (PRODUCTS, ATTENTION, MEMORY, CASTS, UPDATE, COPIES, EXPOSED)
 _KINDS = {"dense": PRODUCTS, "matmul": ATTENTION}
 _ATTENTION = "flash"
 """PyTorch took FlashAttention-2 before cuDNN's kernel until 2.9, and torchtitan asks for it first on Hopper."""
-_VERSION = 7
+_VERSION = 8
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ class TitanJob:
     schedule: str = ""
     spec: tuple[tuple[str, float], ...] = ()
     """Numbers of the device that are others than described."""
+    power_limit_w: float | None = None
+    """Watts to which boards are limited; None: their own limit."""
 
     @property
     def sheet(self) -> Device:
@@ -121,7 +123,7 @@ class TitanJob:
         source: StepSource = _source(self.model, self.sequence, self.device, self.spec, self.recompute)
         if self.is_compiled:
             source = CompiledSource(source, self.sheet, self.float8, self.has_loss)
-        source = SustainedSource(source, self.sheet, "bf16-fsdp", _ATTENTION)
+        source = SustainedSource(source, self.sheet, "bf16-fsdp", _ATTENTION, self.power_limit_w)
         return source.work(self.batch // (self.degrees.pp), self.degrees, self.plan.model_parallel)
 
     def _parts(self) -> dict[str, float]:

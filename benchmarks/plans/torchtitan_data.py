@@ -23,13 +23,14 @@ _MODELS = {
     "llama2-13b": LanguageModel("llama", 40, 5120, 40, 32000, 13824),
     "llama2-70b": LanguageModel("llama", 80, 8192, 64, 32000, 28672, 8),
 }  # fmt: skip
-_HBM2E = (("bandwidth_gbps", 2400.0), ("memory_gb", 96.0), ("board_power_w", 500.0))
-_GPUS = {
-    "A100-80": ("a100-80gb", "dgx-a100", ()),
-    "H100-96": ("h100", "grand-teton", _HBM2E),
-    "H100-94": ("h100", "grand-teton", _HBM2E),
-    "H200": ("h200", "dgx-h100", ()),
+_HBM2E = (("bandwidth_gbps", 2400.0), ("memory_gb", 96.0))
+_GPUS: dict[str, tuple[str, str, tuple[tuple[str, float], ...], float | None]] = {
+    "A100-80": ("a100-80gb", "dgx-a100", (), None),
+    "H100-96": ("h100", "grand-teton", _HBM2E, 500.0),
+    "H100-94": ("h100", "grand-teton", _HBM2E, 500.0),
+    "H200": ("h200", "dgx-h100", (), None),
 }
+"""GPU of the table -> device, cluster, numbers that are others than described, and watts to which it is limited."""
 _RECOMPUTE = {"selective op": "op", "per op": "op", "default of the toml": "op", "full": "full"}
 _SCHEDULES = {"": "", "1F1B": "1f1b", "Interleaved 1F1B": "interleaved1f1b"}
 
@@ -66,7 +67,7 @@ def rows(folder: Path) -> list[Row]:
 
 
 def _row(one: dict[str, str]) -> Row:
-    model, (device, cluster, spec) = _MODELS[one["model"]], _GPUS[one["gpu"]]
+    model, (device, cluster, spec, limit_w) = _MODELS[one["model"]], _GPUS[one["gpu"]]
     sequence, batch, given = int(one["seq_len"]), int(one["local_batch"]), one["precision"]
     degrees = ParallelDegrees(dp_shard=int(one["fsdp"]), **{name: int(one[name]) for name in ("tp", "pp", "cp")})
     is_float8 = given.startswith("float8")
@@ -75,7 +76,7 @@ def _row(one: dict[str, str]) -> Row:
         every=2 * (one["act_ckpt"] == "selective layer"), is_compiled=one["compile"] == "yes" or is_float8,
         has_loss="2025" in one["source"],
         float8=("rowwise" if given.endswith("rowwise") else "tensorwise") if is_float8 else None,
-        async_tp=one["async_tp"] == "True", schedule=_SCHEDULES[one["schedule"]], spec=spec,
+        async_tp=one["async_tp"] == "True", schedule=_SCHEDULES[one["schedule"]], spec=spec, power_limit_w=limit_w,
     )  # fmt: skip
     tokens = sequence * batch * int(one["fsdp"]) / int(one["gpus"])
     return Row(

@@ -33,6 +33,8 @@ BATCH_PER_DEVICE = 32
 """Examples of each device where nobody says how many."""
 _ONE_WAY = ("strategy", "plan", "straggler", "accumulate_steps")
 """Options of the search of one way to train."""
+_OTHER_QUESTIONS = ("framework", "machines", "devices", "memory_only", "cuda_graphs")
+"""Options of other questions than that of all ways on equal devices."""
 _ALL_WAYS = ("strategies", "price", "explain", "scaling", "calibrate", "input_samples_per_s")
 """Options of the oracle."""
 _REFUSED = ("--straggler", "--ring-steps", "--cuda-graphs")
@@ -78,6 +80,8 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     )
     inputs = "most examples a second that the input pipeline yields, for all devices"
     ways.add_argument("--input-samples-per-s", type=numbers(0, 10**12, above=True), metavar="N", help=inputs)
+    power = "watts to which the boards are limited (nvidia-smi -pl); kernels run at the clock that these sustain"
+    ways.add_argument("--power-limit-w", type=numbers(0, 10**5, "W", above=True), metavar="W", help=power)
     add_memory_arguments(verb)
     add_provision_arguments(verb)
     add_partition_arguments(verb)
@@ -100,8 +104,7 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError(
             "--framework is of equal devices and a number of them: leave out other questions, and --devices"
         )
-    if options.runtime == INDUCTOR:
-        _check_compiled(options)
+    _check_ranked(options)
     if is_partition(options):
         partition(options, _source)
         return
@@ -131,17 +134,25 @@ def run(options: argparse.Namespace) -> None:
     step.run(options)
 
 
-def _check_compiled(options: argparse.Namespace) -> None:
-    """Raise ``UsageError`` for what does not go with ``torch.compile``, of which all ways to train are ranked."""
+def _check_ranked(options: argparse.Namespace) -> None:
+    """Raise ``UsageError`` for what does not go with options of all ways to train on equal devices."""
+    if options.power_limit_w is not None:
+        if options.runtime == "tvm":
+            raise UsageError("--power-limit-w is of PyTorch's kernels: leave out --runtime tvm")
+        given = "--power-limit-w"
+    elif options.runtime == INDUCTOR:
+        given = f"--runtime {INDUCTOR}"
+    else:
+        return
     if is_table(options):
-        raise UsageError(f"--runtime {INDUCTOR} with {options.network}: layers were measured as they ran, leave it out")
-    for name in (*_ONE_WAY, "framework", "machines", "cuda_graphs"):
-        if getattr(options, name):
-            hint = ", or replay one plan: cdmpp step --plan" if name in _ONE_WAY else ""
-            raise UsageError(
-                f"--{name.replace('_', '-')} does not go with --runtime {INDUCTOR}, of which all ways to train are "
-                f"ranked: leave it out, or take --runtime torch{hint}"
-            )
+        raise UsageError(f"{given} with {options.network}: layers were measured as they ran, leave it out")
+    others = [name for name in (*_ONE_WAY, *_OTHER_QUESTIONS) if getattr(options, name)]
+    if others or is_partition(options):
+        other = others[0].replace("_", "-") if others else "strategies partition"
+        raise UsageError(
+            f"--{other} does not go with {given}, under which all ways to train on equal devices are ranked: leave one "
+            "of them out"
+        )
 
 
 def _ask(options: argparse.Namespace) -> None:
@@ -250,7 +261,8 @@ def _source(options: argparse.Namespace, device: Device) -> StepSource:
         return table_source(options)
     from cdmpp.plans.sources.network import network_source
 
-    return network_source(step.step_workload(options), device, options.model, compiles=options.runtime == INDUCTOR)
+    workload, compiles = step.step_workload(options), options.runtime == INDUCTOR
+    return network_source(workload, device, options.model, compiles, options.power_limit_w)
 
 
 def _global_batch(options: argparse.Namespace) -> int:

@@ -80,7 +80,9 @@ def write_plan(plan: Plan, options: argparse.Namespace, global_batch: int | None
         save_plan(plan, options.save_plan)
         say(f"wrote {options.save_plan}")
         if global_batch is not None:
-            nominal = ", without the calibration" if getattr(options, "calibrate", None) else ""
+            left_out = {"calibrate": "calibration", "power_limit_w": "power limit"}
+            without = [title for name, title in left_out.items() if getattr(options, name, None)]
+            nominal = f", without the {' and the '.join(without)}" if without else ""
             say(f"this replays it{nominal}: {_step_command(options, plan, global_batch)}")
 
 

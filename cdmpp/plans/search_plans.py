@@ -18,6 +18,8 @@ from cdmpp.plans.sources.network import network_source
 from cdmpp.platform.limits import SIZES, Limits, checked, numbers, shown
 
 _PLANS = Limits(1, 1000, "plans")
+POWER_W = numbers(0, 10**5, "W", above=True)
+"""Power limit of a board."""
 
 
 def _check_counts(counts: Mapping[str, int]) -> None:
@@ -30,6 +32,7 @@ def _check_counts(counts: Mapping[str, int]) -> None:
 
 @checked(
     ranks=SIZES, global_batch=SIZES, memory_gb=numbers(0, 10**6, "GB", above=True), top=_PLANS,
+    power_limit_w=POWER_W,
     replays=Limits(0, 1000, "plans"),
 )  # fmt: skip
 def search_plans(
@@ -48,6 +51,7 @@ def search_plans(
     replays: int = 20,
     progress: bool = False,
     compiles: bool = False,
+    power_limit_w: float | None = None,
 ) -> OracleResult:
     """Judge every way to train a network on several devices, replay the best, and rank them.
 
@@ -66,6 +70,7 @@ def search_plans(
         replays: best plans by closed form that are replayed.
         progress: whether bars are shown on standard error.
         compiles: whether ``torch.compile`` makes each block one graph, and the loss another, on equal GPUs of NVIDIA.
+        power_limit_w: watts to which somebody limits the boards of equal devices; None: their own limit.
 
     Raises:
         UsageError: an argument that cannot be.
@@ -79,8 +84,9 @@ def search_plans(
     if isinstance(device, Mapping):
         if ranks is not None:
             raise UsageError(f"ranks is {ranks}, and device says how many of each: leave ranks out")
-        if compiles:
-            raise UsageError("compiles is True, and device names devices that differ: name one")
+        if compiles or power_limit_w is not None:
+            what = "compiles is True" if compiles else f"power_limit_w is {power_limit_w:g}"
+            raise UsageError(f"{what}, and device names devices that differ: name one")
         _check_counts(device)
         sources = {name: network_source(workload, devices.get(name), model) for name in device}
         question = unlike_question(sources, device, global_batch, links, memory_gb, strategies=names, progress=progress)
@@ -88,7 +94,7 @@ def search_plans(
         if ranks is None:
             raise UsageError("ranks is missing: say how many devices train, such as ranks=8")
         chosen = devices.get(device) if isinstance(device, str) else device
-        source = network_source(workload, chosen, model, compiles)
+        source = network_source(workload, chosen, model, compiles, power_limit_w)
         question = equal_question(
             source, chosen, ranks, global_batch, links, memory_gb, strategies=names, progress=progress
         )

@@ -128,9 +128,12 @@ def test_plans_of_compiled_blocks_are_ranked(tmp_path, capsys):
         (["--strategy", "fsdp"], "--strategy does not go with --runtime torch-compile"),
         (["--cuda-graphs"], "--cuda-graphs does not go with --runtime torch-compile"),
         (["--framework", "megatron"], "--framework does not go with --runtime torch-compile"),
-        (["--memory-only"], "--memory-only is of --runtime torch, given --runtime torch-compile"),
-        (["--device", "epyc-genoa"], "compiled blocks need a GPU whose memory bandwidth is known"),
-        (["--devices", "a100=2,h100=2"], "--devices is of --runtime torch, given torch-compile"),
+        (["--memory-only"], "--memory-only does not go with --runtime torch-compile"),
+        (["--device", "epyc-genoa"], "no model trained on epyc-genoa is here for framework operators"),
+        (["--strategies", "partition"], "--strategies partition does not go with --runtime torch-compile"),
+        (["--power-limit-w", "800", "--precision", "bf16"], "800 W; it takes 100 W while idle, and at most 700 W"),
+        (["--power-limit-w", "500"], "nobody published the power of products in float32"),
+        (["--devices", "a100=2,h100=2"], "--devices does not go with --runtime torch-compile"),
     ],
 )
 def test_what_compiled_plans_cannot_is_said(capsys, options, told):
@@ -161,3 +164,17 @@ def test_help_of_plan_has_what_plan_takes(capsys):
 def test_what_help_leaves_out_is_refused(question, option, capsys):
     assert main([*PLAN, *question.split(), *option]) == 2
     assert option[0] in capsys.readouterr().err
+
+
+def test_a_power_limit_slows_products_down_and_nothing_else(capsys):
+    """At 500 W an H100 multiplies at 0.71 of its full clock and not at 0.86; kernels one by one are those of 700 W."""
+    job = ["plan", "bert_tiny", "--device", "h100", "--link", "nvlink4", "--gpus", "4", "--global-batch", "4096"]
+    job += ["--precision", "bf16-fsdp", "--strategies", "fsdp", "--replays", "1", "--json"]
+    best = list[float]()
+    for more in ([], ["--power-limit-w", "500"]):
+        assert main([*job, *more]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        told = "products run at 71% of the full clock: a job would take more than the board's 500 W"
+        assert (told in answer["warnings"]) == bool(more)
+        best.append(answer["optimized"]["iteration_s"])
+    assert best[0] < best[1] < 0.86 / 0.705 * best[0]

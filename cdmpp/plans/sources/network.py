@@ -15,8 +15,9 @@ from cdmpp.plans.sources.sustained import SustainedSource
 
 
 def network_source(
-    workload: Workload, device: Device, model: str | Path | None = None, compiles: bool = False
-) -> StepSource:
+    workload: Workload, device: Device, model: str | Path | None = None, compiles: bool = False,
+    power_limit_w: float | None = None,
+) -> StepSource:  # fmt: skip
     """Return the source of a training step under PyTorch, at the clock that the power of the board sustains.
 
     Args:
@@ -24,11 +25,12 @@ def network_source(
         device: where each rank runs it.
         model: the folder of a model or the name of a shipped one; None: the first that knows the device.
         compiles: whether ``torch.compile`` makes each block one graph, and the loss another.
+        power_limit_w: watts to which somebody limits the board, as ``nvidia-smi -pl`` does; None: its own limit.
     """
     if compiles:
         precision, float8 = as_compiled(workload.precision)
         blocks = PredictedSource(replace(workload, precision=precision), device, EagerRuntime(model))
         compiled = CompiledSource(blocks, device, float8, has_loss=True)
-        return SustainedSource(compiled, device, precision, workload.attention)
+        return SustainedSource(compiled, device, precision, workload.attention, power_limit_w)
     source = PredictedSource(workload, device, EagerRuntime(model))
-    return SustainedSource(source, device, workload.precision, workload.attention)
+    return SustainedSource(source, device, workload.precision, workload.attention, power_limit_w)

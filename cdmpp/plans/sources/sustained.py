@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cdmpp.devices import Device
+from cdmpp.errors import CdmppError
 from cdmpp.network.precision import Precision, precision_of
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.sources.source import BehindSource, RankWork, StepSource, StepTimes
@@ -78,14 +79,26 @@ class SustainedSource(BehindSource):
     """Another source, whose products take as long as under the power limit of the board."""
 
     def __init__(
-        self, nominal: StepSource, device: Device, precision: Precision | str, attention: str = "auto"
+        self,
+        nominal: StepSource,
+        device: Device,
+        precision: Precision | str,
+        attention: str = "auto",
+        power_limit_w: float | None = None,
     ) -> None:
-        """Take a source that times kernels one by one, the device of each rank, and the types that it computes in.
+        """Take a source that times kernels one by one, at the full clock.
 
-        ``attention``: the kernel that was asked for, as ``Workload.attention`` names it.
+        Args:
+            nominal: the source.
+            device: that of each rank.
+            precision: the types that it computes in.
+            attention: the kernel that was asked for, as ``Workload.attention`` names it.
+            power_limit_w: watts to which somebody limits the board; None: its own limit.
+
+        ``CdmppError``: a limit that it cannot have, or of which nothing is known.
         """
-        self.nominal, self.device, self.precision = nominal, device, precision_of(precision)
-        self.attention = attention
+        self.nominal, self.precision, self.attention = nominal, precision_of(precision), attention
+        self.device = device if power_limit_w is None else _limited(device, self.precision, power_limit_w)
         self._works = dict[tuple[int, ParallelDegrees, tuple[Strategy, ...]], RankWork]()
 
     def work(self, batch: int, degrees: ParallelDegrees, strategies: Sequence[Strategy] = ()) -> RankWork:
@@ -105,6 +118,21 @@ class SustainedSource(BehindSource):
             return found
         shares = np.array([clocks.get(kind, 1.0) for kind in found.kinds])
         return replace(found, seconds=(found.seconds - found.gaps_s) / shares + found.gaps_s)
+
+
+def _limited(device: Device, precision: Precision, limit_w: float) -> Device:
+    """Return a device whose board somebody limits to so many watts; kernels one by one take as long as without."""
+    watts, own = WATTS.get(device.architecture), device.spec["board_power_w"]
+    if watts is None or own is None:
+        known = ", ".join(WATTS)
+        raise CdmppError(f"power limit of {device.name}: the power of kernels is known of {known}: leave it out")
+    if precision.products == "float32":
+        raise CdmppError("power limit: nobody published the power of products in float32: take halves, or leave it out")
+    if not watts.idle < limit_w <= own:
+        raise CdmppError(
+            f"power limit of {device.name}: {limit_w:g} W; it takes {watts.idle:g} W while idle, and at most {own:g} W"
+        )
+    return device.with_spec(board_power_w=limit_w)
 
 
 def _clocks(device: Device, precision: Precision, attention: str) -> Mapping[str, float]:
