@@ -216,14 +216,15 @@ _CARRIES = (
     "Mean and spread of predicted over measured seconds by kind of job, and what the predicted step is spent on. "
     "Context parallelism carries most. Ranks exchange keys and values of all heads, as torchtitan's Llama repeats "
     "them, and its compiled graphs wait for them at once. Steps of 8B on 1 and 2 ranks take as long as if each share "
-    "of attention took about 5 s, and those on 4 and 8 as if each took 6.8 s, that of their own keys included, although "
+    "of attention took about 5 s, and those on 4 and 8 as if each took 6.8 s, that of their own keys included, though "
     "the kernels have the same shapes: no exchange, which could not slow the first share down. torchtitan lets PyTorch "
     "choose between FlashAttention-2 and the memory-efficient kernel there, which is about as much slower; by "
     "PyTorch's rules it is the first. Ranks that are not balanced would explain the rows of 4 and 8 ranks, too, and "
-    "not that of 2: PyTorch balanced them then. Other steps on H100 are predicted fast, most where attention is long: it is taken to run at its full clock at "
-    "500 W, by a power that follows from its speed, which nobody published; a clock of 0.76 would explain 32,768 tokens "
-    "without context parallelism. Asynchronous exchanges between tensor ranks are predicted to hide more than they did; published steps gain 1 to 12 % by them. Scales of rows are from one public step on 8 GPUs without "
-    "tensor ranks. Published and predicted memory are what the allocator reserved."
+    "not that of 2: PyTorch balanced them then. Other steps on H100 are predicted fast, most where attention is long: "
+    "it is taken to run at its full clock at 500 W, by a power that follows from its speed, since nobody published it; "
+    "a clock of 0.76 would explain 32,768 tokens without context parallelism. Asynchronous exchanges between tensor "
+    "ranks are predicted to hide more than they did; published steps gain 4 to 14 % by them. Scales of rows are from "
+    "one public step on 8 GPUs without tensor ranks. Published and predicted memory are what the allocator reserved."
 )
 
 
