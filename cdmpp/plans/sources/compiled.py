@@ -70,7 +70,8 @@ class CompiledSource(BehindSource):
             exchanges = layers.exchanges
         exchanges = tuple(_waited(one) if fused.is_within(one.after + 1) else one for one in exchanges)
         low, high = work.low / _WIDER, work.high * _WIDER
-        return replace(work, rank=rank, exchanges=exchanges, low=low, high=high, dispatch_s=())
+        memory = None if work.memory is None else replace(work.memory, live_bytes=0)  # it is of separate operators
+        return replace(work, rank=rank, exchanges=exchanges, memory=memory, low=low, high=high, dispatch_s=())
 
 
 def _waited(one: OpExchange) -> OpExchange:

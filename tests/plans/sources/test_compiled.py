@@ -15,6 +15,7 @@ from cdmpp.collectives.topology import topology_of
 from cdmpp.errors import CdmppError
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.lower import lower
+from cdmpp.plans.memory import Memory
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.sources.compiled import CompiledSource, as_compiled
 from cdmpp.plans.sources.float8_layers import SPEED, Float8Layers
@@ -135,6 +136,8 @@ def test_a_plan_of_compiled_blocks_is_faster_and_its_interval_is_wider():
     works = [one.work(4, ParallelDegrees()) for one in (source, CompiledSource(source, T4))]
     assert works[1].low < works[0].low and works[1].high > works[0].high
     assert works[1].rank.task_count == works[0].rank.task_count
+    held = [Memory(one.memory, one.rank).live() for one in works]
+    assert held[1].with_gradients < held[0].with_gradients, "what kernels keep in registers is held by nobody"
 
 
 def test_a_compiled_ring_waits_for_what_it_sends():
