@@ -105,13 +105,14 @@ def run_script(monkeypatch, capfd) -> Callable[..., CompletedProcess[str]]:
 
 @pytest.fixture(scope="session")
 def wheel(pytestconfig, tmp_path_factory) -> Path:
-    """Made of what the checkout was compiled into, as ``make native`` does: only what changed since is compiled."""
+    """Made of what the last one was compiled into: nothing is compiled twice, by no worker of the suite either."""
     build = pytest.importorskip("scikit_build_core.build")
-    out, here = tmp_path_factory.mktemp("wheel"), os.getcwd()
-    with FileLock(pytestconfig.cache.mkdir("wheel") / "lock"):
+    out, kept = tmp_path_factory.mktemp("wheel"), pytestconfig.cache.mkdir("wheel")
+    here = os.getcwd()
+    with FileLock(kept / "lock"):
         try:
             os.chdir(REPOSITORY)
-            return out / build.build_wheel(str(out), {"build-dir": "cdmpp/lib"})
+            return out / build.build_wheel(str(out), {"build-dir": str(kept / "build")})
         finally:
             os.chdir(here)
 
