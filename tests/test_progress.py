@@ -24,7 +24,7 @@ def test_a_search_is_a_row_for_each_line_that_counts(caplog):
     with caplog.at_level(logging.DEBUG, "cdmpp"):
         log_spent("1,770 plans for 16 devices judged", 1770, 0.0)
     log = f"cdmpp: no batch is given: 32\ncdmpp: {caplog.records[0].getMessage()}\n"
-    first, last = rows_of("hf:gpt2", log, 12.34)
-    assert first[:3] == ("hf:gpt2", "plans for 16 devices judged", "1,770")
-    assert float(first[3]) > 0
-    assert last == ("hf:gpt2", "all, with imports and exports", "", "12.3")
+    first, last = rows_of(log, 12.34)
+    assert first[:2] == ("plans for 16 devices judged", "1,770")
+    assert float(first[2]) > 0
+    assert last == ("all, with imports and exports", "", "12.3")
