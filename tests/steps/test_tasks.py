@@ -148,3 +148,15 @@ def test_an_exchange_that_follows_waits_for_one_of_another_group():
     one_s = replay(replace(beside, exchanges=tuple(first)), wires(4)).step_s
     assert replay(beside, wires(4)).step_s == pytest.approx(one_s)
     assert replay(behind, wires(4)).step_s == pytest.approx(2 * one_s)
+
+
+@pytest.mark.parametrize("wire_s", [None, 2.0])
+def test_the_steady_step_has_the_spans_of_its_keys_in_the_order_of_their_starts(wire_s):
+    exchanges = [Exchange("all_reduce", MIB, {0: 1, 1: 1}, wire_s=wire_s), Exchange("all_reduce", MIB, {0: 0, 1: 1})]
+    made = replay(ranks_of(2, sizes=[MIB]).with_exchanges(exchanges), wires(2))
+    steady = [(key, span) for key, span in made.timeline.spans.items() if key.step == STEADY]
+    assert list(made.spans.items()) == steady
+    assert made.critical_path[-1] == max((span for _, span in steady), key=lambda span: span.end_s)
+    assert {key.step for key in made.timeline.spans} == set(range(STEPS))
+    for key, span in steady:
+        assert made.timeline.spans[key] == span
