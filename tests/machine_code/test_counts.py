@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.counts import measuring
 from benchmarks.counts.blocks import counting
+from benchmarks.counts.caches import CacheRow, buffer_lines
 from benchmarks.counts.called import calls_of, inside
 from benchmarks.counts.counted import taken_for
 from benchmarks.counts.executed import Runnable, executed
@@ -179,3 +180,22 @@ def test_ten_programs_execute_what_they_did(mcpu: str, tmp_path: Path, monkeypat
         row = rows[one["name"]]
         assert (row.error, row.known) == ("", True)
         assert row.executed == one["executed"] == row.counted
+
+
+def test_a_program_whose_buffers_fit_a_cache_misses_each_line_once() -> None:
+    row = CacheRow("by hand", "softmax", UNTUNED, "[]", "[]", 610, 405, said_first=900, said_last=800, buffers=600)
+    assert [row.said(level, whole=False) for level in ("first", "last")] == [900, 800]
+    assert [row.said(level, whole=True) for level in ("first", "last")] == [900, 600]  # 600 lines are more than 32 KiB
+    assert [row.seen(level) for level in ("first", "last")] == [610, 405]
+    fewer = dataclasses.replace(row, said_last=500)  # of buffers that are never whole
+    assert fewer.said("last", whole=True) == 500
+
+
+def test_buffers_are_arguments_and_what_lies_between_them() -> None:
+    pytest.importorskip("tvm")
+    from benchmarks.counts.kernels import kernel_task
+    from cdmpp.programs.replay import parse_workload
+
+    lines = -(-13 * 101 * 4 // 64)
+    found = buffer_lines(parse_workload(kernel_task("softmax 13x101").workload))
+    assert found == 3 * lines + 2 * 1  # input, exponentials and result; largest and sum of each row
