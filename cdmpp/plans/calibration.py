@@ -17,6 +17,7 @@ from cdmpp.collectives.topology import Topology
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.lower import lower
+from cdmpp.plans.placement import micro_batch_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.plan_file import read_plan
 from cdmpp.plans.sources.source import BehindSource, RankWork, StepSource
@@ -172,7 +173,9 @@ def read_runs(path: Path) -> tuple[Run, ...]:
     runs = []
     for number, row in enumerate(rows, 2):
         try:
-            runs.append(Run(read_plan(path.parent / row["plan"]), int(row["global_batch"]), float(row["seconds"])))
+            run = Run(read_plan(path.parent / row["plan"]), int(row["global_batch"]), float(row["seconds"]))
+            micro_batch_of(run.plan, run.global_batch)  # says what does not divide
+            runs.append(run)
         except (CdmppError, TypeError, ValueError) as error:
             raise DataError(f"{path}, line {number}: {error}") from error
     return tuple(runs)

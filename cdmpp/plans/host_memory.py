@@ -99,9 +99,7 @@ def with_results_out(work: RankWork, plan: Plan, topology: Topology) -> RankWork
     times = dict(zip(edit.after, work.dispatch_s, strict=False))
     dispatch_s = tuple(times.get(place, 0.0) for place in range(len(edit.ops))) if times else ()
     memory = None if work.memory is None else replace(work.memory, live_bytes=0)  # it is of all results on the device
-    return replace(
-        work, rank=edited_rank(work.rank, edit), exchanges=exchanges, memory=memory, dispatch_s=dispatch_s
-    )
+    return replace(work, rank=edited_rank(work.rank, edit), exchanges=exchanges, memory=memory, dispatch_s=dispatch_s)
 
 
 def results_bytes(work: RankWork) -> int:

@@ -96,6 +96,9 @@ def test_runs_are_read_from_a_file(tmp_path):
     (tmp_path / "runs.csv").write_text("plan,global_batch,seconds\neight.yaml,64,fast\n")
     with pytest.raises(DataError, match="line 2"):
         read_runs(tmp_path / "runs.csv")
+    (tmp_path / "runs.csv").write_text("plan,global_batch,seconds\neight.yaml,64,0.25\neight.yaml,63,0.25\n")
+    with pytest.raises(DataError, match="line 3: a global batch of 63 does not divide into 8 equal parts"):
+        read_runs(tmp_path / "runs.csv")
     (tmp_path / "runs.csv").write_text("plan\neight.yaml\n")
     with pytest.raises(DataError, match="plan,global_batch,seconds"):
         read_runs(tmp_path / "runs.csv")
