@@ -13,7 +13,7 @@ from typing import NamedTuple
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.operators import attention
 
-_MOST = 1 << 50
+_MOST, _MOST_ELEMENTS = 1 << 40, 1 << 50
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 """Types that operators can have."""
 _PRODUCT_BYTES = {"tf32": 4, "float8": 1}
@@ -162,8 +162,8 @@ class EagerOperator:
                 raise UnsupportedProgramError(
                     f"{self.name}: {name} is {value!r}; a whole number from {low} to {high}{hint}"
                 )
-        if type(self.elements) not in (int, float) or not 0 <= self.elements <= _MOST:
-            raise UnsupportedProgramError(f"{self.name} of {self.elements!r} elements: expected 0 to {_MOST}")
+        if type(self.elements) not in (int, float) or not 0 <= self.elements <= _MOST_ELEMENTS:
+            raise UnsupportedProgramError(f"{self.name} of {self.elements!r} elements: expected 0 to {_MOST_ELEMENTS}")
         object.__setattr__(self, "sizes", {**kind.optional, **self.sizes})
         self._check_together()
 
