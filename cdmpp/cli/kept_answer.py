@@ -12,7 +12,7 @@ from typing import Any
 
 from cdmpp import devices
 from cdmpp.errors import CdmppError
-from cdmpp.network.network_key import digest, name_key, surroundings
+from cdmpp.network.network_key import device_key, digest, name_key, surroundings
 from cdmpp.platform.files import read_json, write_text
 from cdmpp.platform.paths import cache_root, conf_folder
 from cdmpp.predict.catalogue import models, state_of
@@ -45,7 +45,9 @@ class KeptAnswer:
         known = [[str(one.folder.absolute()), repr(state_of(one.folder))] for one in models()]
         if options.model is not None and Path(options.model).is_dir():
             known.append([str(Path(options.model).absolute()), repr(state_of(Path(options.model)))])
-        key = digest([network, asked, repr(devices.get(options.device)), known, surroundings(), __version__, _files()])
+        key = digest(
+            [network, asked, device_key(devices.get(options.device)), known, surroundings(), __version__, _files()]
+        )
         return cls(cache_root() / "answers" / f"{key}.json")
 
     def read(self) -> Report | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from cdmpp.devices import Device
 from cdmpp.platform.paths import conf_folder
 
 _PACKAGES = ("torch", "torchvision", "transformers", "onnx", "apache-tvm")
@@ -21,6 +23,12 @@ def name_key(network: Any) -> list[str] | None:
     path = Path(text.removeprefix("hf:")).expanduser()
     config = path / "config.json" if path.is_dir() else path
     return [text, hashlib.sha256(config.read_bytes()).hexdigest() if config.is_file() else ""]
+
+
+def device_key(device: Device) -> str:
+    """Return all that is known of a device, the same in every process: sets have no order of their own."""
+    values = {one.name: getattr(device, one.name) for one in fields(device)}
+    return repr({name: sorted(own) if isinstance(own, frozenset) else own for name, own in values.items()})
 
 
 def digest(asked: Any) -> str:

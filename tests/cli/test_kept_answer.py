@@ -99,6 +99,18 @@ def test_a_damaged_file_is_made_again(calls: list[Any], capsys: Any, tmp_path: P
     assert len(calls) == 5
 
 
+def test_the_key_is_the_same_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Facts that were measured are a set, of which each process has another order."""
+    code = "from cdmpp import devices; from cdmpp.network.network_key import device_key as key; "
+    code += "print(key(devices.get('epyc-genoa')))"
+    found = set[str]()
+    for seed in ("1", "2", "3"):
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+        found.add(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    assert len(found) == 1
+    assert "l2_bytes_per_cycle" in found.pop()
+
+
 def test_neither_torch_nor_tvm_is_imported(capsys: Any) -> None:
     said(capsys)
     code = (

@@ -12,7 +12,7 @@ from typing import Any
 
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.network.network_key import digest, name_key, surroundings
+from cdmpp.network.network_key import device_key, digest, name_key, surroundings
 from cdmpp.network.precision import precision_of
 from cdmpp.network.training_step import StepBuffer, StepMemory
 from cdmpp.network.workload import Workload
@@ -85,8 +85,8 @@ class StoredSource(StepSource):
             return None
         settings = [repr(getattr(one, name)) for name in _OF_WORKLOAD]
         return [
-            network, *settings, repr(precision_of(one.precision)), repr(one.update), repr(self.device), self.model,
-            surroundings(),
+            network, *settings, repr(precision_of(one.precision)), repr(one.update), device_key(self.device),
+            self.model, surroundings(),
         ]  # fmt: skip
 
     def _work(self, batch: int, split: _Split) -> RankWork:
