@@ -21,9 +21,12 @@ Table = dict[str, Any]
 
 
 def put(stored: Sequence[Table], section: str, found: Sequence[Table], sections: Sequence[str]) -> list[Table]:
-    """Put the tables of a section in place of older ones, in the order of ``sections``."""
-    kept = [one for one in stored if one["section"] != section] + [{**one, "section": section} for one in found]
-    return sorted(kept, key=lambda one: sections.index(one["section"]))
+    """Put the tables of a section in place of older ones, in the order of ``sections``.
+
+    Tables of no section, which others put there, follow.
+    """
+    kept = [one for one in stored if one.get("section") != section] + [{**one, "section": section} for one in found]
+    return sorted(kept, key=lambda one: sections.index(one["section"]) if "section" in one else len(sections))
 
 
 def _changed(new: Mapping[str, Sequence[Table]], sections: Sequence[str], stored: list[Table]) -> list[Table]:

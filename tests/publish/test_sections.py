@@ -22,3 +22,10 @@ def test_an_unknown_section_is_refused(capsys):
     with pytest.raises(SystemExit):
         run("benchmarks.plans", {"plans": ("alpa",)}, "", ["sailer", "--data", "."])
     assert "no section 'sailer': take some of alpa" in capsys.readouterr().err
+
+
+def test_tables_of_no_section_follow():
+    """``search_cost`` puts its own table on the page of plans."""
+    alone = {"title": "searches"}
+    found = put([alone, {"title": "a", "section": "second"}], "first", [{"title": "b"}], ("first", "second"))
+    assert found == [{"title": "b", "section": "first"}, {"title": "a", "section": "second"}, alone]
