@@ -102,7 +102,7 @@ class TitanJob:
             dividing.append(self._pipeline())
         again = tuple(f"inner.model.layers.{place}" for place in range(0, self.model.layers, self.every or 1))
         return Plan(
-            FSDP(scatter_each_batch=True), self.degrees, recompute=again if self.every else (),
+            FSDP(scatter_each_batch=self.degrees.pp == 1), self.degrees, recompute=again if self.every else (),
             model_parallel=tuple(dividing),
         )  # fmt: skip
 

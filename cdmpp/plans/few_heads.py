@@ -9,6 +9,9 @@ FEW_HEADS = (
 """It is the reason why so many ranks are refused."""
 
 
-def few_heads(heads: int, ranks: int) -> str:
-    """Return the rule where ``ranks`` are a multiple of ``heads``, so that they could share them; else nothing."""
-    return f"; {FEW_HEADS}" if ranks > heads and ranks % heads == 0 else ""
+def few_heads(own: int, heads: int, ranks: int) -> str:
+    """Return the rule where ``ranks`` are a multiple of ``own`` heads, so that they could share them; else nothing.
+
+    Nor is there one where ``own`` are as many as the ``heads`` of queries, which no ranks share.
+    """
+    return f"; {FEW_HEADS}" if own < heads and ranks > own and ranks % own == 0 else ""

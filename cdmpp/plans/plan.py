@@ -87,9 +87,30 @@ class Plan:
             one.check_with(replicas, bool(self.recompute), self.model_parallel)
         for one in self.strategies:
             one.check(self.degrees.size(*(one.degrees if one.divides_model else self.replicating)))
+        self._check_sharded()
         self._check_devices()
         self._check_shares()
         self._check_offload()
+
+    def _check_sharded(self) -> None:
+        """Refuse what contradicts parameters or states that replicas divide."""
+        strategy, is_piped = self.strategy, self.degrees.pp > 1
+        shards = strategy.shards({name: getattr(self.degrees, name) for name in self.replicating})
+        if shards > 1 and self.synchrony != Synchronous():
+            raise CdmppError(
+                f"plan.synchrony is {self.synchrony.name}, and under {strategy.name} each of {shards} ranks updates a "
+                "part that all others wait for: give bsp, or a strategy whose ranks have whole replicas, ddp or ps"
+            )
+        if getattr(strategy, "is_pipelined", False) and not is_piped:
+            raise CdmppError(
+                f"{strategy.name}.is_pipelined is true, and degrees.pp is 1: leave it out, a plan with a pipeline sets "
+                "it by itself"
+            )
+        if getattr(strategy, "scatter_each_batch", False) and is_piped:
+            raise CdmppError(
+                f"{strategy.name}.scatter_each_batch is true, and in a pipeline all gradients are scattered after the "
+                "last micro-batch: leave it out"
+            )
 
     def _check_offload(self) -> None:
         offload = fitting("plan.offload", self.offload, tuple[str, ...])

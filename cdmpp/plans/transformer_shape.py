@@ -43,7 +43,7 @@ class TransformerShape:
             ("tokens", self.sequence, cp * tp),
         ):
             if size % ranks:
-                why = few_heads(size, ranks) if size == self.kv_heads else ""
+                why = few_heads(size, self.heads, ranks) if what.endswith("values") else ""
                 raise CdmppError(f"{size} {what} do not divide among {ranks} ranks: Megatron refuses such a job{why}")
 
     def layer_parameters(self, tp: int) -> tuple[int, ...]:

@@ -223,6 +223,8 @@ def test_fewer_heads_of_keys_than_ranks_are_refused():
     """As Megatron-core before 0.16 does; plans of PyTorch's graphs refuse them by the same words."""
     with pytest.raises(CdmppError, match=f"2 heads of keys and values do not divide among 4 ranks.*; {FEW_HEADS}"):
         framework_parts(FrameworkJob(replace(SHAPE, kv_heads=2), PLAIN, BATCH, tp=4))
+    with pytest.raises(CdmppError, match="^8 heads do not divide among 16 ranks: Megatron refuses such a job$"):
+        framework_parts(FrameworkJob(replace(SHAPE, kv_heads=SHAPE.heads), PLAIN, BATCH, tp=16))
 
 
 def test_frameworks_are_known_by_their_names():

@@ -102,6 +102,22 @@ def test_a_file_holds_the_whole_plan(tmp_path, plan):
         ("degrees: {tp: 2}", "tensor parallelism is not supported with ddp"),
         ("synchrony: asynchronous", "unknown synchrony 'asynchronous'; nearest: async"),
         ("recompute: h.0", "plan.recompute is 'h.0': expected a list"),
+        ("{strategy: fsdp, degrees: {dp_shard: 4}, synchrony: async}", "synchrony is async, and under fsdp each of 4"),
+        ("{strategy: hsdp, degrees: {dp_shard: 2}, synchrony: async}", "under hsdp each of 2 ranks updates a part"),
+        ("{strategy: zero, degrees: {dp_replicate: 2}, synchrony: {name: ssp, slack: 1}}", "is ssp, and under zero"),
+        ("{strategy: fsdp, degrees: {cp: 2}, model_parallel: [context], synchrony: async}", "each of 2 ranks updates"),
+        ("{strategy: {name: fsdp, is_pipelined: true}, degrees: {dp_shard: 4}}", "is_pipelined is true, and degrees"),
+        (
+            "{strategy: {name: fsdp, scatter_each_batch: true}, degrees: {dp_shard: 2, pp: 2}, model_parallel: "
+            "[pipeline]}",
+            "fsdp.scatter_each_batch is true, and in a pipeline",
+        ),
+        (
+            "{degrees: {pp: 2}, model_parallel: [{name: pipeline, cuts: [h.3], balance: blocks}]}",
+            "pipeline.balance is blocks, and pipeline.cuts name",
+        ),
+        ("strategy: {name: zero, bucket_elements: 1000}", "zero.bucket_elements is 1,000, and it is DeepSpeed's"),
+        ("strategy: {name: zero, stage: 2, gathered_share: 0.5}", "gathered_share is 0.5, and it is Megatron's"),
         ("model_parallel: tensor", "model_parallel is 'tensor': expected a list"),
         ("model_parallel: {tensor: {}}", r"model_parallel is {'tensor': {}}: expected a list"),
         ("- ddp", r"plan is \['ddp'\]: expected keys with values"),
@@ -114,6 +130,24 @@ def test_files_that_are_no_plan_are_refused(tmp_path, text, told):
     with pytest.raises(CdmppError, match=told) as refused:
         read_plan(path)
     assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{strategy: ddp, degrees: {dp_replicate: 4}, synchrony: async}",
+        "{strategy: hsdp, degrees: {dp_replicate: 4}, synchrony: async}",  # each has a whole replica
+        "{strategy: ps, degrees: {dp_replicate: 4}, synchrony: {name: ssp, slack: 2}}",
+        "{strategy: {name: fsdp, is_pipelined: true}, degrees: {dp_shard: 2, pp: 2}, model_parallel: [pipeline]}",
+        "{degrees: {pp: 2}, model_parallel: [{name: pipeline, balance: blocks}]}",
+        "strategy: {name: zero, framework: megatron, overlap: false, gathered_share: 0.5}",
+    ],
+)
+def test_settings_that_go_together_are_read(tmp_path, text):
+    path = tmp_path / "plan.yaml"
+    path.write_text(text)
+    save_plan(plan := read_plan(path), path)
+    assert read_plan(path) == plan
 
 
 def test_a_file_without_degrees_is_for_any_number_of_ranks(tmp_path):

@@ -122,6 +122,11 @@ class Pipeline(Strategy):
         if self.cuts is not None:
             object.__setattr__(self, "cuts", fitting("pipeline.cuts", self.cuts, tuple[str, ...]))
             check_once("pipeline.cuts", self.cuts)
+            if self.balance != BALANCES[0]:
+                raise CdmppError(
+                    f"pipeline.balance is {self.balance}, and pipeline.cuts name where stages begin: leave out one of "
+                    "the two"
+                )
         if self.order.is_looped and self.overlap:
             raise CdmppError(
                 f"pipeline.overlap is true, and {self.schedule} receives ahead as it is: leave overlap out"

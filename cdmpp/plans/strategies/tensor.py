@@ -11,7 +11,7 @@ from cdmpp.plans.strategies.registry import STRATEGIES
 from cdmpp.plans.strategies.tensor_graph import DividedTensors
 from cdmpp.plans.strategies.tensor_layout import FRAMEWORKS, ROW, Layout
 from cdmpp.plans.strategies.tensor_roles import layout_of
-from cdmpp.plans.strategies.tensor_tokens import APART, EXPERTS
+from cdmpp.plans.strategies.tensor_tokens import APART, EXPERTS, WHOLE, is_of_experts
 from cdmpp.platform.limits import check_choice
 from cdmpp.steps.strategy import OperatorStrategy
 
@@ -81,6 +81,11 @@ class Tensor(OperatorStrategy):
         if ROW not in (layout.roles.get(one) for one in layout.linears):
             raise CdmppError(f"{self.name}={ranks}: the network has no pair of linear layers that can be divided")
         rules = FRAMEWORKS[self.framework]
+        if self.experts != WHOLE and not any(map(is_of_experts, exported.graph.nodes)):
+            raise CdmppError(
+                f"tensor.experts is {self.experts}, and the network has no experts that run together as grouped "
+                f"products: leave it out ({WHOLE})"
+            )
         layout.check(ranks, self.name, rules)
         return DividedTensors(layout, ranks, rules, self.shared_inputs, self.overlap, self.async_tp).run()
 

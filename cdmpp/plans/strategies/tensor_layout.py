@@ -57,12 +57,13 @@ class Layout:
         """Raise ``CdmppError`` where something cannot be divided evenly, with the rule of the framework."""
         sizes = self.sizes()
         most = math.gcd(*(size for size, _, _ in sizes))
+        heads = max((size for size, _, what in sizes if what == "heads"), default=0)  # of queries
         for size, layer, what in sizes:
             if size % ranks:
                 own = ", ".join(str(one) for one in range(1, most + 1) if most % one == 0)
                 raise CdmppError(
                     f"{strategy}={ranks}: {layer} gives {size} {what}, and {rules.framework} divides them evenly among "
-                    f"ranks: expected {own} ranks{few_heads(size, ranks) if what == 'heads' else ''}"
+                    f"ranks: expected {own} ranks{few_heads(size, heads, ranks) if what == 'heads' else ''}"
                 )
 
     def limit(self) -> tuple[int, str]:

@@ -89,6 +89,14 @@ class ZeRO(Strategy):
                 "zero.stage is 2, and torch's ZeroRedundancyOptimizer has stage 1: take framework deepspeed, or fsdp "
                 "with reshard_after_forward: false"
             )
+        of_others = {"bucket_elements": self.is_deepspeed, "gathered_share": self.is_megatron}
+        for name in (one for one, is_read in of_others.items() if not is_read):
+            if (value := getattr(self, name)) != (default := getattr(type(self), name)):
+                whose = "DeepSpeed's" if name == "bucket_elements" else "Megatron's and nanotron's"
+                raise CdmppError(
+                    f"zero.{name} is {value:,}, and it is {whose}, given framework {self.framework or 'torch'}: leave "
+                    f"it out ({default:,}), or name that framework"
+                )
 
     @property
     def is_deepspeed(self) -> bool:

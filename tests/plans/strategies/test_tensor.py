@@ -280,6 +280,13 @@ def test_a_gathered_sequence_has_one_gradient_however_many_ranks_it_comes_from()
     assert max(map(names[0].count, names[0])) < 8
 
 
+@pytest.mark.parametrize("experts", ["divided", "apart"])
+def test_experts_of_a_network_without_any_are_refused(experts):
+    one = STRATEGIES["tensor"](sequence_parallel=True, experts=experts)
+    with pytest.raises(CdmppError, match=rf"tensor.experts is {experts}, and the network has no experts"):
+        source_of(Language("gated"), tokens()).work(2, ParallelDegrees(tp=2), (one,))
+
+
 def test_each_framework_has_its_rule_for_few_heads_of_keys_and_values():
     source = source_of(Grouped(), tokens())
     megatron = STRATEGIES["tensor"](framework="megatron")
@@ -288,6 +295,9 @@ def test_each_framework_has_its_rule_for_few_heads_of_keys_and_values():
         with pytest.raises(CdmppError, match=told):
             source.work(2, ParallelDegrees(tp=4), (one,))
     assert source.limits()["tp"] == 2, "a search asks for no more"
+    with pytest.raises(CdmppError, match="gives 4 heads, and torch divides them evenly") as refused:
+        source_of(Language("fused"), tokens()).work(2, ParallelDegrees(tp=8), (STRATEGIES["tensor"](),))
+    assert "keys and values" not in str(refused.value), "as many heads as of queries"
     with pytest.raises(CdmppError, match="tensor.framework is 'jax'"):
         STRATEGIES["tensor"](framework="jax")
     work = source.work(2, ParallelDegrees(tp=2), (megatron,))
