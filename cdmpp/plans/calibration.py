@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Sequence
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,6 +29,8 @@ from cdmpp.steps.strategy import Strategy
 from cdmpp.steps.transforms.scale import scale_rank
 
 _FACTOR = numbers(1e-3, 1e3, "times")
+_COLUMNS = {"global_batch": "global_batch", "seconds": "iteration_s"}
+"""Column of numbers in a file of runs -> the field of ``Run``."""
 _SHARE = (1e-3, 4.0)
 """Between a thousandth of the link's rate, and several links where the sheet counts one."""
 
@@ -160,8 +163,8 @@ def calibrate_by_replay(runs: Sequence[Run], source: StepSource, topology: Calla
 def read_runs(path: Path) -> tuple[Run, ...]:
     """Read a CSV file with the columns ``plan``, ``global_batch`` and ``seconds`` of a whole step.
 
-    A plan is the path of its file, from the folder of the CSV file. ``DataError`` names the file and the line that
-    cannot be read.
+    A plan is the path of its file, from the folder of the CSV file. ``DataError`` names the file, the line and the
+    column that cannot be read, and what is allowed there.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -172,13 +175,25 @@ def read_runs(path: Path) -> tuple[Run, ...]:
         raise DataError(f"{path} has no runs: expected a line plan,global_batch,seconds and one line a run")
     runs = []
     for number, row in enumerate(rows, 2):
+        where = f"{path}, line {number}"
+        global_batch, seconds = (_number(row, column, field, where) for column, field in _COLUMNS.items())
+        if not row["plan"]:
+            raise DataError(f"{where}, column plan is empty: expected the path of a plan, as --save-plan writes it")
         try:
-            run = Run(read_plan(path.parent / row["plan"]), int(row["global_batch"]), float(row["seconds"]))
+            run = Run(read_plan(path.parent / row["plan"]), global_batch, seconds)
             micro_batch_of(run.plan, run.global_batch)  # says what does not divide
             runs.append(run)
-        except (CdmppError, TypeError, ValueError) as error:
-            raise DataError(f"{path}, line {number}: {error}") from error
+        except CdmppError as error:
+            raise DataError(f"{where}: {error}") from error
     return tuple(runs)
+
+
+def _number(row: Mapping[str, str | None], column: str, field: str, where: str) -> Any:
+    """Return the number of a column, which is a ``field`` of ``Run``."""
+    try:
+        return Run.LIMITS[field](row[column] or "")
+    except ArgumentTypeError as error:
+        raise DataError(f"{where}, column {column}: {error}") from error
 
 
 def at_bandwidth(topology: Topology, inside: float, between: float | None = None) -> Topology:

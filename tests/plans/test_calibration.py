@@ -93,9 +93,20 @@ def test_runs_are_read_from_a_file(tmp_path):
     save_plan(plan_on(8), tmp_path / "eight.yaml")
     (tmp_path / "runs.csv").write_text("plan,global_batch,seconds\neight.yaml,64,0.25\n")
     assert read_runs(tmp_path / "runs.csv") == (Run(plan_on(8), 64, 0.25),)
-    (tmp_path / "runs.csv").write_text("plan,global_batch,seconds\neight.yaml,64,fast\n")
-    with pytest.raises(DataError, match="line 2"):
-        read_runs(tmp_path / "runs.csv")
+    for line, told in (
+        ("eight.yaml,64,fast", r"column seconds: 'fast' is given, expected a number above 0 to 1000000000 \(s\)$"),
+        ("eight.yaml,64,-1.0", r"column seconds: '-1\.0' is given, expected a number above 0"),
+        (
+            "eight.yaml,64.5,0.25",
+            r"column global_batch: '64\.5' is given, expected a whole number from 1 to 2147483648",
+        ),
+        ("eight.yaml,64", "column seconds: '' is given, expected a number"),
+        (",64,0.25", "column plan is empty: expected the path of a plan"),
+        ("none.yaml,64,0.25", r": .*none\.yaml"),
+    ):
+        (tmp_path / "runs.csv").write_text(f"plan,global_batch,seconds\neight.yaml,64,0.25\n{line}\n")
+        with pytest.raises(DataError, match=f"runs.csv, line 3,? ?{told}"):
+            read_runs(tmp_path / "runs.csv")
     (tmp_path / "runs.csv").write_text("plan,global_batch,seconds\neight.yaml,64,0.25\neight.yaml,63,0.25\n")
     with pytest.raises(DataError, match="line 3: a global batch of 63 does not divide into 8 equal parts"):
         read_runs(tmp_path / "runs.csv")
