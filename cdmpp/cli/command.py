@@ -14,6 +14,7 @@ from cdmpp.cli.logs import log, logs_to_stderr, set_level
 from cdmpp.cli.parser import Parser
 from cdmpp.cli.verbs import GROUPS, PURPOSES, VERBS, Verb
 from cdmpp.errors import CdmppError
+from cdmpp.platform.extension import extension
 from cdmpp.version import __version__
 
 
@@ -30,9 +31,11 @@ def main(arguments: Sequence[str] | None = None, script: str | None = None) -> i
     with logs_to_stderr():
         try:
             words = old_names.verb_of(list(sys.argv[1:] if arguments is None else arguments))
-            options = _parser(_verb_of(words), script).parse_args(words)
+            options = _parser(verb := _verb_of(words), script).parse_args(words)
             set_level(options.verbose, options.quiet)
             log.debug("cdmpp %s, Python %s: %s", __version__, platform.python_version(), " ".join(words))
+            for library in VERBS[verb].libraries:  # or it would be missed only when all is read
+                extension(library)
             options.run(options)
             return 0
         except CdmppError as error:

@@ -18,6 +18,8 @@ class Verb:
     """It is configured by a file of ``conf/``, whose keys are its options; else its file declares options."""
     file: str = ""
     """Name of the file where it is not that of the verb."""
+    libraries: tuple[str, ...] = ()
+    """Names of ``platform.extension`` without which it has no answer."""
 
     @property
     def module(self) -> str:
@@ -26,20 +28,33 @@ class Verb:
         return ".".join(filter(None, ("cdmpp.cli", group, self.file or name.replace("-", "_"))))
 
 
+_REPLAYS = ("engine",)
 PURPOSES: Mapping[str, tuple[Verb, ...]] = {
     "Predict": (
         Verb("predict", "latency of tensor programs or of single operators"),
-        Verb("network", "time of a whole network"),
-        Verb("compare", "time of a whole network on several devices"),
-        Verb("step", "time of a training step, on one device or several, with memory"),
-        Verb("synchrony", "how fast uneven workers with parameter servers train, and when each should commit"),
+        Verb("network", "time of a whole network", libraries=_REPLAYS),
+        Verb("compare", "time of a whole network on several devices", libraries=_REPLAYS),
+        Verb("step", "time of a training step, on one device or several, with memory", libraries=_REPLAYS),
+        Verb(
+            "synchrony",
+            "how fast uneven workers with parameter servers train, and when each should commit",
+            libraries=_REPLAYS,
+        ),
         Verb("fit", "a readable expression of a job's run time, from a table of runs, and what it predicts"),
         Verb("collective", "time of an all-reduce, or another exchange between devices"),
     ),
     "Improve": (
-        Verb("plan", "search settings under which a training step on several devices is shorter, or fits"),
+        Verb(
+            "plan",
+            "search settings under which a training step on several devices is shorter, or fits",
+            libraries=(*_REPLAYS, "action_lists"),
+        ),
         Verb("tune", "choose the programs of a network, by prediction alone or measured here; a MetaSchedule database"),
-        Verb("trace", "read the traces of a training job on several ranks: replay it, ask what if, say why it is slow"),
+        Verb(
+            "trace",
+            "read the traces of a training job on several ranks: replay it, ask what if, say why it is slow",
+            libraries=_REPLAYS,
+        ),
     ),
     "Devices and data": (
         Verb("devices", "list the devices, with the data and the models that are here for each"),

@@ -27,6 +27,25 @@ def test_usage_errors_end_with_code_2(capsys):
         assert said in told and "--help` says more" in told and len(told.splitlines()) == 1
 
 
+REPLAYING = [verb.name for verb in VERBS.values() if "engine" in verb.libraries]
+
+
+@pytest.mark.parametrize("verb", REPLAYING)
+def test_a_missing_library_is_told_before_anything_is_read(verb, capsys, monkeypatch, tmp_path):
+    """The network and the traces that are named are not there either."""
+    options = {"compare": ["--devices", "t4,a10"], "synchrony": ["--workers", "2"], "trace": []}
+    monkeypatch.setattr("cdmpp.platform.extension._PACKAGE", tmp_path)
+    assert cli.main([verb, "none.onnx", *options.get(verb, ["--device", "t4"])]) == 2
+    told = capsys.readouterr().err
+    assert (
+        told.startswith(f"cdmpp: the compiled extension {tmp_path}/lib/engine.so is missing: ") and "none" not in told
+    )
+
+
+def test_all_verbs_that_replay_need_the_engine():
+    assert REPLAYING == ["network", "compare", "step", "synchrony", "plan", "trace"]
+
+
 def help_of(capsys, *words: str) -> str:
     with pytest.raises(SystemExit) as caught:
         cli.main([*words, "--help"])
