@@ -32,7 +32,7 @@ BASIS = {
     "activations": "from what autograd keeps, and when each result is read last",
     "communication": "from the buffers of the strategy",
     "workspace": "from the operators of the update",
-    "rounding": "from the blocks of PyTorch's allocator; gaps between them only as frameworks run",
+    "rounding": "from the blocks of PyTorch's allocator; gaps between them where it is followed",
     "context": "assumed",
     "communicators": "assumed",
 }
@@ -59,7 +59,8 @@ class RankAnswer:
     host_bytes: int = 0
     """Bytes in the memory of the host."""
     reserved_bytes: int | None = None
-    """Bytes that PyTorch's allocator reserves, gaps between tensors too; None: it was not followed."""
+    """Bytes that PyTorch's allocator reserves, gaps between tensors too; None: it was not followed. Where it was,
+    ``parts`` sum up to these and to what lies outside it, context and communicators: all that must fit."""
 
     @property
     def logits_bytes(self) -> int:
@@ -181,6 +182,7 @@ def memory_answer(
     reserved: list[int] | list[None] = [None] * len(parts)
     if allocator:
         reserved = fsdp_reserved(stages, plan, parts, work.exchanges, allocator)
+        parts = [_rounded(own, size) for own, size in zip(parts, reserved, strict=True)]
     if plan.degrees.size(*plan.replicating) > 1:
         warnings = (*warnings, *plan.strategy.memory_warnings())
     host, host_limit = host_bytes(stages[0], work, plan), host_limit_bytes(plan, topology)
@@ -191,6 +193,12 @@ def memory_answer(
         )
     )
     return MemoryAnswer(network, plan, micro_batch, global_batch, found, limit_bytes, warnings, host_limit)
+
+
+def _rounded(parts: MemoryParts, reserved: int) -> MemoryParts:
+    """Return parts whose rounding is all that the allocator reserves beyond tensors, gaps between these too."""
+    tensors = parts.peak_bytes - sum(getattr(parts, name) for name in OUTSIDE)
+    return replace(parts, rounding=max(0, reserved - tensors))
 
 
 def host_bytes(stage: HeldStage, work: RankWork, plan: Plan) -> int:

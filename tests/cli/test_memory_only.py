@@ -133,7 +133,14 @@ def test_an_allocator_is_followed(plan, capsys):
     for one, other in zip(found["ranks"], whole["ranks"], strict=True):
         parts = one["part_bytes"]
         assert one["reserved_bytes"] >= parts["parameters"] + parts["optimizer"]
-        assert one["peak_bytes"] == other["peak_bytes"] and other["reserved_bytes"] is None
+        tensors = one["peak_bytes"] - one["outside_bytes"]
+        assert tensors == other["peak_bytes"] - other["outside_bytes"] and other["reserved_bytes"] is None
+        held = one["reserved_bytes"] + parts["context"] + parts["communicators"]
+        assert one["peak_bytes"] == sum(parts.values()) == held, "reserved, and outside PyTorch"
+    assert found["peak_bytes"] > whole["peak_bytes"] and found["fits"] is True
+    between = ("--memory-gb", str((found["peak_bytes"] + whole["peak_bytes"]) / 2e9))
+    for own, fits in ((("--allocator", "expandable"), False), ((), True)):
+        assert json.loads(_json(capsys, *NETWORK, *words, *between, *own))["fits"] is fits
 
 
 def test_an_allocator_of_another_question_is_refused(capsys):
