@@ -60,7 +60,7 @@ def question(calculon: Calculon, memory_limit_bytes: float | None = MEMORY_BYTES
     """Ask for the best plan; a new source knows nothing yet but what blocks take."""
     return Question(
         SameBlocks(calculon, BLOCKS, HEADS), lambda ranks: links_of(calculon, ranks, PER_NODE), RANKS, BATCH,
-        STRATEGIES, memory_limit_bytes, schedules=ORDERS,
+        STRATEGIES, memory_limit_bytes, schedules=ORDERS, is_torch=False,
     )  # fmt: skip
 
 

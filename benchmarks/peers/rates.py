@@ -40,7 +40,7 @@ class Rate:
 
 def question(source: StepSource, ranks: int, **settings: Any) -> Question:
     """Ask for all ways to train on ``ranks`` devices."""
-    return Question(source, links, ranks, BATCH, is_gpu=True, **settings)
+    return Question(source, links, ranks, BATCH, is_gpu=True, is_torch=False, **settings)
 
 
 def rates(ranks: int, calculon: Calculon | None, scratch: Path) -> tuple[list[Rate], StepSource]:

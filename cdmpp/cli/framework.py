@@ -61,5 +61,6 @@ def framework_question(
             shape, replace(framework, shards_state=strategy == "zero"), degrees, size, many
         ),
         input_samples_per_s=options.input_samples_per_s,
+        is_torch=False,
         progress=sys.stderr.isatty(),
     )

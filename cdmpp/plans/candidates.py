@@ -55,6 +55,8 @@ class Candidates:
     """``VALID``, or why the plan cannot be."""
     refusal: Callable[[str, int, Sequence[Strategy]], str] = field(default=_unknown, kw_only=True)
     """Degree over its limit, ranks and strategies that divide -> layer and rule, as ``StepSource.refusal`` says."""
+    is_torch: bool = field(default=False, kw_only=True)
+    """True if PyTorch runs the plans: those at which it stops are left out."""
 
     def __len__(self) -> int:
         return len(self.reason)
@@ -118,7 +120,8 @@ class Candidates:
         if reason == SCHEDULE:
             schedule, ranks = self.schedules[int(self.schedule[row])], self.degrees_of(row).pp
             averaging = combination.strategy if int(self.degree(*BATCHED)[row]) > 1 else None
-            return _why_not(schedule, ranks, int(self.micro_batches[row]), self.limits, averaging, combination) or (
+            many = int(self.micro_batches[row])
+            return _why_not(schedule, ranks, many, self.limits, averaging, combination, self.is_torch) or (
                 f"{schedule.name} {why_not_with(schedule, averaging, bool(self.recompute[row]))}"
             )
         return ""
@@ -131,6 +134,7 @@ def candidates(
     limits: Mapping[str, int],
     schedules: Sequence[Schedule] | None = None,
     can_recompute: bool = True,
+    is_torch: bool = False,
 ) -> Candidates:
     """List every plan for ``ranks`` devices: degrees, micro-batches, schedules, with and without recomputing.
 
@@ -141,18 +145,19 @@ def candidates(
         limits: degree -> the largest one that the network allows; degrees that are not named have no limit.
         schedules: of a pipeline; None: all that are known.
         can_recompute: whether the network has modules that can be recomputed.
+        is_torch: whether PyTorch runs the plans, so that those at which it stops are left out.
     """
     schedules = searched() if schedules is None else schedules
     ways = [(place, one, degrees) for place, one in enumerate(combinations) for degrees in _degrees(one, ranks)]
     blocks = [
-        _block(*way, global_batch, limits, schedules, can_recompute)
+        _block(*way, global_batch, limits, schedules, can_recompute, is_torch)
         for way in (ways[:1] if ranks == 1 else ways)  # a device of its own divides nothing, whatever its strategy
     ]
     columns = np.concatenate(blocks) if blocks else np.zeros((0, 6 + len(DEGREES)), np.int64)
     combination, micro_batch, micro_batches, schedule, recompute, reason = columns[:, :6].T
     return Candidates(
         tuple(combinations), ranks, global_batch, dict(limits), tuple(schedules), combination, columns[:, 6:],
-        micro_batch, micro_batches, schedule, recompute, reason,
+        micro_batch, micro_batches, schedule, recompute, reason, is_torch=is_torch,
     )  # fmt: skip
 
 
@@ -199,7 +204,7 @@ def factors(number: int, count: int) -> Iterator[tuple[int, ...]]:
 
 def _block(
     place: int, one: Combination, degrees: Mapping[str, int] | None, batch: int, limits: Mapping[str, int],
-    schedules: Sequence[Schedule], can_recompute: bool,
+    schedules: Sequence[Schedule], can_recompute: bool, is_torch: bool,
 ) -> IntArray:  # fmt: skip
     """Rows of one combination with these degrees: micro-batches x schedules x recomputing."""
     own = degrees or {}
@@ -223,16 +228,16 @@ def _block(
     rows[:, 0], rows[:, 1], rows[:, 2] = place, micro[number], np.array(counts)[number]
     rows[:, 3], rows[:, 4], rows[:, 5] = schedule, recompute, reason
     rows[:, 6:] = [own.get(name, 1) for name in DEGREES]
-    if variants == 1:
+    if stages == 1 or reason != VALID:
         return rows
-    rows = rows[(rows[:, 2] != 1) | np.isin(rows[:, 3], _of_one(tuple(schedules), stages))]
+    if variants > 1:
+        rows = rows[(rows[:, 2] != 1) | np.isin(rows[:, 3], _of_one(tuple(schedules), stages))]
     averaging = one.strategy if replicas > 1 else None
-    for number, looped in enumerate(schedules):
-        if looped.is_looped:
-            is_own = rows[:, 3] == number
-            wrong = [bool(_why_not(looped, stages, int(many), limits, averaging, one)) for many in rows[is_own, 2]]
-            again = bool(why_not_with(looped, None, recomputes=True))
-            rows[is_own, 5] = np.where(np.array(wrong, bool) | (again & (rows[is_own, 4] == 1)), SCHEDULE, VALID)
+    for number, order in enumerate(schedules):
+        is_own = rows[:, 3] == number
+        wrong = [bool(_why_not(order, stages, int(many), limits, averaging, one, is_torch)) for many in rows[is_own, 2]]
+        again = bool(why_not_with(order, None, recomputes=True))
+        rows[is_own, 5] = np.where(np.array(wrong, bool) | (again & (rows[is_own, 4] == 1)), SCHEDULE, VALID)
     return rows
 
 
@@ -247,7 +252,7 @@ def searched() -> list[Schedule]:
 
 def _why_not(
     schedule: Schedule, ranks: int, micro_batches: int, limits: Mapping[str, int], replicas: Strategy | None,
-    combination: Combination,
+    combination: Combination, is_torch: bool,
 ) -> str:  # fmt: skip
     """Say why a schedule does not go with so many ranks and micro-batches, or other strategies; empty if it does."""
     stages = ranks * schedule.stages_per_rank
@@ -258,8 +263,24 @@ def _why_not(
         )
     if why := schedule.why_not(ranks, micro_batches):
         return why
-    why = why_not_with(schedule, replicas, recomputes=False, others=combination.model_parallel)
-    return why and f"{schedule.name} {why}"
+    if why := why_not_with(schedule, replicas, recomputes=False, others=combination.model_parallel):
+        return f"{schedule.name} {why}"
+    return stops(schedule, ranks, micro_batches, replicas) if is_torch else ""
+
+
+def stops(schedule: Schedule, ranks: int, micro_batches: int, replicas: Strategy | None) -> str:
+    """Say where PyTorch raises an error in a step that it lets one write; empty if it does not.
+
+    Args:
+        schedule: of the pipeline.
+        ranks: of the pipeline.
+        micro_batches: of one replica.
+        replicas: the strategy of replicas; None: there is one.
+    """
+    told = schedule.warnings(ranks, micro_batches)
+    if replicas is not None:
+        told += replicas.pipeline_warnings(schedule.is_forward_first(ranks, micro_batches))
+    return f"{schedule.name}: {told[0]}" if told else ""
 
 
 @lru_cache(maxsize=64)

@@ -13,7 +13,6 @@ from cdmpp.plans.mesh import Mesh
 from cdmpp.plans.operator_exchanges import OperatorExchanges
 from cdmpp.plans.placement import Placement, micro_batch_of, replicas_of
 from cdmpp.plans.plan import PARAMETERS, Plan
-from cdmpp.plans.scheduled import Scheduled
 from cdmpp.plans.shared_parameters import shards_of
 from cdmpp.plans.sources.source import RankWork, StepSource, check_cast
 from cdmpp.plans.stage_messages import StageMessages
@@ -22,7 +21,6 @@ from cdmpp.steps.derived import derived
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.looped_schedule import LoopedSchedule
 from cdmpp.steps.module_span import ModuleSpan
-from cdmpp.steps.schedule import FORWARD
 from cdmpp.steps.step_graph import RankGraph, StepGraph
 from cdmpp.steps.transforms.copies import with_copies
 from cdmpp.steps.transforms.scale import shard_update
@@ -124,7 +122,9 @@ class _Lowering(Placement):
         if self.pipeline is not None and len(self.stages) > 1:
             warnings += self.order.warnings(plan.degrees.pp, self.pipeline.micro_batches)
             if replicas_of(plan) > 1:
-                warnings += plan.strategy.pipeline_warnings(any(map(_is_forward_first, self.steps)))
+                counts = {*plan.shares} or {self.pipeline.micro_batches}
+                is_first = any(self.order.is_forward_first(plan.degrees.pp, many) for many in counts)
+                warnings += plan.strategy.pipeline_warnings(is_first)
         warnings += (THREADS,) if PARAMETERS in plan.offload else ()
         if plan.shares:
             warnings += (UNEVEN,)
@@ -181,13 +181,3 @@ class _Lowering(Placement):
 
 def _of_last_batch(rank: RankGraph) -> tuple[ModuleSpan, ...]:
     return tuple(rank.modules[place] for place in rank.module_batches[-1]) if rank.modules else ()
-
-
-def _is_forward_first(step: Scheduled) -> bool:
-    """Return True if all forward passes of one of several stages come before its first backward pass."""
-    for stage in {one.stage for one in step.passes}:
-        kinds = [one.kind == FORWARD for one in step.passes if one.stage == stage and one.batch == 0]
-        many = sum(kinds)
-        if many > 1 and all(kinds[:many]):
-            return True
-    return False

@@ -82,6 +82,8 @@ class Question:
     the kernels of the source hold."""
     input_samples_per_s: float | None = None
     """The input pipeline yields so many examples a second for all devices; None: as many as they need."""
+    is_torch: bool = field(default=True, kw_only=True)
+    """True if PyTorch runs the plans: those at which it stops are left out, by reason."""
     progress: bool = field(default=False, compare=False, kw_only=True)
     """True if bars are shown on standard error while the network is read and plans are judged."""
     _judged: dict[tuple[int, tuple[str, ...]], Judged] = field(default_factory=dict, compare=False, repr=False)
@@ -164,7 +166,7 @@ class Question:
         limits = self.source.limits()
         schedules = self.schedules or None
         can_recompute = self.recomputes is not False and self._can_recompute
-        every = candidates(self.rules(names), ranks, self.global_batch, limits, schedules, can_recompute)
+        every = candidates(self.rules(names), ranks, self.global_batch, limits, schedules, can_recompute, self.is_torch)
         found = replace(every, refusal=self.source.refusal)
         return found.taken((found.recompute == 1) | (found.reason != VALID)) if self.recomputes else found
 

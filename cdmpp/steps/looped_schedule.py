@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from cdmpp.platform.limits import Limits
 from cdmpp.steps.action_lists import KINDS, ActionLists, Codes
 from cdmpp.steps.list_times import Floats, ListTimes, StageSeconds
-from cdmpp.steps.schedule import Action, Schedule
+from cdmpp.steps.schedule import FORWARD, Action, Schedule
 
 IntArray = NDArray[np.int64]
 MOST_STAGES = 64
@@ -59,6 +59,13 @@ class LoopedSchedule(Schedule):
     def actions(self, rank: int, ranks: int, micro_batches: int) -> tuple[Action, ...]:
         """List the actions of all turns."""
         return tuple(action for turn in self.lists(ranks, micro_batches).turns[rank] for action in turn)
+
+    def is_forward_first(self, ranks: int, micro_batches: int) -> bool:
+        """Return True if the first stage does: it never does after the first rounds, behind which all are alike."""
+        if micro_batches < 2 or micro_batches > self.alike(ranks, micro_batches):
+            return False
+        first = [one.kind for one in self.actions(0, ranks, micro_batches) if one.stage == 0]
+        return set(first[:micro_batches]) == {FORWARD}
 
     def lists(self, ranks: int, micro_batches: int) -> ActionLists:
         """Return the lists of all ranks."""

@@ -88,6 +88,13 @@ class Schedule(ABC):
             most = max(most, alive)
         return most
 
+    def is_forward_first(self, ranks: int, micro_batches: int) -> bool:
+        """Return True if a stage runs all of several forward passes before its first backward pass.
+
+        If any does, the first one does, which is the last to get a gradient.
+        """
+        return self.live_micro_batches(0, ranks, micro_batches) == micro_batches > 1
+
     def weight_versions(self, rank: int, ranks: int) -> int:  # noqa: ARG002
         """Count the versions of its weights that a rank holds."""
         return 1

@@ -95,7 +95,9 @@ class StepReplay:
     """The step of one device by itself with the examples of one replica: it runs the whole model, is not slowed,
     exchanges nothing and updates all."""
     no_overlap_s: float
-    """Closed form: computing and communication one after the other; of parameter servers, one message at a time."""
+    """Closed form: computing with its gaps and communication one after the other; of parameter servers, one message at
+    a time. A strategy without ``overlap`` takes as long, less what is exchanged in gaps, in which no kernel is there
+    to run."""
     full_overlap_s: float
     """Closed form: the longer of the two; of parameter servers, what the busiest link or server takes."""
     warnings: tuple[str, ...] = ()

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 
 import numpy as np
 import pytest
 
 from cdmpp.errors import UsageError
-from cdmpp.plans.candidates import VALID, candidates, divisors, factors
+from cdmpp.plans.candidates import VALID, candidates, divisors, factors, searched
 from cdmpp.plans.combinations import Combination, asked, combination, combination_of, combinations, usual
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.schedules import SCHEDULES
 from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.steps.schedule import FORWARD
 
 
 def test_divisors_and_factors():
@@ -59,6 +61,40 @@ def test_schedules_of_several_stages_a_rank_are_searched_with_few_and_with_twice
     )  # fmt: skip
     alone = plans.schedule[plans.micro_batches == 1]
     assert [plans.schedules[number].name for number in alone] == ["gpipe"]
+
+
+@pytest.mark.parametrize("order", searched(), ids=lambda one: f"{one.name}-{one.stages_per_rank}")
+def test_a_stage_that_runs_all_forward_passes_first_is_known_without_its_list(order):
+    for ranks, many in product((2, 3, 4, 8), range(1, 33)):
+        if order.why_not(ranks, many):
+            continue
+        stages = [
+            [one.kind for one in order.actions(rank, ranks, many) if one.stage == stage]
+            for rank in range(ranks)
+            for stage in order.stages_of(rank, ranks)
+        ]
+        first = many > 1 and any(set(kinds[:many]) == {FORWARD} for kinds in stages)
+        assert order.is_forward_first(ranks, many) is first, (ranks, many)
+
+
+@pytest.mark.parametrize("name", ["data", "zero1", "fsdp"])
+def test_plans_at_which_pytorch_stops_are_left_out_by_reason(name):
+    """DistributedDataParallel stops under GPipe; 1F1B wants a micro-batch a stage, and DDP one more."""
+    orders = [SCHEDULES[one]() for one in ("gpipe", "1f1b")]
+    every, torch = (
+        candidates(combinations([f"{name}+pipeline"]), 8, 32, {"pp": 4}, orders, False, one) for one in (False, True)
+    )
+    assert (every.reason == VALID).all() and len(every) == len(torch)
+    found = {
+        (torch.degrees_of(row).pp, orders[torch.schedule[row]].name, int(torch.micro_batches[row])): torch.why_not(row)
+        for row in range(len(torch))
+    }
+    for (stages, order, many), why in found.items():
+        few = order == "1f1b" and many < stages
+        fails = name != "fsdp" and many > 1 and (order == "gpipe" or many <= stages)
+        told = "PyTorch refuses 1f1b" if few else "DistributedDataParallel fails in the second step" if fails else ""
+        assert bool(why) is (few or fails) and told in why, (stages, order, many)
+    assert len({why for why in found.values() if why}) >= (1 if name == "fsdp" else 3)
 
 
 def test_one_device_has_one_way_to_train():

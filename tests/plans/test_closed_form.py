@@ -98,7 +98,7 @@ def test_filter_parallel_is_that_of_the_replay_and_the_formula():
 def test_a_pipeline_of_equal_stages_takes_the_formula(stages, schedule):
     source = ToySource(output=1)
     judged = Question(
-        source, lambda ranks: fitted(AlphaBeta(0.0, 1e-18), ranks, "nccl"), stages, 32, ("pipeline",)
+        source, lambda ranks: fitted(AlphaBeta(0.0, 1e-18), ranks, "nccl"), stages, 32, ("pipeline",), is_torch=False
     ).judged()
     plans, costs = judged.plans, judged.costs
     names = np.array([one.name for one in plans.schedules])[plans.schedule]

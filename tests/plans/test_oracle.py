@@ -282,10 +282,21 @@ def test_batches_that_share_a_given_global_batch_make_it_no_larger():
     assert not any("times as large" in one for one in searched.warnings)
 
 
-def test_what_pytorch_refuses_of_a_plan_is_said():
-    found = ask(_question(strategies=("pipeline",), ranks=4, global_batch=2))
-    assert any("1f1b" in one.words and any("PyTorch" in text for text in one.warnings) for one in found.ranked)
-    assert set(found.ranked[0].warnings) <= set(found.warnings)
+@pytest.mark.parametrize(
+    ("strategies", "batch", "why"),
+    [
+        ("pipeline", 2, "1f1b: PyTorch refuses 1f1b with 2 micro-batches on 4 stages"),
+        ("data+pipeline", 32, "gpipe: PyTorch's DistributedDataParallel fails in the second step"),
+    ],
+)
+def test_plans_at_which_pytorch_stops_are_left_out_by_reason(strategies, batch, why):
+    told = why.partition(": ")[2]
+    for is_torch in (True, False):
+        asked = _question(strategies=(strategies,), ranks=4, global_batch=batch, is_torch=is_torch)
+        found = ask(asked, top=1000, replays=1000)
+        assert any(one.startswith(why) for one in found.rejected) is is_torch
+        assert found.ranked
+        assert any(text.startswith(told) for one in found.ranked for text in one.warnings) is not is_torch
 
 
 def test_a_cluster_of_other_devices_is_said():

@@ -53,6 +53,19 @@ def test_collectives_in_the_open_add_up(sizes, ranks, scheme):
     assert (found.exposed_s, found.exposed_s) == pytest.approx(bounds.exchanged_s(graph, wires(ranks)))
 
 
+@given(sizes, counts, st.integers(1, 4), st.booleans(), st.sampled_from([0.0, 1e-5, 1e-4, 1e-3]))
+@few
+def test_without_overlap_exchanges_hide_in_gaps_only(sizes, ranks, prefetch, reshards, gap_s):
+    """Modules that are gathered together, further ahead, have fewer gaps to hide in than those that come one by one."""
+    scheme = FSDP(reshards, prefetch=prefetch, overlap=False)
+    found = replay_strategy(ranks_of(ranks, sizes=sizes, gap_s=gap_s), scheme, wires(ranks))
+    for share in found.shares:
+        hidden_s = share.communication_s - share.exposed_s
+        assert found.iteration_s + hidden_s == pytest.approx(found.no_overlap_s, rel=1e-9)
+        assert share.compute_s + share.communication_s <= found.iteration_s + gap_s * (found.exchanges + 1e-9)
+        assert gap_s or hidden_s == pytest.approx(0.0, abs=1e-12)
+
+
 @given(schemes, sizes, counts, details)
 @few
 def test_the_step_lies_between_the_bounds_and_its_parts_sum_up(scheme, sizes, ranks, detail):

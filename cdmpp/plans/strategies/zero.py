@@ -238,6 +238,10 @@ class ZeRO(Strategy):
             gathered_bytes=4 * self.bucket_elements * (1 + self.overlap),
         )
 
+    def pipeline_warnings(self, is_forward_first: bool) -> tuple[str, ...]:
+        """Say what DistributedDataParallel does, under which torch's runs."""
+        return () if self.is_deepspeed or self.is_megatron else DDP().pipeline_warnings(is_forward_first)
+
     def memory_warnings(self) -> tuple[str, ...]:
         """Say that the buckets of DeepSpeed are there whatever the model is, and where another size is set."""
         if not self.is_deepspeed:

@@ -9,7 +9,7 @@ import numpy as np
 
 from cdmpp.collectives.topology import Topology
 from cdmpp.errors import CdmppError
-from cdmpp.plans.candidates import Candidates
+from cdmpp.plans.candidates import Candidates, stops
 from cdmpp.plans.combinations import Combination
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.judge import Judge
@@ -146,10 +146,13 @@ class Arranged:
         return self.degrees.pp > 1 and one.strategy.on_backend(self.topology.backend).in_pipeline().ends_backward
 
     def _is_own(self, plans: Candidates, row: int, shares: tuple[int, ...]) -> bool:
-        """Return True if shares differ, and the schedule of a plan takes each of them."""
+        """Return True if shares differ, and the schedule of a plan and the framework take each of them."""
         order, ranks = plans.schedules[int(plans.schedule[row])], self.degrees.pp
-        can_be = ranks == 1 or not any(order.why_not(ranks, share) for share in set(shares))
-        return can_be and len(set(shares)) > 1
+        replicas = plans.combinations[int(plans.combination[row])].strategy
+        for share in set(shares) if ranks > 1 else ():
+            if order.why_not(ranks, share) or (plans.is_torch and stops(order, ranks, share, replicas)):
+                return False
+        return len(set(shares)) > 1
 
     def _shares(self, plans: Candidates, row: int, columns: Mapping[Column, PlanStages]) -> tuple[int, ...]:
         """Return the micro-batches of each replica under which all end at about the same time."""
