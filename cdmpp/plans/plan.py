@@ -111,6 +111,11 @@ class Plan:
                 f"{strategy.name}.scatter_each_batch is true, and in a pipeline all gradients are scattered after the "
                 "last micro-batch: leave it out"
             )
+        if is_piped and (ahead := getattr(strategy, "prefetch", 1)) > 1:
+            raise CdmppError(
+                f"{strategy.name}.prefetch is {ahead}, and in a pipeline all modules are gathered once and stay: leave "
+                "it out"
+            )
 
     def _check_offload(self) -> None:
         offload = fitting("plan.offload", self.offload, tuple[str, ...])

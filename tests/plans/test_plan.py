@@ -113,6 +113,10 @@ def test_a_file_holds_the_whole_plan(tmp_path, plan):
             "fsdp.scatter_each_batch is true, and in a pipeline",
         ),
         (
+            "{strategy: {name: hsdp, prefetch: 4}, degrees: {dp_shard: 2, pp: 2}, model_parallel: [pipeline]}",
+            "hsdp.prefetch is 4, and in a pipeline all modules are gathered once",
+        ),
+        (
             "{degrees: {pp: 2}, model_parallel: [{name: pipeline, cuts: [h.3], balance: blocks}]}",
             "pipeline.balance is blocks, and pipeline.cuts name",
         ),
