@@ -22,13 +22,14 @@ from cdmpp.plans.sources.sustained import ATTENTION, PRODUCTS, sustained_clock
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.platform.paths import cache_root
 from cdmpp.steps.replay import replay
+from cdmpp.steps.step_graph import RankGraph
 from cdmpp.steps.transforms.merge_ops import merge_ops
 
 MEMORY, UPDATE, COPIES, EXPOSED, BLOCKS = "other kernels", "update", "copies and NCCL's share", "exposed", "blocks"
 PARTS = (PRODUCTS, ATTENTION, MEMORY, UPDATE, COPIES, EXPOSED, BLOCKS)
 """All but ``BLOCKS`` sum up to the step; that is the number of blocks that a step runs, forward and backward."""
 _KINDS = {"dense": PRODUCTS, "matmul": ATTENTION}
-_VERSION = 6
+_VERSION = 7
 _FEW = 3
 """Accumulated batches that are replayed; each further one adds as much as the last of them."""
 
@@ -54,6 +55,9 @@ class FSDPJob:
     """True for FSDP1, which gathers into a flat tensor of which parameters are views, and copies nothing."""
     spec: tuple[tuple[str, float], ...] = ()
     """Numbers of the device that are others than described."""
+    optimizer: str = "adamw-fused"
+    fuses_loss: bool = False
+    """Whether the loss is FlashAttention's, see ``with_fused_loss``."""
 
     @property
     def sheet(self) -> Device:
@@ -75,10 +79,11 @@ class FSDPJob:
         return {**found, **slower}
 
     def _parts(self) -> dict[str, float]:
-        one = _work(self.model, self.sequence, self.device, self.spec, self.precision, self.recompute, self.batch)
-        rank = one.rank
+        key = self.model, self.sequence, self.device, self.spec, self.precision, self.recompute, self.optimizer
+        one = _source(*key).work(self.batch, ParallelDegrees())
+        rank = with_fused_loss(one.rank) if self.fuses_loss else one.rank
         copies = replace(one.copies, gathered_s=0.0, scattered_s=0.0) if one.copies and self.is_flat else one.copies
-        work = replace(one, copies=copies)
+        work = replace(one, rank=rank, copies=copies)
         again = tuple(own.name for own in rank.modules if not own.is_kept)[:: self.every] if self.every else ()
         replayed = [self._replayed(work, again, many) for many in range(1, min(self.batches, _FEW) + 1)]
         more = self.batches - len(replayed)
@@ -118,23 +123,37 @@ def _links(device: str, cluster: str, ranks: int) -> Topology:
 @cache
 def _source(
     model: LanguageModel, sequence: int, device: str, spec: tuple[tuple[str, float], ...], precision: str,
-    recompute: str,
+    recompute: str, optimizer: str,
 ) -> PredictedSource:  # fmt: skip
     sheet = devices.get(device).with_spec(**dict(spec))
-    key = model, sequence, precision, recompute
+    key = model, sequence, precision, recompute, optimizer
     made = source_of(
-        model, sequence, sheet, like=_FIRST.get(key), precision=precision, recompute=recompute, optimizer="adamw-fused"
+        model, sequence, sheet, like=_FIRST.get(key), precision=precision, recompute=recompute, optimizer=optimizer
     )
     _FIRST.setdefault(key, made)
     return made
 
 
-_FIRST = dict[tuple[LanguageModel, int, str, str], PredictedSource]()
-"""Network, tokens, precision and what is recomputed -> a source on some device, whose exports others use."""
+_FIRST = dict[tuple[LanguageModel, int, str, str, str], PredictedSource]()
+"""Network, tokens, precision, what is recomputed and optimizer -> a source on some device, whose exports others use."""
 
 
-def _work(
-    model: LanguageModel, sequence: int, device: str, spec: tuple[tuple[str, float], ...], precision: str,
-    recompute: str, batch: int,
-) -> RankWork:  # fmt: skip
-    return _source(model, sequence, device, spec, precision, recompute).work(batch, ParallelDegrees())
+def with_fused_loss(rank: RankGraph) -> RankGraph:
+    """Return what a rank runs with FlashAttention's cross-entropy in place of PyTorch's.
+
+    It reads the scores as the last product leaves them, in 16 bits, and its backward pass reads them again and writes
+    their gradient: as many bytes as the cast to float32 alone moves, whose seconds stand for both. Nothing else
+    between the two products of the head takes time.
+
+    Raises:
+        ValueError: no cast follows the last product of the forward pass.
+    """
+    last = max(place for place, op in enumerate(rank.ops) if op.phase == "forward" and op.kind == "dense")
+    first = next(place for place, op in enumerate(rank.ops) if op.phase == "backward" and op.kind == "dense")
+    between = range(last + 1, first)
+    casts = [place for place in between if rank.ops[place].phase == "forward" and rank.ops[place].name.startswith("to")]
+    if not casts:
+        raise ValueError(f"expected a cast of the scores behind {rank.ops[last].name}, got none")
+    free = {*between} - {casts[0]}
+    ops = (replace(op, duration_s=0.0, gap_s=0.0) if place in free else op for place, op in enumerate(rank.ops))
+    return replace(rank, ops=tuple(ops))

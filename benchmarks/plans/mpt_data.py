@@ -26,6 +26,9 @@ _GPUS = {
 }
 """GPU of the table -> device and cluster. Nodes of A100 have 1,600 Gbit/s; of those of H100 the table says nothing."""
 
+_POLICIES = {"bf16": "bf16-fsdp-pure", "amp_bf16": "bf16-fsdp", "amp_fp8": "bf16-fsdp"}
+"""Precision of the table -> what FSDP gathers and reduces: all in bfloat16, or gradients in float32."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -51,8 +54,8 @@ def _row(one: dict[str, str]) -> Row:
     model = LanguageModel("gpt2", layers, width, heads, 50368, 4 * width, activation="gelu")
     job = FSDPJob(
         model, int(one["seq_len"]), device, cluster, int(one["gpus"]), int(one["micro_batch"]), int(one["grad_accum"]),
-        "bf16-fsdp-pure", "full" if one["act_checkpoint"] == "True" else "none",
-        reshard=one["sharding"] == "FULL_SHARD", is_flat=True,
+        _POLICIES[one["precision"]], "full" if one["act_checkpoint"] == "True" else "none",
+        reshard=one["sharding"] == "FULL_SHARD", is_flat=True, optimizer="adamw-for-loop", fuses_loss=True,
     )  # fmt: skip
     tokens = int(one["global_batch_tokens"]) / int(one["gpus"])
     flops = tokens * (6 * float(one["num_params"]) + 12 * layers * width * int(one["seq_len"]))
