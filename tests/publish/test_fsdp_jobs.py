@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.plans.fsdp_job import BLOCKS, PARTS, UPDATE, FSDPJob
+from benchmarks.plans.fsdp_job import BLOCKS, MEMORY, PARTS, PRODUCTS, UPDATE, FSDPJob, with_fused_loss
 from benchmarks.plans.language_models import LanguageModel, source_of
 from benchmarks.plans.mpt import Judged
 from benchmarks.plans.mpt_data import Row
@@ -18,6 +18,7 @@ from cdmpp.plans.distributed_step import replay_plan
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.sources.sustained import SustainedSource
 from cdmpp.plans.strategies.fsdp import FSDP
+from cdmpp.steps.step_graph import RankGraph
 
 JOB = FSDPJob(LanguageModel("gpt2", 6, 256, 4, 1000, 1024), 128, "a100", "dgx-a100", 8, 4)
 
@@ -50,6 +51,40 @@ def test_further_batches_add_as_much_as_the_last_that_are_replayed(monkeypatch):
     assert short[UPDATE] == pytest.approx(whole[UPDATE])
     for name in PARTS:
         assert short[name] == pytest.approx(whole[name], rel=0.01, abs=1e-5)
+
+
+def head_of(job: FSDPJob) -> tuple[RankGraph, range]:
+    """Return what a rank runs, and the places between the two products of the head."""
+    source = source_of(job.model, job.sequence, devices.get(job.device), precision=job.precision)
+    rank = source.work(job.batch, ParallelDegrees()).rank
+    products = [place for place, op in enumerate(rank.ops) if op.kind == "dense"]
+    last = [place for place in products if rank.ops[place].phase == "forward"][-1]
+    return rank, range(last + 1, products[products.index(last) + 1])
+
+
+def test_a_fused_loss_takes_the_seconds_of_the_cast_alone():
+    rank, between = head_of(JOB)
+    fused = with_fused_loss(rank)
+    (cast,) = [place for place in between if fused.ops[place].duration_s > 0]
+    assert rank.ops[cast].name.startswith("to") and fused.ops[cast] == rank.ops[cast]
+    assert all(one == own for k, (one, own) in enumerate(zip(fused.ops, rank.ops, strict=True)) if k not in between)
+    parts, plain = replace(JOB, batch=256, fuses_loss=True).parts(), replace(JOB, batch=256).parts()
+    whole, places = head_of(replace(JOB, batch=256))
+    saved = sum(
+        whole.ops[k].duration_s + whole.ops[k].gap_s for k in places if not whole.ops[k].name.startswith("to_1#")
+    )
+    cast_back = [
+        whole.ops[k] for k in places if whole.ops[k].name.startswith("to_1#") and whole.ops[k].phase != "forward"
+    ]
+    saved += sum(one.duration_s + one.gap_s for one in cast_back)
+    assert plain[MEMORY] - parts[MEMORY] == pytest.approx(saved, rel=1e-6)
+    assert plain[PRODUCTS] == parts[PRODUCTS]
+
+
+def test_a_loss_without_a_cast_of_the_scores_cannot_be_fused():
+    rank, _ = head_of(replace(JOB, precision="fp32"))
+    with pytest.raises(ValueError, match="expected a cast of the scores"):
+        with_fused_loss(rank)
 
 
 def test_factors_of_parts_are_found_from_other_sizes():
