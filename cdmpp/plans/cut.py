@@ -190,7 +190,7 @@ class Cut:
 
         Of the last one that is the op that makes the model's output: the largest result from the last layer with
         parameters on, the first of equal ones. A model may enlarge what its last layer makes, as segmentation does, and
-        losses make nothing larger.
+        losses make nothing larger but by a cast: transformers' take logits in float32, and the model returns its own.
         """
         found = self.on.tensors(self.cuts[number]) if number < len(self.cuts) else self.on.outputs
         return tuple(self._local[one] for one in found if self._stages[one] == number)

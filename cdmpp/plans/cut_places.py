@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from cdmpp.steps.step_graph import Gradient, Op, RankGraph
 
 WRAPPED = "inner."
 """Prefix of the names of a model that is kept inside a module of this package, as for its loss."""
+_CASTS = ("to", "_to_copy")
 
 
 @dataclass(frozen=True)
@@ -221,7 +223,20 @@ class CutPlaces:
     def outputs(self) -> tuple[int, ...]:
         """Place of the op that makes the output of the model: ``Cut.outputs`` says which."""
         last = [place for place in self.forward if place >= self.layers[-1]] if self.layers else []
-        return tuple([max(last, key=lambda place: result_bytes(self.rank.ops[place]))] if last else [])
+        sizes = self._uncast_bytes(last)
+        return tuple([max(last, key=lambda place: sizes[place])] if last else [])
+
+    def _uncast_bytes(self, places: Sequence[int]) -> dict[int, float]:
+        """Map ops to the bytes of their results, as if no cast among them had changed the type."""
+        ops, wider, found = self.rank.ops, dict[int, float](), dict[int, float]()
+        for place in places:
+            read = [one for one in ops[place].inputs if one in found]
+            wider[place] = max((wider[one] for one in read), default=1.0)
+            size = result_bytes(ops[place])
+            if read and operator_of(ops[place]) in _CASTS and (before := result_bytes(ops[read[0]])):
+                wider[place] = wider[read[0]] * size / before or 1.0
+            found[place] = size / wider[place]
+        return found
 
     def places(self, stages: int) -> tuple[int, ...]:
         """List where so many stages can begin: with a module, or, where modules are too few, with a layer.
@@ -317,3 +332,9 @@ class CutPlaces:
 def result_bytes(op: Op) -> int:
     """Return the bytes of what an op hands on."""
     return op.output_bytes if op.result_bytes is None else op.result_bytes
+
+
+def operator_of(op: Op) -> str:
+    """Return ``linear`` for a call ``linear_3#21`` of PyTorch; the kind of another op."""
+    called = re.fullmatch(r"([a-zA-Z_]\w*?)(_\d+)?#\d+", op.name)
+    return called[1] if called else op.kind or "other"

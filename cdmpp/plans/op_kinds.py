@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
-from cdmpp.plans.cut_places import CutPlaces
-from cdmpp.steps.step_graph import HOST_COPY, Op, RankGraph
+from cdmpp.plans.cut_places import CutPlaces, operator_of
+from cdmpp.steps.step_graph import HOST_COPY, RankGraph
 
 LOGITS = "logits and loss"
 """The output of the model, what the loss makes of it, and the gradients of both."""
@@ -28,14 +26,8 @@ def kinds_of(rank: RankGraph) -> tuple[str, ...]:
         elif op.phase == "backward" and not op.is_recomputed:
             found.append(GRADIENTS)
         else:
-            found.append(_operator(op))
+            found.append(operator_of(op))
     return tuple(found)
-
-
-def _operator(op: Op) -> str:
-    """Return ``linear`` for a call ``linear_3#21`` of PyTorch; the kind of another op."""
-    called = re.fullmatch(r"([a-zA-Z_]\w*?)(_\d+)?#\d+", op.name)
-    return called[1] if called else op.kind or "other"
 
 
 def _knows_owners(rank: RankGraph) -> bool:

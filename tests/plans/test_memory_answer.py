@@ -15,6 +15,7 @@ import pytest
 from cdmpp.errors import CdmppError
 from cdmpp.plans.allocator import CONTEXT
 from cdmpp.plans.communicators import communicator_bytes
+from cdmpp.plans.cut_places import CutPlaces
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.lower import lower_work
 from cdmpp.plans.memory_answer import memory_answer
@@ -27,6 +28,7 @@ from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.pipeline import Pipeline
 from cdmpp.steps.from_layers import Layer
+from cdmpp.steps.step_graph import Gradient, Op, RankGraph
 from tests.plans.test_reported_pipelines import ROWS, links
 from tests.plans.toy_source import ToySource
 
@@ -131,3 +133,37 @@ def test_what_cannot_be_is_refused():
         answer(batch=12)
     with pytest.raises(CdmppError, match="expected at most 8 stages"):
         answer(EVEN, 9, 9)
+
+
+def ending_with(*ops):
+    """A layer, then a head that makes 4 MB in 16 bits, then these; one op makes all gradients."""
+    first = Op("linear#0", "forward", 1e-3, output_bytes=1000)
+    head = Op("linear_1#1", "forward", 1e-3, output_bytes=4_000_000, inputs=(0,))
+    forward = (first, head, *ops)
+    backward = Op("backward", "backward", 1e-3, output_bytes=16, inputs=(len(forward) - 1,), forward=0)
+    last = len(forward)
+    gradients = (Gradient("a.weight", 8, last, readers=(0,)), Gradient("b.weight", 8, last, readers=(1,)))
+    return CutPlaces(RankGraph(0, (*forward, backward), gradients))
+
+
+@pytest.mark.parametrize("wider", [1, 2])
+def test_output_of_a_model_is_what_it_returns_and_not_what_its_loss_casts(wider):
+    cast = Op("to_1#2", "forward", 1e-3, output_bytes=wider * 4_000_000, inputs=(1,))
+    loss = Op("log_softmax#3", "forward", 1e-3, output_bytes=wider * 4_000_000, inputs=(2,))
+    assert ending_with(cast, loss).outputs == (1,)
+
+
+def test_output_that_a_model_enlarges_is_the_larger_one():
+    larger = Op("upsample#3", "forward", 1e-3, output_bytes=16_000_000, inputs=(2,))
+    assert ending_with(Op("to#2", "forward", 1e-3, output_bytes=8_000_000, inputs=(1,)), larger).outputs == (3,)
+
+
+LOGIT_ROWS = (*EVEN[:7], Layer("head", 1e-3, 2e-3, 4000, 500_000, saved_bytes=1000))
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved1f1b"])
+def test_behind_the_passes_a_rank_holds_outputs_alone(schedule):
+    """Eight outputs of 500 kB, and the one into which they are copied, are all that the last rank holds then."""
+    last = answer(LOGIT_ROWS, 2, 8, schedule).ranks[-1]
+    assert last.parts.activations == last.logits_bytes == 2 * 8 * 500_000
+    assert dict(last.activations) == {LOGITS: 8_000_000}
