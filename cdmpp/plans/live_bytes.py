@@ -116,8 +116,8 @@ class RunOrder:
             with_made, _ = self.lifetimes.alive(own, made, held)
             gradients = int(own.lasting[runs[is_made]].sum())
             with_gradients = int(with_made[latest]) - gradients
-            outputs = int(sum(held.values()))
-            found[kind] = LiveBytes(int(after[end].sum()), int(alone[most]), with_gradients, gradients, outputs)
+            returned = int(sum(held.values()))
+            found[kind] = LiveBytes(int(after[end].sum()), int(alone[most]), with_gradients, gradients, returned)
         return found
 
 
