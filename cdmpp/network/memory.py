@@ -28,6 +28,12 @@ def with_memory_warning(
     return replace(prediction, warnings=(warning, *prediction.warnings)) if warning else prediction
 
 
+def warnings_of_shares(prediction: NetworkPrediction, sheet: Device, peak_bytes: int) -> tuple[str, ...]:
+    """Return the warnings without that of a device that would hold all ``peak_bytes``: several ranks may hold less."""
+    undivided = memory_warning(sheet, peak_bytes)
+    return tuple(one for one in prediction.warnings if one != undivided)
+
+
 def memory_warning(sheet: Device, held_bytes: int, who: str = "it") -> str:
     """Say that ``who`` holds more bytes than the device has; empty where it fits, or where nobody knows."""
     size_gb = sheet.spec["memory_gb"]

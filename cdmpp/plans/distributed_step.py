@@ -10,7 +10,7 @@ from cdmpp.collectives.collective import RANKS
 from cdmpp.collectives.topology import Topology
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, UsageError, some
-from cdmpp.network.memory import memory_warning
+from cdmpp.network.memory import memory_warning, warnings_of_shares
 from cdmpp.network.precision import PRECISIONS
 from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.network.update import update_of
@@ -105,7 +105,9 @@ def replay_step(
     )  # fmt: skip
     replayed = _replayed(work, rank, plan, topology, granularity, factors, device, fold=False)
     replayed = replace(replayed, global_batch=examples)
-    return replace(replayed, warnings=(*_of_kernels(step, device), *replayed.warnings))
+    return replace(
+        replayed, warnings=(*warnings_of_shares(step.prediction, device, step.step.peak_bytes), *replayed.warnings)
+    )
 
 
 @checked(batch=BATCH, global_batch=BATCH)
@@ -156,12 +158,6 @@ def replay_plan(
     described = None if plan.devices else devices.get(device) if isinstance(device, str) else device
     replayed = _replayed(work, rank, plan, topology, granularity, factors, described, fold)
     return replace(replayed, global_batch=global_batch)
-
-
-def _of_kernels(step: StepPrediction, device: Device) -> tuple[str, ...]:
-    """Warnings of a step without that of a device that would hold the whole model: ranks may hold less."""
-    undivided = memory_warning(device, step.step.peak_bytes)
-    return tuple(one for one in step.prediction.warnings if one != undivided)
 
 
 def _replayed(
@@ -246,7 +242,8 @@ def optimize_step(
     evaluator = Evaluator(scale_ranks(StepGraph((rank,)), plan.ranks), topology, plan, memory, method)
     result = search(evaluator, memory_limit_bytes, most_accumulation_steps, step.step.optimizer)
     full = memory_warning(device, result.peak_bytes or 0, "a rank")
-    told = (*filter(None, (full,)), *_of_kernels(step, device), *slower, *result.warnings)
+    own = warnings_of_shares(step.prediction, device, step.step.peak_bytes)
+    told = (*filter(None, (full,)), *own, *slower, *result.warnings)
     return replace(result, warnings=told, precision=precision)
 
 

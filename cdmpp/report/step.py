@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from cdmpp import devices
+from cdmpp.network.memory import warnings_of_shares
 from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.report.charts import Bar, Bars
 from cdmpp.report.network import by_class, kernel_table
@@ -14,19 +16,21 @@ def step_report(found: StepPrediction, is_part: bool = False) -> Report:
 
     Args:
         found: the step of one device.
-        is_part: the step of several devices stands above it, so that its title says that it is of one.
+        is_part: the step of several devices stands above it, so that its title says that it is of one, and no warning
+            that this one cannot hold the whole model.
     """
     step, made, whole_s = found.step, found.prediction, found.latency_s or 1.0
     phases = found.phase_s
     classes = by_class(made).items()
     begin = "One device by itself: " if is_part else ""
+    told = warnings_of_shares(made, devices.get(made.device), step.peak_bytes) if is_part else made.warnings
     return Report(
         title=f"{begin}{step.graph.name} on {made.device}, batch {step.batch}, {step.optimizer}, model {made.model}, "
         f"schedule {made.schedule}",
         answer=found.to_dict(),
         totals=_totals(found),
         tables=(kernel_table(made),),
-        warnings=made.warnings,
+        warnings=told,
         timeline=spans_of(made.timeline),
         charts=(
             Bars("Time by phase", tuple(Bar(name, seconds, seconds / whole_s) for name, seconds in phases.items())),

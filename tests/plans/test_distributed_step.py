@@ -13,6 +13,7 @@ from cdmpp.network.memory import memory_warning
 from cdmpp.plans.memory import Memory
 from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.report.step import step_report
 from cdmpp.steps.from_prediction import graph_of
 from cdmpp.steps.transforms.recompute import can_recompute
 
@@ -84,6 +85,8 @@ def test_a_rank_that_holds_too_much_is_named_and_not_the_undivided_device(found,
             assert [one.split(" holds ")[0] for one in made.warnings if "WARNING" in one] == [
                 f"WARNING: {w}" for w in told
             ]
+            assert full in step_report(step).warnings
+            assert step_report(step, is_part=True).warnings == ("another",)
 
 
 def test_a_plan_is_replayed_with_all_that_it_sets(found):
