@@ -94,24 +94,14 @@ class Plan:
 
     def _check_sharded(self) -> None:
         """Refuse what contradicts parameters or states that replicas divide."""
-        strategy, is_piped = self.strategy, self.degrees.pp > 1
+        strategy = self.strategy
         shards = strategy.shards({name: getattr(self.degrees, name) for name in self.replicating})
         if shards > 1 and self.synchrony != Synchronous():
             raise CdmppError(
                 f"plan.synchrony is {self.synchrony.name}, and under {strategy.name} each of {shards} ranks updates a "
                 "part that all others wait for: give bsp, or a strategy whose ranks have whole replicas, ddp or ps"
             )
-        if getattr(strategy, "is_pipelined", False) and not is_piped:
-            raise CdmppError(
-                f"{strategy.name}.is_pipelined is true, and degrees.pp is 1: leave it out, a plan with a pipeline sets "
-                "it by itself"
-            )
-        if getattr(strategy, "scatter_each_batch", False) and is_piped:
-            raise CdmppError(
-                f"{strategy.name}.scatter_each_batch is true, and in a pipeline all gradients are scattered after the "
-                "last micro-batch: leave it out"
-            )
-        if is_piped and (ahead := getattr(strategy, "prefetch", 1)) > 1:
+        if self.degrees.pp > 1 and (ahead := getattr(strategy, "prefetch", 1)) > 1:
             raise CdmppError(
                 f"{strategy.name}.prefetch is {ahead}, and in a pipeline all modules are gathered once and stay: leave "
                 "it out"

@@ -67,22 +67,37 @@ def plan_from_dict(values: Mapping[str, Any], ranks: int | None = None) -> Plan:
     if "devices" in values:
         values["devices"] = from_runs("plan.devices", values["devices"])
     if "degrees" not in values:
-        return _dividing(Plan(**values) if ranks is None else plan_on(ranks, **values))
+        return _consistent(Plan(**values) if ranks is None else plan_on(ranks, **values))
     values["degrees"] = config_from_dict(ParallelDegrees, values["degrees"], "degrees")
-    plan = _dividing(Plan(**values))
+    plan = _consistent(Plan(**values))
     if ranks not in (None, plan.ranks):
         raise CdmppError(f"the plan is for {plan.ranks} ranks, and {ranks} are asked for: leave out one of the two")
     return plan
 
 
-def _dividing(plan: Plan) -> Plan:
-    """Return the plan; ``CdmppError`` where a strategy that divides the model has one rank to divide it among."""
+def _consistent(plan: Plan) -> Plan:
+    """Return the plan.
+
+    ``CdmppError``: a strategy that divides the model has one rank to divide it among, or settings contradict what a
+    pipeline sets by itself.
+    """
     for one in plan.model_parallel:
         if plan.degrees.size(*one.degrees) == 1:
             own = " and ".join(f"degrees.{name}" for name in one.degrees)
             raise CdmppError(
                 f"plan.model_parallel names {one.name}, and {own} is 1: give degrees with more, or leave out {one.name}"
             )
+    strategy, is_piped = plan.strategy, plan.degrees.pp > 1
+    if getattr(strategy, "is_pipelined", False) and not is_piped:
+        raise CdmppError(
+            f"{strategy.name}.is_pipelined is true, and degrees.pp is 1: leave it out, a plan with a pipeline sets it "
+            "by itself"
+        )
+    if getattr(strategy, "scatter_each_batch", False) and is_piped:
+        raise CdmppError(
+            f"{strategy.name}.scatter_each_batch is true, and in a pipeline all gradients are scattered after the last "
+            "micro-batch: leave it out"
+        )
     return plan
 
 
