@@ -78,7 +78,7 @@ _SCALED = torch.cat([_GROUPS, _SINGLE], dim=1)
 """(N_DEVICE_COSTS, len(SCALES) + N_INPUTS) a factor of each group, and one of each cost next to it."""
 _SCALE_PRIOR, _SCALE_NOISE, _SCALE_HUBER = 0.5, 0.4, 0.3
 CALL_NS, _CALL_PRIOR = 1.0, 2.0
-"""What a call takes at least where no program says more, and how far its natural log may be from that. It is a time:
+"""Least time of a call where no program says more, and how far its natural log may be from that. It is a time:
 what a fit in cycles leaves of it is too little for any factor to move."""
 _MAX_PROGRAMS = 32_768
 _STEPS, _BATCH, _RATE, _HUBER = 2500, 512, 0.05, 0.1

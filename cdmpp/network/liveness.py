@@ -180,7 +180,7 @@ class _Ends:
     order: NDArray[np.int64]
     """Runs that wrote, by their ends."""
     starts: NDArray[np.int64]
-    """Where in ``order`` the next end begins."""
+    """Places in ``order`` at which the next end begins."""
     runs: NDArray[np.int64]
     """These ends; the number of runs: after all of them."""
 

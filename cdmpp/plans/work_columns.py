@@ -100,7 +100,7 @@ class WorkColumns:
 
     @cached_property
     def held_kinds(self) -> dict[object, Any]:
-        """What stages of all cuts hold, by what they have in common; ``HeldStages`` fills it."""
+        """Bytes that stages of all cuts hold, by what stages have in common; ``HeldStages`` fills it."""
         return {}
 
     @cached_property

@@ -13,7 +13,7 @@ for each other; one sends over a link without a rate."""
 
 
 class State(ctypes.Structure):
-    """What there is to know when the engine stops."""
+    """Time and task at which the engine stops."""
 
     _fields_ = (
         ("now_s", ctypes.c_double),

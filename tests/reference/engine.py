@@ -190,17 +190,7 @@ def simulate(
 ) -> Timeline:
     """Run ``tasks`` and what ``policy`` adds to them; the same tasks in the same order give the same timeline.
 
-    Args:
-        tasks: in any order.
-        policy: asked at each end for further tasks.
-        rates: bytes a second of each link that a flow names.
-        keep: False: a task that has ended is forgotten, so that a simulation of any length takes the memory of what is
-            under way. Its key may be used again, no task may wait for it any more, and the timeline is empty: the
-            policy sees every span.
-
-    Raises:
-        DataError: two tasks of one key, an input that is no task, a circle, a duration that is no time, a link
-            without a rate.
+    Arguments and errors are those of ``cdmpp.simulate.engine.simulate``.
     """
     engine = _Engine(rates or {}, policy, keep)
     collects = keep and gc.isenabled()

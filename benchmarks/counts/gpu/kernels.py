@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from cdmpp.machine_code.gpu.cuda_source import CudaSource, cuda_source
 from cdmpp.programs.replay import parse_target
 from cdmpp.programs.sampling import default_program, sample_programs
 from cdmpp.programs.task import Program, Task
+
+log = logging.getLogger(__name__)
 
 DEVICES = {80: "a100", 90: "h100"}
 DEFAULT, SAMPLED, EACH = "default", "sampled", 2
@@ -122,13 +125,13 @@ def task_of(name: str) -> Task:
 def _scheduled(task: Task, target: Any) -> Iterator[tuple[str, Program]]:
     try:
         yield DEFAULT, default_program(task, target)
-    except Exception:  # noqa: BLE001 - TVM raises several types; the sampled ones may work
-        pass
+    except Exception as error:  # noqa: BLE001 - TVM raises several types; the sampled ones may work
+        log.warning("%s has no default schedule: %s", task.op_name, error)
     try:
         for i, program in enumerate(sample_programs(task, target, EACH, 0, mutants=0.0)):
             yield f"{SAMPLED} {i}", program
-    except Exception:  # noqa: BLE001
-        return
+    except Exception as error:  # noqa: BLE001
+        log.warning("%s has no further sampled schedules: %s", task.op_name, error)
 
 
 def inputs(name: str) -> tuple[list[np.ndarray], np.ndarray]:

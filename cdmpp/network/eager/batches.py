@@ -147,7 +147,7 @@ class TwoReadings:
 
     @cached_property
     def _lifetimes(self) -> Lifetimes:
-        """What each call reads for the last time is the same at all batches."""
+        """Results that each call reads for the last time; they are the same at all batches."""
         step = _step(self.low)
         recomputed = {place for place, call in enumerate(step.calls) if call.is_recomputed}
         return Lifetimes.of(step.graph.calls, runs_of_passes(self._phases, recomputed))
