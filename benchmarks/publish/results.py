@@ -94,6 +94,7 @@ def put_page(docs: Path, dataset: str, lines: Iterable[str], results: Sequence[R
 
 OTHER_PAGES = {
     "accuracy": "errors of the models in one table, ablations, unseen cores and GPUs",
+    "astra-sim": "steps that ASTRA-sim runs from Chakra traces, beside the own replay",
     "benchmarks": "speed and memory, as ratios within one run",
     "checkpoints": "peak memory and calls of checkpointed steps beside PyTorch's own",
     "collectives": "errors of predicted collectives on hidden sizes, rank counts and links",

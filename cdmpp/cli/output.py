@@ -22,13 +22,18 @@ if TYPE_CHECKING:
 _ROWS = Limits(0, 10**9, "rows")
 _FILES = {
     "csv": "also write the rows, as CSV",
+    "parquet": "also write the rows, as Parquet, which pandas reads",
     "html": "also write a page with charts and tables, one file",
     "timeline": "also write when everything runs, for ui.perfetto.dev",
 }
 
 
 def add_output_arguments(verb: argparse.ArgumentParser, *files: str, rows: int | None = None) -> None:
-    """Declare ``--json``, ``--rows`` where there is a default for it, and the ``files`` that can be written."""
+    """Declare ``--json``, ``--rows`` where there is a default for it, and the ``files`` that can be written.
+
+    Rows that are written as CSV are written as Parquet too.
+    """
+    files = tuple(name for one in files for name in (("csv", "parquet") if one == "csv" else (one,)))
     shown = verb.add_argument_group("output")
     shown.add_argument("--json", action="store_true", help="machine-readable, with all rows")
     if rows is not None:
@@ -63,11 +68,11 @@ def show(
     Args:
         reports: key in the JSON -> report; the report of an empty key is the answer that the others stand in.
         options: with what ``add_output_arguments`` declared.
-        rows: key of the report whose rows a CSV file holds; None: the last one that has some.
+        rows: key of the report whose rows a CSV or Parquet file holds; None: the last one that has some.
         others_lead: in text and HTML the answer stands below the other reports.
     """
     from cdmpp.report.html import write_html
-    from cdmpp.report.rows import write_csv
+    from cdmpp.report.rows import write_csv, write_parquet
     from cdmpp.report.text import print_report
     from cdmpp.report.timeline_file import write_timeline
 
@@ -83,10 +88,11 @@ def show(
             if place:
                 print()
             print_report(report, getattr(options, "rows", 0))
-    for name, write in (("csv", write_csv), ("html", write_html), ("timeline", write_timeline)):
+    writers = {"csv": write_csv, "parquet": write_parquet, "html": write_html, "timeline": write_timeline}
+    for name, write in writers.items():
         if (path := getattr(options, name, None)) is not None:
             ordered = printed if name == "html" else shown
-            write([reports[rows]] if name == "csv" and rows is not None else ordered, path)
+            write([reports[rows]] if name in ("csv", "parquet") and rows is not None else ordered, path)
             say(f"wrote {path}")
 
 

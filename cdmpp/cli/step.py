@@ -7,6 +7,7 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+from cdmpp.cli.chakra import add_chakra, check_chakra, save_chakra
 from cdmpp.cli.network import BY_TORCH, add_graph_arguments, precision_option, runtime_options, workload_of
 from cdmpp.cli.options import add_device, add_runtime
 from cdmpp.cli.output import add_output_arguments, check_output, show
@@ -39,13 +40,14 @@ if TYPE_CHECKING:
 RECOMPUTE = ("none", "full", "op", "attention")
 LOSSES = ("cross_entropy", "mse", "model")
 """Names as in ``programs.training``, which would import torch for a help text."""
-_OF_RANKS = ("ranks", "plan", "save-plan", "torch", "global-batch")
+_OF_RANKS = ("ranks", "plan", "save-plan", "torch", "global-batch", "chakra")
 """Options of a step on several devices."""
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
     add_step_arguments(verb, NETWORK_RUNTIMES)
+    add_chakra(verb)
 
 
 def add_step_arguments(verb: argparse.ArgumentParser, runtimes: Sequence[str], left_out: Collection[str] = ()) -> None:
@@ -78,7 +80,7 @@ def add_step_arguments(verb: argparse.ArgumentParser, runtimes: Sequence[str], l
         add_sweep_arguments(verb)
     add_rank_arguments(verb, left_out)
     add_plan_arguments(verb)
-    verb.set_defaults(optimize=False)
+    verb.set_defaults(optimize=False, chakra=None)
     add_output_arguments(verb, "csv", "html", "timeline", rows=20)
 
 
@@ -108,6 +110,9 @@ def run(options: argparse.Namespace) -> None:
     check_plan(options)
     check_ranks(options)
     check_sweep(options, *_OF_RANKS)
+    if options.chakra is not None and options.plan is None:
+        raise UsageError("--chakra goes with --ranks: else there is one device, and nothing is exchanged")
+    check_chakra(options)
     runtime = checked_runtime(options)
     if is_table(options):
         if options.sweep:
@@ -134,7 +139,8 @@ def run(options: argparse.Namespace) -> None:
     has_ranks = options.ranks is not None
     reports = {"": step_report(found, is_part=has_ranks)}
     if has_ranks:
-        reports["replay"] = replay_report(replayed_on(found, source, options))
+        reports["replay"] = replay_report(replayed := replayed_on(found, source, options))
+        save_chakra(replayed.graph, options)
     searched = planned_on(found, options) if options.optimize else None
     if searched is not None:
         reports["optimized"] = plan_report(searched)
@@ -206,7 +212,9 @@ def _run_compiled(options: argparse.Namespace) -> None:
     if batch is None:
         raise UsageError("--batch is missing: say how many examples each replica has, or all by --global-batch")
     source = network_source(step_workload(options), get(options.device), options.model, compiles=True)
-    show({"": replay_report(replayed_from(source, batch, options))}, options)
+    replayed = replayed_from(source, batch, options)
+    save_chakra(replayed.graph, options)
+    show({"": replay_report(replayed)}, options)
 
 
 def _run_table(options: argparse.Namespace) -> None:
@@ -220,5 +228,7 @@ def _run_table(options: argparse.Namespace) -> None:
     source: StepSource = first
     if names := dict.fromkeys(options.plan.devices, 1):
         source = unlike_source(options, names)
-    show({"": replay_report(replayed_from(source, batch_of(first, options), options))}, options)
+    replayed = replayed_from(source, batch_of(first, options), options)
+    save_chakra(replayed.graph, options)
+    show({"": replay_report(replayed)}, options)
     write_plan(options.plan, options)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cdmpp.cli.chakra import add_chakra, check_chakra, replay_chakra, save_chakra
+from cdmpp.cli.options import add_place
 from cdmpp.cli.output import add_output_arguments, check_output, show
 from cdmpp.cli.plan_options import add_search_arguments, write_plan
 from cdmpp.errors import CdmppError, UsageError
@@ -18,12 +21,17 @@ if TYPE_CHECKING:
 
 
 _OF_SEARCHES = ("accumulate_steps", "save_plan")
-_ANSWERS = ("what_if", "diagnose", "optimize", "timeline")
+_ANSWERS = ("what_if", "diagnose", "optimize", "timeline", "chakra")
+_OF_PROFILES = ("what_if", "check", "step_mark", "diagnose", "optimize")
+_OF_CHAKRA = ("cluster", "link", "backend")
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
-    verb.add_argument("folder", type=path, help="with the trace of each rank, as torch.profiler or cdmpp.trace.record")
+    folder = (
+        "with the trace of each rank, as torch.profiler or cdmpp.trace.record write it, or Chakra traces, NAME.0.et"
+    )
+    verb.add_argument("folder", type=path, help=folder)
     changes = (
         "replay with other settings: bandwidth=0.5 and latency=2 (factors of the links; "
         "link_gbps=1 beside bandwidth tells what the traced ones carry), bucket_mb=1, ranks=4, "
@@ -39,6 +47,10 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--optimize", action="store_true", help="search settings under which the step is shorter")
     add_search_arguments(verb)
     verb.add_argument("--save-plan", type=path, metavar="FILE", help="write the plan of --optimize as YAML")
+    add_chakra(verb)
+    chakra = verb.add_argument_group("Chakra traces")
+    add_place(chakra)
+    chakra.add_argument("--backend", type=text, help="nccl, rccl, oneccl or gloo (default: of the traces, or nccl)")
     add_output_arguments(verb, "csv", "html", "timeline")
 
 
@@ -49,10 +61,18 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError(f"--{given[0].replace('_', '-')} goes with --optimize")
     if options.check and (given := [name for name in _ANSWERS if getattr(options, name)]):
         raise UsageError(f"--{given[0].replace('_', '-')} does not go with --check, which shows no answer")
-    for name in ("csv", "html", "timeline", "save_plan"):
+    for name in ("csv", "parquet", "html", "timeline", "save_plan"):
         if (file := getattr(options, name)) is not None and file.resolve().parent == options.folder.resolve():
             raise UsageError(f"cannot write {file}: it is in the folder of the traces; choose another folder")
     check_output(options, options.save_plan)
+    check_chakra(options)
+    is_chakra = _has_chakra(options.folder)
+    if given := [name for name in (_OF_PROFILES if is_chakra else _OF_CHAKRA) if getattr(options, name)]:
+        kinds = ("torch.profiler", "Chakra") if is_chakra else ("Chakra", "torch.profiler")
+        raise UsageError(f"--{given[0].replace('_', '-')} is of traces of {kinds[0]}, these are of {kinds[1]}")
+    if is_chakra:
+        replay_chakra(options)
+        return
     from cdmpp.report.plan import plan_report
     from cdmpp.report.trace import trace_report
     from cdmpp.report.trace_check import check_report
@@ -72,6 +92,7 @@ def run(options: argparse.Namespace) -> None:
         for key in [key for key in ("ranks", "straggler") if key in settings]:
             raise CdmppError(f"--what-if {key}: traces of some ranks are missing, so that nobody knows what they add")
     recordings = read_recordings(options.folder)
+    save_chakra(graph, options)
     base = replay(graph)
     asked = replay(changed(graph, settings)) if settings else None
     causes = diagnose(graph) if options.diagnose else None
@@ -88,6 +109,10 @@ def run(options: argparse.Namespace) -> None:
     show(reports, options)
     if searched is not None:
         write_plan(searched.plan, options)
+
+
+def _has_chakra(folder: Path) -> bool:
+    return folder.is_dir() and any(one.name.endswith(".0.et") for one in folder.iterdir())
 
 
 def _pattern(mark: str | None) -> str | None:

@@ -92,7 +92,12 @@ def _place_new(temporary: Path, path: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write ``text`` as UTF-8, atomically, its line ends as they are."""
-    write_atomic(path, lambda temporary: temporary.write_bytes(text.encode()))
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write ``content`` atomically."""
+    write_atomic(path, lambda temporary: temporary.write_bytes(content))
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -46,7 +46,7 @@ def exchanged_s(graph: StepGraph, topology: Topology) -> tuple[float, float]:
     for one in exchanges:
         if one.kind != "push_pull":
             seconds = topology.cost(one.collective(topology.backend), one.participants).latency_s
-            for stream in streams_of(one, topology):
+            for stream in streams_of(one, topology.ranks):
                 of_stream[stream] = of_stream.get(stream, 0.0) + seconds
             for rank in one.after:
                 of_rank[rank] = of_rank.get(rank, 0.0) + seconds

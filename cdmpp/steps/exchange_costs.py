@@ -50,20 +50,20 @@ class ExchangeCosts:
         """List the streams of an exchange as ``streams_of`` does."""
         key = one.kind == "send_recv", one.members, one.group, tuple(one.after)
         if key not in self._streams:
-            self._streams[key] = streams_of(one, self.topology)
+            self._streams[key] = streams_of(one, self.topology.ranks)
         return self._streams[key]
 
 
-def streams_of(exchange: Exchange, topology: Topology) -> tuple[Stream, ...]:
+def streams_of(exchange: Exchange, ranks: int) -> tuple[Stream, ...]:
     """List the streams of its ranks that carry an exchange that was not measured, one after the other.
 
     Every process group has a stream or worker threads of its own, as with NCCL and gloo. Messages have one a pair of
-    ranks and direction: pipelines send and receive in one batch.
+    ranks and direction: pipelines send and receive in one batch. ``ranks``: those of the job.
     """
     if exchange.kind == "send_recv":
         sender, receiver = exchange.peers or (exchange.ranks[0], exchange.ranks[-1])
         source, target = exchange.participants[0], exchange.participants[-1]
         return Stream(sender, f"to {target}"), Stream(receiver, f"from {source}")
     members = exchange.participants
-    group = exchange.group or ("" if len(members) == topology.ranks else f"of {','.join(map(str, members))}")
+    group = exchange.group or ("" if len(members) == ranks else f"of {','.join(map(str, members))}")
     return tuple(Stream(rank, f"{COMMUNICATION} {group}".strip()) for rank in exchange.ranks)

@@ -166,7 +166,7 @@ def _own_streams(exchange: Exchange, topology: Topology) -> dict[int, Stream]:
             f"ring steps of {exchange.title}: its ranks stand for {len(exchange.participants)} ranks of the job; "
             "take whole collectives, or a step of all ranks"
         )
-    return {stream.rank: stream for stream in streams_of(exchange, topology)}
+    return {stream.rank: stream for stream in streams_of(exchange, topology.ranks)}
 
 
 def _ring_key(step: int, place: int, stage: int, ring_step: int, rank: int) -> TaskKey:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cdmpp.steps.step_graph import StepGraph
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,8 @@ class StepReplay:
     """Examples of all ranks in one step; None: unknown."""
     heaviest: HeaviestRank | None = None
     """The rank that holds most at a time, of those of the plan and not of one device by itself; None: unknown."""
+    graph: StepGraph | None = field(default=None, repr=False, compare=False)
+    """What was replayed; None where it was not kept."""
 
     @property
     def speed_up(self) -> float:

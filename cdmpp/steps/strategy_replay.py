@@ -85,6 +85,7 @@ def replay_exchanges(
         exchange_warnings(exchanges, topology),
         topology.ranks,
         topology.ranks if replicas is None else replicas,
+        graph=graph,
     )
 
 
