@@ -96,6 +96,7 @@ OTHER_PAGES = {
     "accuracy": "errors of the models in one table, ablations, unseen cores and GPUs",
     "astra-sim": "steps that ASTRA-sim runs from Chakra traces, beside the own replay",
     "benchmarks": "speed and memory, as ratios within one run",
+    "builds": "what became faster since the first release, in two builds asked in turns",
     "checkpoints": "peak memory and calls of checkpointed steps beside PyTorch's own",
     "collectives": "errors of predicted collectives on hidden sizes, rank counts and links",
     "counts": "executed instructions of CPU programs beside those counted in their machine code",

@@ -1,0 +1,61 @@
+"""``python -m benchmarks.builds``: this commit against the baseline, row by row, to docs/results/builds.md.
+
+``--rows NAME,NAME`` measures some rows, ``--again`` also those that were measured at these commits; without it a run
+that was stopped goes on. ``--baseline REV`` and ``--now REV`` name other builds, ``--folder`` where they are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from benchmarks.builds.build import BASELINE, REPOSITORY, built
+from benchmarks.builds.page import page
+from benchmarks.builds.row import ROWS
+from benchmarks.builds.runs import measured
+from benchmarks.publish.markdown import write_page
+from benchmarks.run import machine
+from cdmpp.platform.files import write_json
+
+STORED, PAGE = (REPOSITORY / "docs" / name for name in ("builds.json", "results/builds.md"))
+
+
+def main() -> None:
+    """Build, measure what is missing, and write the page after each row."""
+    options = _options()
+    names = options.rows.split(",") if options.rows else list(ROWS)
+    if unknown := sorted(set(names) - set(ROWS)):
+        sys.exit(f"unknown rows {', '.join(unknown)}; there are {', '.join(ROWS)}")
+    builds = [built(*one, options.folder) for one in (("baseline", options.baseline), ("now", options.now))]
+    stored = json.loads(STORED.read_text()) if STORED.is_file() else {"rows": {}}
+    base, now = (build.commit for build in builds)
+    if stored.get("baseline") != base:
+        stored = {"rows": {}}
+    stored |= {"baseline": base, "now": now, "machine": machine()}
+    for place, name in enumerate(names, start=1):
+        if not options.again and stored["rows"].get(name, {}).get("commit") == now:
+            continue
+
+        def say(text: str, before: str = f"{place}/{len(names)} {name}: ") -> None:
+            print(before + text, file=sys.stderr, flush=True)
+
+        stored["rows"][name] = {"commit": now, **measured(ROWS[name], builds, say)}
+        write_json(STORED, stored)
+        write_page(PAGE, page(stored))
+    print("\n".join(page(stored)))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.builds", description=__doc__)
+    parser.add_argument("--baseline", default=BASELINE, help=f"revision to compare with (default {BASELINE})")
+    parser.add_argument("--now", default="HEAD", help="revision that is judged (default HEAD)")
+    parser.add_argument("--rows", default="", help="names of rows, with commas; default: all")
+    parser.add_argument("--again", action="store_true", help="also rows that were measured at these commits")
+    parser.add_argument("--folder", type=Path, default=REPOSITORY / "outputs" / "builds", help="where builds are kept")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

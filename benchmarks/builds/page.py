@@ -1,0 +1,85 @@
+"""The page of docs/results with what became faster since the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.builds.row import ROWS, Row
+from benchmarks.publish.markdown import table
+
+BUSY = 0.25
+"""Cores that other work took, from which a row counts as measured on a busy machine."""
+_HEAD = """\
+# What became faster
+
+Written by `python -m benchmarks.builds`; do not edit by hand. Wheels of both commits are built from git, installed in
+environments of their own that share all other packages, and asked the same questions in turns. Medians. CPU seconds
+are those of all processes of a command; a figure with a `*` was measured beside other work, which lengthens wall
+seconds and, by less, CPU seconds. Targets are judged by CPU seconds but where the row says wall. One thread
+(`OMP_NUM_THREADS=1`), but for training, which takes as many as it likes.
+"""
+
+
+def page(stored: Mapping[str, Any]) -> list[str]:
+    """Lines of the page."""
+    rows = stored["rows"]
+    base, now = (f"`{stored[name][:10]}`" for name in ("baseline", "now"))
+    lines = [_HEAD, f"Today: {base}. Now: {now}. {stored['machine']}.", ""]
+    headings = ["what", "today", "now", "times", "wall", "target", "met", "answers"]
+    body = [_line(ROWS[name], rows[name]) for name in ROWS if name in rows]
+    lines += table(headings, body)
+    missing = [ROWS[name].title for name in ROWS if name not in rows]
+    if missing:
+        lines += ["", f"Not measured: {'; '.join(missing)}."]
+    if old := sorted({f"`{rows[name]['commit'][:10]}`" for name in rows if rows[name]["commit"] != stored["now"]}):
+        lines += ["", f"Some rows are of earlier commits: {', '.join(old)}."]
+    lines += ["", "## Where the time goes", "", *profiles(stored.get("profiles", {}))] if "profiles" in stored else []
+    return lines
+
+
+def profiles(stored: Mapping[str, Any]) -> list[str]:
+    """Tables of the profiles."""
+    lines: list[str] = []
+    for name, found in stored.items():
+        lines += [f"### {name}", "", found["text"], ""]
+        lines += [*table(["where", *found["builds"]], found["rows"]), ""]
+    return lines
+
+
+def target_s(row: Row, found: Mapping[str, Any]) -> float | None:
+    """Seconds that were aimed at, the smallest of the row's targets."""
+    base, now = found["baseline"], found["now"]
+    aims = [row.target_s] if row.target_s is not None else []
+    if row.share is not None:
+        aims.append(row.share * base[row.judged_by] / row.per)
+    if row.peer_share is not None:
+        aims.append(row.peer_share * now["peer_s"] / row.per)
+    return min(aims) if aims else None
+
+
+def _line(row: Row, found: Mapping[str, Any]) -> list[str]:
+    base, now = found["baseline"], found["now"]
+    aim, difference = target_s(row, found), found["difference"]
+    own_s = now[row.judged_by] / row.per
+    mark = "\\*" if max(base["others"], now["others"]) > BUSY else ""
+    title = row.title + (", wall" if row.judged_by == "wall_s" else "")
+    walls = " → ".join(_shown(row, one["wall_s"] / row.per) for one in (base, now))
+    answer = "none" if row.answer == "none" else "other numbers" if difference is None else _agrees(row, difference)
+    first, second = (_shown(row, one[row.judged_by] / row.per) for one in (base, now))
+    return [
+        title, f"{first} {row.unit}{mark}", f"{second} {row.unit}{mark}",
+        f"{base[row.judged_by] / now[row.judged_by]:.2f}", f"{walls} {row.unit}",
+        "" if aim is None else f"{_shown(row, aim)} {row.unit}",
+        "" if aim is None else "yes" if own_s <= aim else "no", answer,
+    ]  # fmt: skip
+
+
+def _agrees(row: Row, difference: float) -> str:
+    if difference <= 1e-12:
+        return "equal"
+    return f"within {difference:.1g}" + ("" if difference <= row.tolerance else f", more than {row.tolerance:g}")
+
+
+def _shown(row: Row, seconds: float) -> str:
+    return f"{seconds * (1e3 if row.unit == 'ms' else 1):,.3g}"
