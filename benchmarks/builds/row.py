@@ -49,7 +49,7 @@ ROWS = _named(
         cache="empty", runs=3, share=0.25, answer="latency_s", tolerance=0.01,
     )),
     ("network-warm", Row(
-        "the same, cache full, new process", (*_NETWORK, "epyc-genoa"), cache="full", runs=5, target_s=1.0,
+        "the same question, cache full, new process", (*_NETWORK, "epyc-genoa"), cache="full", runs=5, target_s=1.0,
         answer="latency_s", tolerance=0.01,
     )),
     ("torch-cold", Row(
@@ -57,7 +57,7 @@ ROWS = _named(
         (*_NETWORK, "h100", "--runtime", "torch"), cache="empty", runs=5, target_s=2.0,
     )),
     ("torch-warm", Row(
-        "the same, cache full, new process", (*_NETWORK, "h100", "--runtime", "torch"), cache="full", runs=5,
+        "that of --runtime torch, cache full, new process", (*_NETWORK, "h100", "--runtime", "torch"), cache="full", runs=5,
         target_s=1.0,
     )),
     ("further-device", Row("a further device in one process", question="further_device", runs=3, target_s=0.1)),
