@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cdmpp.plans.search_result import SearchResult
     from cdmpp.predict.prediction import Prediction as Prediction
     from cdmpp.predict.predictor import Predictor as Predictor
+    from cdmpp.serve.client import RemoteServer
     from cdmpp.steps.step_graph import StepGraph as StepGraph
     from cdmpp.steps.step_replay import StepReplay
     from cdmpp.steps.strategy import Strategy
@@ -75,6 +76,7 @@ __all__ = [
     "predict_step",
     "rank_schedules",
     "read_step",
+    "remote",
     "replay_step",
     "search_plans",
     "sweep_network",
@@ -592,6 +594,31 @@ def make_cost_model(
         two_stage = cascade
 
     return make(device, model, frozen=frozen, two_stage=two_stage, seed=seed)
+
+
+def remote(url: str, *, timeout_s: float = 600.0) -> RemoteServer:
+    """Ask a server of ``cdmpp serve`` in place of this process, which then needs neither torch nor TVM.
+
+    What is returned has ``predict``, ``predict_network``, ``predict_step`` and ``search_plans``, with the arguments and
+    the results of this package.
+
+    Args:
+        url: of the server, such as ``http://127.0.0.1:8321``.
+        timeout_s: longest seconds for an answer.
+
+    Raises:
+        UsageError: ``url`` is no address.
+        RemoteError: nothing answers there, or what is no server of this version.
+
+    Examples:
+        >>> import cdmpp
+        >>> server = cdmpp.remote("http://127.0.0.1:8321")  # doctest: +SKIP
+        >>> server.predict_network("hf:gpt2", device="h100", runtime="torch").latency_s  # doctest: +SKIP
+        0.0046
+    """
+    from cdmpp.serve.client import RemoteServer
+
+    return RemoteServer(url, timeout_s)
 
 
 def _workload(network: Any, example_inputs: Any, mode: Any = None) -> Workload:

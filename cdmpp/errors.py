@@ -37,6 +37,10 @@ class MissingToolError(CdmppError):
     """A compiler or disassembler is not at hand."""
 
 
+class RemoteError(CdmppError):
+    """A server cannot be reached, has no time, or is of another version."""
+
+
 class InfeasiblePlanError(CdmppError):
     """No plan for this training step fits into memory."""
 

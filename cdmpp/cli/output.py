@@ -71,6 +71,7 @@ def show(
         rows: key of the report whose rows a CSV or Parquet file holds; None: the last one that has some.
         others_lead: in text and HTML the answer stands below the other reports.
     """
+    from cdmpp.report.answer import answer_of
     from cdmpp.report.html import write_html
     from cdmpp.report.rows import write_csv, write_parquet
     from cdmpp.report.text import print_report
@@ -81,8 +82,7 @@ def show(
     for warning in dict.fromkeys(warning for report in shown for warning in report.warnings):
         warn(warning)
     if options.json:
-        parts = {key: report.answer for key, report in reports.items() if key}
-        print_json(reports[""].answer | parts if parts else reports[""].answer)
+        print_json(answer_of(reports))
     else:
         for place, report in enumerate(printed):
             if place:

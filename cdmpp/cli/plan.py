@@ -178,7 +178,7 @@ def _ask(options: argparse.Namespace) -> None:
         show(reports, options, rows="")
         write_plan(chosen.plan, options, question.global_batch)
         return
-    searched = replace(refine(question, chosen.plan, options.optimizer), precision=precision_option(options))
+    searched = refine(question, chosen.plan, options.optimizer, precision_option(options))
     reports["optimized"] = plan_report(searched, chosen.words)
     show(reports, options, rows="")
     write_plan(searched.plan, options, question.global_batch)

@@ -42,6 +42,11 @@ PURPOSES: Mapping[str, tuple[Verb, ...]] = {
         ),
         Verb("fit", "a readable expression of a job's run time, from a table of runs, and what it predicts"),
         Verb("collective", "time of an all-reduce, or another exchange between devices"),
+        Verb(
+            "serve",
+            "answer these questions over HTTP, for those who have neither PyTorch nor TVM",
+            libraries=(*_REPLAYS, "action_lists"),
+        ),
     ),
     "Improve": (
         Verb(

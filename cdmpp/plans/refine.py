@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
+from cdmpp.network.precision import Precision
 from cdmpp.plans.cost import Cost, by_cause
 from cdmpp.plans.evaluate import Evaluator
 from cdmpp.plans.lower import lower_work
@@ -16,6 +17,7 @@ from cdmpp.plans.search import search
 from cdmpp.plans.search_result import SearchResult
 from cdmpp.plans.search_space import SearchSpace
 from cdmpp.plans.sources.source import RankWork
+from cdmpp.plans.torch_settings import PLAIN
 from cdmpp.platform.progress import log_spent
 from cdmpp.steps.replay import replay
 from cdmpp.steps.step_graph import StepGraph
@@ -65,13 +67,16 @@ class LoweredEvaluator(Evaluator):
         return self.evaluate(plan).peak_bytes
 
 
-def refine(question: Question, plan: Plan, optimizer: str = "adamw") -> SearchResult:
+def refine(
+    question: Question, plan: Plan, optimizer: str = "adamw", precision: Precision = PLAIN
+) -> SearchResult:  # fmt: skip
     """Search settings under which a plan is faster, with the same ways to train and the same batch.
 
     Args:
         question: what is known of the job.
         plan: where the search begins.
         optimizer: as ``search`` takes it.
+        precision: types of the job, which the settings name.
     """
     work = question.source.work(micro_batch_of(plan, question.global_batch), plan.degrees, plan.model_parallel)
     graph, topology = StepGraph((replace(work.rank, rank=0),)), question.topology_of(plan)
@@ -82,4 +87,4 @@ def refine(question: Question, plan: Plan, optimizer: str = "adamw") -> SearchRe
     begun_s = time.process_time()
     found = search(evaluator, None if limit is None else round(limit), 1, optimizer)
     log_spent(f"{evaluator.count:,} settings of the best plan replayed", evaluator.count, begun_s)
-    return found
+    return replace(found, precision=precision)

@@ -6,7 +6,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +90,14 @@ def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
         yield number + 1, rest
 
 
-def parse_json(text: bytes | str) -> Any:
-    """Parse a JSON value; ``ValueError``: it is none, is nested too deep, or has a key twice in one object."""
+def parse_json(text: bytes | str, constant: Callable[[str], Any] | None = None) -> Any:
+    """Parse a JSON value; ``ValueError``: it is none, is nested too deep, or has a key twice in one object.
+
+    ``constant``: what becomes of ``NaN`` and infinity, which the standard does not have; None: they are numbers.
+    """
     try:
-        return json.loads(text.decode("utf-8") if isinstance(text, bytes) else text, object_pairs_hook=_once)
+        text = text.decode("utf-8") if isinstance(text, bytes) else text
+        return json.loads(text, object_pairs_hook=_once, parse_constant=constant)
     except RecursionError:
         raise ValueError("nested too deep") from None
     except UnicodeDecodeError as error:

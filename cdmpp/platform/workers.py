@@ -41,13 +41,17 @@ class Worker:
     itself reported.
     """
 
-    def __init__(self, command: Sequence[str], cores: Sequence[int] = (), ready: Request | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], cores: Sequence[int] = (), ready: Request | None = None, group: bool = False
+    ) -> None:
         """Describe the process; nothing is started yet.
 
         ``command`` are arguments of Python, such as ``("-m", MODULE)``, of a program that calls ``serve``. ``cores``
-        pin it, one TVM thread on each. ``ready`` is the first request, which loads what the later ones need.
+        pin it, one TVM thread on each. ``ready`` is the first request, which loads what the later ones need; ``said``
+        is the reply to it. ``group``: whether all processes that it starts end with it.
         """
         self.command, self.cores, self.ready = tuple(command), tuple(cores), ready or {"op": "ready"}
+        self.group, self.said = group, Reply()
         self.connection: Connection
         self.deadline = 0.0
         self.surroundings: tuple[int, dict[str, str]] = (0, {})
@@ -79,6 +83,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._messages,
+                process_group=0 if self.group else None,
             )
         self._starting, self._waiting = True, None
         self._write(self.ready, START_LIMIT_S)
@@ -89,10 +94,18 @@ class Worker:
         if self._starting:
             self.advance()
 
+    def kill(self) -> None:
+        """Kill the process, if any; whoever waits for its reply is told so. May be called from another thread."""
+        if (process := self._process) is not None:
+            process.kill()
+            if self.group:  # the process itself may be gone, and what it started not
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
     def stop(self) -> None:
         """Kill the process, if any."""
         if self._process is not None:
-            self._process.kill()
+            self.kill()
             self._process.wait()
             self.connection.close()
             self._messages.close()
@@ -141,7 +154,7 @@ class Worker:
             self.stop()
             reason = said if said and reply["cause"] == "crash" else reply.get("message", reply["cause"])
             raise CdmppError(f"a worker process did not start: {reason}")
-        self._starting = False
+        self._starting, self.said = False, reply
         if self._waiting is not None:
             self._write(*self._waiting)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -67,6 +68,26 @@ class Prediction:
     def device(self) -> str:
         """This is the name of the device."""
         return self.sheet.name
+
+    def part(self, begin: int, end: int) -> Prediction:
+        """Return the prediction of the programs from ``begin`` up to ``end``, which is not among them."""
+        own = slice(begin, end)
+
+        def pairs(of: Mapping[Any, tuple[np.ndarray, np.ndarray]]) -> dict[Any, tuple[np.ndarray, np.ndarray]]:
+            return {key: (low[own], high[own]) for key, (low, high) in of.items()}
+
+        return replace(
+            self,
+            latency_s=self.latency_s[own],
+            labels=self.labels[own],
+            member_spread=self.member_spread[own],
+            intervals=pairs(self.intervals),
+            described=pairs(self.described),
+            novelty=None if self.novelty is None else self.novelty[own],
+            unlike_training=None if self.unlike_training is None else self.unlike_training[own],
+            flags=self.flags[own],
+            reasons={row - begin: why for row, why in self.reasons.items() if begin <= row < end},
+        )
 
     def interval(self, i: int) -> dict[float, tuple[float, float]]:
         """Return bounds of program ``i`` in seconds by level; empty where nothing is known of its error."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.network.graph import Call, NetworkGraph, check_runs, graph_of
 from cdmpp.network.network_key import digest, name_key, surroundings
 from cdmpp.network.precision import precision_of
@@ -17,6 +18,7 @@ from cdmpp.network.source.read import NetworkSource, read_network
 from cdmpp.network.source.torch_network import positional
 from cdmpp.network.workload import Workload
 from cdmpp.platform.files import read_json, write_json
+from cdmpp.platform.limits import Limits, fitting, numbers, shown
 from cdmpp.platform.paths import cache_root
 from cdmpp.programs.compiled import TVM, compiled_flag, compiled_noted
 from cdmpp.programs.exported import export
@@ -61,6 +63,78 @@ def graph_for(workload: Workload, before_reading: Callable[[], None] = lambda: N
     if key:
         write_json(path, {"graph": dataclasses.asdict(graph), "batch": source.batch})
     return CompiledNetwork(graph=graph, batch=source.batch, warnings=warnings or source.warnings, source=lambda: source)
+
+
+def network_of_graph(stored: Mapping[str, Any], batch: int) -> CompiledNetwork:
+    """Read a graph that somebody else stored, as the cache has it; its programs go through the gate once they are used.
+
+    ``DataError`` names the field that no graph has, or the call that is not after those that it reads.
+    """
+    try:
+        graph = _restored(stored)
+        _check(graph)
+    except UsageError as error:
+        raise DataError(f"a stored graph: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"a stored graph cannot be read: {type(error).__name__}: {str(error)[:200]}") from error
+    check_runs(graph)
+    return CompiledNetwork(graph=graph, batch=batch, source=_no_source)
+
+
+_BYTES, _WORDS = Limits(0, 2**53), re.compile(r"[\w .:/@-]{1,200}")
+_COUNTED = ("output_bytes", "workspace_bytes")
+_MAY_BE_UNKNOWN = ("saved_bytes", "result_bytes", "own_saved_bytes", "gradient_bytes")
+_MOST_CALLS = Limits(0, 10**6, "calls")
+
+
+def _check(graph: NetworkGraph) -> None:
+    """Raise ``UsageError`` for what no graph has."""
+    _check_word("name", graph.name)
+    for name in ("folded", "weight_bytes", "input_bytes", "views"):
+        _BYTES.fitting(name, getattr(graph, name))
+    _MOST_CALLS.fitting("their number", len(graph.calls))
+    for key, task in graph.tasks.items():
+        _check_task(key, task)
+    for place, call in enumerate(graph.calls):
+        _check_call(f"calls[{place}]", place, call, graph)
+    if len({call.name for call in graph.calls}) < len(graph.calls):
+        raise UsageError("two calls have one name")
+    for result in graph.results:
+        Limits(0, len(graph.calls) - 1).fitting("results", result)
+
+
+def _check_call(where: str, place: int, call: Call, graph: NetworkGraph) -> None:
+    _check_word(f"{where}.name", call.name)
+    if call.task_id not in graph.tasks:
+        raise UsageError(f"{where}.task_id is {shown(call.task_id)}, which is not among the tasks")
+    for name in (*_COUNTED, *_MAY_BE_UNKNOWN):
+        if (value := getattr(call, name)) is not None or name in _COUNTED:
+            _BYTES.fitting(f"{where}.{name}", value)
+    for before in (*call.inputs, *call.held, *(() if call.forward is None else (call.forward,))):
+        Limits(0, place - 1).fitting(f"{where}, a place of a call before it,", before)
+    for number, size in call.resident:
+        _BYTES.fitting(f"{where}.resident", number)
+        _BYTES.fitting(f"{where}.resident", size)
+    fitting(f"{where}.is_joined", call.is_joined, bool)
+
+
+def _check_task(key: str, task: Task) -> None:
+    _check_word("a key of tasks", key)
+    for name in ("task_id", "op_name", "op_class"):
+        _check_word(f"tasks.{name}", getattr(task, name))
+    if task.task_id != key or not isinstance(task.workload, str):
+        raise UsageError(f"tasks[{key}]: its task_id is {shown(task.task_id)}, and its workload is a text")
+    for name in ("flops", "io_bytes"):
+        numbers(0, 1e30).fitting(f"tasks[{key}].{name}", getattr(task, name))
+
+
+def _check_word(name: str, value: Any) -> None:
+    if not isinstance(value, str) or not _WORDS.fullmatch(value):
+        raise UsageError(f"{name} is {shown(value)}: expected a word")
+
+
+def _no_source() -> NetworkSource:
+    raise DataError("a stored graph is no module that could be run here: it is predicted only")
 
 
 def _graph(source: NetworkSource) -> NetworkGraph:

@@ -16,6 +16,13 @@ _HEADS = {"aux_logits": False, "init_weights": False}
 """Options of GoogLeNet and Inception: no heads that only training needs, no slow initialisation."""
 
 
+def torchvision_names() -> list[str]:
+    """Return the names of torchvision's models that classify, segment or detect; ``CdmppError``: it does not load."""
+    models = import_torchvision().models
+    parts = (models, models.segmentation, models.detection)
+    return [name for part in parts for name in models.list_models(module=part)]
+
+
 def torchvision_entry(name: str) -> dict[str, Any]:
     """Return the entry of a model for images, at the size that its published weights take; detectors resize them.
 
@@ -24,7 +31,7 @@ def torchvision_entry(name: str) -> dict[str, Any]:
     """
     models = import_torchvision().models
     detectors = models.list_models(module=models.detection)
-    known = [*models.list_models(module=models), *models.list_models(module=models.segmentation), *detectors]
+    known = torchvision_names()
     if name not in known:
         why = "is for video or flow" if name in models.list_models() else "is not among torchvision's models"
         near = ", ".join(difflib.get_close_matches(name, known, n=3)) or "resnet50, mobilenet_v2, vit_b_16"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import CdmppError
+from cdmpp.platform.limits import shown
 from cdmpp.programs.refusal import first_line, quiet
 
 STANDARD = ("", "ai.onnx")
@@ -41,6 +42,37 @@ def weight_files(path: Path) -> list[Path]:
         raise CdmppError(f"{path} cannot be read as ONNX: {first_line(error)}") from error
     named = {entry.value for one in tensors for entry in one.external_data if entry.key == "location"}
     return [path.parent / name for name in sorted(named)]
+
+
+def check_whole(file: str, content: bytes) -> None:
+    """Raise ``CdmppError`` for bytes of an ONNX file that are none, or that name other files for their weights.
+
+    For files of others, whose weights are theirs to send: not even a name in them is looked up.
+    """
+    try:
+        import onnx
+    except ImportError as error:
+        raise CdmppError(f"onnx is not installed ({error}): pip install 'onnx>=1.17'") from error
+    try:
+        model = onnx.load_model_from_string(content)
+    except Exception as error:
+        raise CdmppError(f"{file} cannot be read as ONNX: {first_line(error)}") from error
+    if outside := next(_outside(model), None):
+        raise CdmppError(
+            f"{file}: the weights {shown(outside)} are in another file, and this one has to hold all: save it whole "
+            "(onnx.save(..., save_as_external_data=False))"
+        )
+
+
+def _outside(message: Any) -> Iterator[str]:
+    """Yield the names of tensors, anywhere in a message, whose values are elsewhere."""
+    if type(message).__name__ == "TensorProto" and (message.external_data or message.data_location == 1):
+        yield message.name
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        for inner in value if hasattr(value, "append") or hasattr(value, "add") else (value,):
+            yield from _outside(inner)
 
 
 def read_onnx(path: Path) -> Any:

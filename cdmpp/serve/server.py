@@ -1,0 +1,61 @@
+"""The server process: uvicorn around the application, stopped by a signal once its requests have ended."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+from collections.abc import Callable
+
+from cdmpp.errors import CdmppError
+from cdmpp.serve.settings import ServeSettings
+
+_BACKLOG = 1024
+
+
+def serve(settings: ServeSettings, say: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT: then nothing new is taken, and what runs has ``drain_s`` seconds to end.
+
+    Args:
+        settings: where, and within which limits.
+        say: told the address, once it listens.
+
+    Raises:
+        CdmppError: the extra ``serve`` is not installed, or the address cannot be had.
+    """
+    try:
+        import uvicorn
+
+        from cdmpp.serve.app import make_app
+    except ImportError as error:
+        raise CdmppError(f"serving needs FastAPI and uvicorn ({error}): pip install 'cdmpp[serve]'") from error
+    listening = _bound(settings)
+    port = listening.getsockname()[1]
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    config = uvicorn.Config(
+        make_app(settings), log_config=None, access_log=False, server_header=False, timeout_keep_alive=15,
+        limit_concurrency=2 * settings.waiting, timeout_graceful_shutdown=int(settings.drain_s) or 1,
+        backlog=_BACKLOG, h11_max_incomplete_event_size=16_384, proxy_headers=False, ws="none",
+    )  # fmt: skip
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    say(f"listening on http://{host}:{port} (page at /, OpenAPI at /openapi.json); Ctrl-C or SIGTERM ends it")
+    before = signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it once more when all is done
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        listening.close()
+
+
+def _bound(settings: ServeSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((settings.host, settings.port))
+    except OSError as error:
+        made.close()
+        raise CdmppError(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; give another --port or --host"
+        ) from error
+    return made

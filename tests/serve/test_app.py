@@ -1,0 +1,156 @@
+"""Questions over HTTP: the answers of the command line, and clear refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdmpp import cli
+from cdmpp.data.derive import has_tvm
+from cdmpp.platform.files import plain
+from tests.serve.attacks import BAD, onnx_of
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+LINEAR = {"name": "linear", "sizes": "512x1024x4096"}
+
+
+def operators(*each: dict[str, Any], device: str = "a100", **more: Any) -> dict[str, Any]:
+    return {"device": device, "programs": {"operators": list(each)}, **more}
+
+
+def printed(capsys: pytest.CaptureFixture[str], command: str) -> Any:
+    """What a command prints with ``--json``."""
+    capsys.readouterr()
+    assert cli.main([*command.split(), "--json"]) == 0
+    return plain(json.loads(capsys.readouterr().out))
+
+
+def close(one: Any, other: Any) -> bool:
+    """Equal but for the last digits of numbers, which depend on what else a model sees at once."""
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-6)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(close(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(close, one, other))
+    return bool(one == other)
+
+
+@pytest.mark.parametrize(
+    ("verb", "question", "command"),
+    [
+        ("predict", operators(LINEAR), "predict op linear 512x1024x4096 --device a100"),
+        (
+            "network",
+            {"network": "bert_tiny", "batch": 4, "device": "a100", "runtime": "torch"},
+            "network bert_tiny --batch 4 --device a100 --runtime torch",
+        ),
+        (
+            "network",
+            {"network": "hf:gpt2", "past": 64, "sequence": 1, "device": "h100", "runtime": "torch",
+             "precision": "bf16"},
+            "network hf:gpt2 --past 64 --seq 1 --device h100 --runtime torch --precision bf16",
+        ),
+        (
+            "step",
+            {"network": "bert_tiny", "batch": 8, "device": "a100", "runtime": "torch", "optimizer": "sgd",
+             "loss": "mse"},
+            "step bert_tiny --batch 8 --device a100 --runtime torch --optimizer sgd --loss mse",
+        ),
+        (
+            "plan",
+            {"network": "bert_tiny", "device": "a100", "ranks": 4, "link": "nvlink3", "global_batch": 32,
+             "strategies": ["data", "fsdp"]},
+            "plan bert_tiny --device a100 --ranks 4 --link nvlink3 --global-batch 32 --strategies data,fsdp",
+        ),
+    ],
+)  # fmt: skip
+def test_the_answer_is_that_of_the_command(asked, capsys, verb, question, command):
+    reply = asked("POST", f"/v1/{verb}", json=question)
+    assert reply.status_code == 200, reply.text
+    assert close(reply.json(), printed(capsys, command))
+
+
+def test_a_page_is_that_of_html(asked):
+    question = {"network": "bert_tiny", "batch": 4, "device": "a100", "runtime": "torch"}
+    reply = asked("POST", "/v1/network?form=html", json=question)
+    assert reply.status_code == 200 and reply.headers["content-type"].startswith("text/html")
+    assert "<svg" in reply.text and "Content-Security-Policy" in reply.text
+
+
+def test_questions_at_once_have_the_answers_of_each_alone(asked):
+    sizes = [f"{64 * n}x256x{128 * n}" for n in range(1, 25)]
+    questions = [operators({"name": "linear", "sizes": one}, LINEAR, device="h100") for one in sizes]
+    questions.insert(3, operators({"name": "linear", "sizes": "8x8"}, device="h100"))
+    with ThreadPoolExecutor(16) as threads:
+        replies = list(threads.map(lambda one: asked("POST", "/v1/predict", json=one), questions))
+    assert replies.pop(3).status_code == 422
+    questions.pop(3)
+    assert {reply.status_code for reply in replies} == {200}
+    for question, reply in zip(questions, replies, strict=True):
+        alone = asked("POST", "/v1/predict", json={**question, "compiled": False})
+        assert close(reply.json()["programs"], alone.json()["programs"])
+
+
+def test_an_onnx_file_is_read(asked):
+    question = {"network": {"onnx": onnx_of(), "name": "mine.onnx"}, "device": "a100", "runtime": "torch"}
+    reply = asked("POST", "/v1/network", json=question)
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["network"] == "mine.onnx" and reply.json()["latency_s"] > 0
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_questions_are_refused(asked, name):
+    bad = BAD[name]
+    reply = asked(bad.method, bad.address, content=bad.body, headers=bad.headers)
+    assert reply.status_code in bad.statuses, (reply.status_code, reply.text)
+    told = reply.json()["error"]
+    assert told["message"] and "Traceback" not in reply.text and len(reply.text) < 6000
+    assert "cdmpp-serve-" not in told["message"] and "site-packages" not in told["message"], told["message"]
+
+
+def test_lists_name_what_may_be_asked(asked):
+    names = asked("GET", "/v1/networks").json()["networks"]
+    assert {"bert_tiny", "hf:gpt2", "torchvision:resnet50"} <= set(names)
+    assert "a100" in {one["name"] for one in asked("GET", "/v1/devices").json()["devices"]}
+    assert "torch-gpus" in {one["name"] for one in asked("GET", "/v1/models").json()["models"]}
+
+
+def test_openapi_describes_every_field(asked):
+    described = asked("GET", "/openapi.json").json()
+    assert {"/v1/predict", "/v1/network", "/v1/step", "/v1/plan", "/v1/health"} <= set(described["paths"])
+    asked_for = described["components"]["schemas"]["NetworkRequest"]
+    assert asked_for["additionalProperties"] is False
+    assert all("description" in asked_for["properties"][name] for name in ("batch", "sequence", "attention"))
+    assert set(described["paths"]["/v1/plan"]["post"]["responses"]) >= {"400", "413", "422", "503", "504"}
+
+
+@pytest.mark.tvm
+@pytest.mark.skipif(not has_tvm(), reason="needs TVM")
+def test_programs_are_read_never_executed(asked, capsys, tmp_path):
+    import tvm
+
+    from cdmpp.programs.script import read_script
+
+    path = Path(__file__).parents[2] / "examples" / "matmul.py"
+    question = {"device": "xeon-icelake", "programs": {"script": path.read_text()}}
+    reply = asked("POST", "/v1/predict", json=question)
+    assert reply.status_code == 200, reply.text
+    whole = printed(capsys, f"predict {path} --device xeon-icelake")
+    assert close(reply.json(), whole)
+    trap = f"open({str(tmp_path / 'trap')!r}, 'w')\n"
+    evil = path.read_text().replace("@T.prim_func", trap + "@T.prim_func", 1)
+    asked("POST", "/v1/predict", json={**question, "programs": {"script": evil}})
+    assert not (tmp_path / "trap").exists()
+    (program,) = read_script(path, tvm.target.Target("llvm"))
+    texts = [tvm.ir.save_json(program.module)]
+    by_json = {**question, "programs": {"tvm_json": texts, "names": ["doubled"]}}
+    reply = asked("POST", "/v1/predict", json=by_json)
+    assert reply.status_code == 200, reply.text
+    (found,), (expected,) = reply.json()["programs"], whole["programs"]
+    assert found["program"] == "doubled" and math.isclose(found["latency_s"], expected["latency_s"], rel_tol=1e-6)

@@ -1,0 +1,223 @@
+"""A server process and its client: started, asked, broken into, and stopped by SIGTERM."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cdmpp
+from cdmpp.errors import CdmppError, InfeasiblePlanError, RemoteError, UnknownDeviceError, UsageError
+from cdmpp.operators.operator import EagerOperator
+from tests.serve.attacks import BAD
+from tests.serve.conftest import REPOSITORY, Served
+from tests.serve.test_wire import same
+
+httpx = pytest.importorskip("httpx")
+LAYER = cdmpp.Workload("bert_tiny", batch=4)
+ON = {"device": "a100", "runtime": "torch"}
+# What a compiler or a CI job does: it must never load torch or TVM.
+CLIENT = """
+import json, sys
+import cdmpp
+server = cdmpp.remote(sys.argv[1])
+from cdmpp.operators.operator import EagerOperator
+call = EagerOperator("linear", {"rows": 512, "inner": 1024, "cols": 1024})
+layer = cdmpp.Workload("bert_tiny", batch=4)
+found = [
+    server.predict(call, device="a100").latency_s[0],
+    server.predict_network(layer, device="a100", runtime="torch").latency_s,
+    server.predict_step(layer, device="a100", runtime="torch").latency_s,
+    server.search_plans(layer, device="a100", ranks=2, link="nvlink3", global_batch=8).best.step_s,
+]
+loaded = sorted({"torch", "tvm", "transformers", "onnx", "fastapi", "uvicorn", "pydantic"} & set(sys.modules))
+print(json.dumps([*found, loaded]))
+"""
+
+
+def test_a_client_needs_neither_torch_nor_tvm(served):
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    words = [sys.executable, "-c", CLIENT, served.url]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    *found, loaded = json.loads(done.stdout)
+    assert loaded == []
+    call = EagerOperator("linear", {"rows": 512, "inner": 1024, "cols": 1024})
+    here = [
+        cdmpp.load_model("torch-gpus").predict(call, device="a100").latency_s[0],
+        cdmpp.predict_network(LAYER, **ON).latency_s,
+        cdmpp.predict_step(LAYER, **ON).latency_s,
+        cdmpp.search_plans(LAYER, device="a100", ranks=2, link="nvlink3", global_batch=8, progress=False).best.step_s,
+    ]
+    assert found == pytest.approx(here, rel=1e-6)
+
+
+@pytest.fixture(scope="module")
+def server(served) -> Any:
+    with cdmpp.remote(served.url) as made:
+        yield made
+
+
+def test_results_are_those_of_the_package(server):
+    assert same(server.predict_network(LAYER, **ON), cdmpp.predict_network(LAYER, **ON))
+    trained = cdmpp.Workload("bert_tiny", batch=8, optimizer=None, loss="mse", precision="bf16-mixed")
+    assert same(server.predict_step(trained, **ON), cdmpp.predict_step(trained, **ON))
+
+
+def test_errors_are_those_of_the_package(server, tmp_path):
+    for error, call in (
+        (UsageError, lambda: server.predict_network("module.py:function", **ON)),
+        (UsageError, lambda: server.predict_network(cdmpp.Workload("bert_tiny", batch=4), device="a100", runtime="x")),
+        (UsageError, lambda: server.predict_network("bert_tiny", device="no-such", runtime="torch")),
+        (InfeasiblePlanError, lambda: server.search_plans(
+            LAYER, device="a100", ranks=2, link="nvlink3", global_batch=8, memory_gb=1e-6)),
+        (UsageError, lambda: server.predict(tmp_path / "none.py", device="a100")),
+        (UsageError, lambda: server.predict([object()], device="a100")),
+    ):  # fmt: skip
+        with pytest.raises(error):
+            call()
+    assert issubclass(UnknownDeviceError, UsageError)
+
+
+def test_modules_and_tensors_are_not_sent(server):
+    torch = pytest.importorskip("torch")
+    for given in (torch.nn.Linear(2, 2), cdmpp.Workload("bert_tiny", target=torch.zeros(1))):
+        with pytest.raises(UsageError, match="sent to a server|no server takes"):
+            workload = given if isinstance(given, cdmpp.Workload) else cdmpp.Workload(given, torch.zeros(1, 2))
+            server.predict_network(workload, **ON)
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:80", "ftp://x", "http://", 5, "file:///etc/passwd"])
+def test_an_address_is_one(url):
+    with pytest.raises(UsageError, match="no address"):
+        cdmpp.remote(url)
+
+
+def test_who_is_not_there_is_said():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(RemoteError, match="no server answers"):
+            cdmpp.remote(f"http://127.0.0.1:{taken.getsockname()[1]}")
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "text"),
+    [
+        ({}, b"hello", "is no server of cdmpp"),
+        ({"x-cdmpp-version": "0.0.1"}, b"{}", "is cdmpp 0.0.1 and this is"),
+    ],
+)
+def test_another_server_or_version_is_said(headers, body, text):
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:  # noqa: N802
+            self.send_response(200)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as other:
+        threading.Thread(target=other.handle_request, daemon=True).start()
+        with pytest.raises(RemoteError, match=text):
+            cdmpp.remote(f"http://127.0.0.1:{other.server_port}")
+
+
+def state_of(pid: int) -> dict[str, int]:
+    """Open files, threads and children of a process."""
+    folder = Path(f"/proc/{pid}")
+    children = (folder / "task" / str(pid) / "children").read_text().split()
+    return {
+        "files": len(list((folder / "fd").iterdir())), "threads": len(list((folder / "task").iterdir())),
+        "children": len(children),
+    }  # fmt: skip
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_bad_requests_leave_nothing_behind(served):
+    """Each kind several times; the load test of `benchmarks` sends a thousand."""
+
+    def send(rounds: int) -> None:
+        with httpx.Client(base_url=served.url, timeout=120) as client:
+            for _ in range(rounds):
+                for name, bad in BAD.items():
+                    reply = client.request(bad.method, bad.address, content=bad.body, headers=dict(bad.headers))
+                    assert reply.status_code in bad.statuses, (name, reply.status_code, reply.text)
+
+    scratch = Path(os.environ.get("TMPDIR", "/tmp"))
+    send(1)
+    before, files = state_of(served.process.pid), {one for one in scratch.glob("cdmpp-serve-*/*/*")}
+    send(2)
+    time.sleep(0.5)
+    after = state_of(served.process.pid)
+    assert after["children"] == before["children"] and after["threads"] <= before["threads"] + 1
+    assert after["files"] <= before["files"] + 2
+    assert {one for one in scratch.glob("cdmpp-serve-*/*/*")} <= files
+    assert "Traceback" not in served.log.read_text(), served.log.read_text()
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGTERM"), reason="needs signals")
+def test_sigterm_ends_running_requests_first(tmp_path):
+    own = Served(tmp_path, "--processes", "1", "--plan-processes", "1")
+    try:
+        own.wait_until_ready()
+        children = Path(f"/proc/{own.process.pid}/task/{own.process.pid}/children")
+        started = children.read_text().split() if children.exists() else []
+        found: list[Any] = []
+
+        def ask() -> None:
+            question = {"network": "hf:bert-base-uncased", "device": "a100", "ranks": 8, "cluster": "dgx-a100",
+                        "global_batch": 256}  # fmt: skip
+            found.append(httpx.post(f"{own.url}/v1/plan", json=question, timeout=200))
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        time.sleep(1.0)
+        own.process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{own.url}/v1/health", timeout=5)
+        thread.join(200)
+        assert [reply.status_code for reply in found] == [200], own.log.read_text()
+        assert own.process.wait(60) == 0, own.log.read_text()
+        assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
+        assert "Traceback" not in own.log.read_text()
+    finally:
+        own.process.kill()
+
+
+def test_what_takes_too_long_is_stopped(tmp_path):
+    own = Served(tmp_path, "--processes", "1", "--plan-processes", "1", "--plan-time-s", "0.5")
+    try:
+        own.wait_until_ready()
+        question = {"network": "hf:gpt2", "device": "a100", "ranks": 64, "cluster": "dgx-a100", "global_batch": 512}
+        reply = httpx.post(f"{own.url}/v1/plan", json=question, timeout=60)
+        assert reply.status_code == 504 and "0.5 seconds" in reply.json()["error"]["message"]
+        operators = {"device": "a100", "programs": {"operators": [{"name": "linear", "sizes": "8x8x8"}]}}
+        assert httpx.post(f"{own.url}/v1/predict", json=operators, timeout=60).status_code == 200
+        assert own.stop() == 0
+    finally:
+        own.process.kill()
+
+
+def test_a_port_that_is_taken_is_said(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        words = [sys.executable, "-m", "cdmpp.cli", "serve", "--port", str(taken.getsockname()[1])]
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=100, cwd=tmp_path)
+    assert done.returncode == 2 and "cannot listen on 127.0.0.1" in done.stderr and done.stderr.count("\n") == 1
+    assert issubclass(RemoteError, CdmppError)
