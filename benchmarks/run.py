@@ -199,6 +199,17 @@ SECTIONS = {
         lambda folder: _run("simulate.py", folder / "result.json"),
         tables.simulate,
     ),
+    "serving": Section(
+        "Serving",
+        "`cdmpp serve` with its default processes, and the client that sends the requests, share the cores. 200 "
+        "requests a second for 15 seconds, each sent when it is due whatever became of those before; milliseconds "
+        "count from then to the last byte of the answer. CPU is that of the server, all its processes, for one request. Below: "
+        "requests of every kind of fault in turns, some of which end a process or load TVM, and what the server holds "
+        "before and after the counted ones: memory, open files and threads of the process that listens, processes, and "
+        "temporary files.",
+        lambda folder: _run("serving.py", folder / "result.json"),
+        tables.serving,
+    ),
     "jobs": Section(
         "Replay of jobs with servers",
         "Asynchronous workers, 1,000 commits of each to one server: a drawn batch, a push, the adding and a pull for "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from benchmarks.publish.markdown import table
@@ -196,3 +197,24 @@ def gpu_code(rows: list[dict[str, Any]]) -> list[str]:
     ]
     headings = ["operator", "programs", "instructions", "AST (ms)", "CUDA source (ms)", "nvcc, cuobjdump (ms)"]
     return table([*headings, "decode, execute, time (ms)", "all (ms)", "refused"], lines)
+
+
+def serving(result: dict[str, Any]) -> list[str]:
+    """Latencies of each load, and what bad requests leave behind."""
+    head = ["load", "requests", "answered a second", "refused", "median, ms", "p99, ms", "longest, ms", "CPU, ms"]
+    loads = [
+        [row["load"], f"{row['requests']:,}", f"{row['per_s']:.0f}", row["refused"], f"{row['median_ms']:.1f}",
+         f"{row['p99_ms']:.1f}", f"{row['most_ms']:.0f}", f"{row['cpu_ms']:.2f}"]
+        for row in result["loads"]
+    ]  # fmt: skip
+    bad = result["bad"]
+    names = {"listening_mb": "memory of the process that listens, MB", "processes_mb": "of the others, MB",
+             "files": "open files", "threads": "threads", "processes": "processes",
+             "temporary": "temporary files"}  # fmt: skip
+    left = [[title, f"{bad['before'][key]:,}", f"{bad['after'][key]:,}"] for key, title in names.items()]
+    statuses = ", ".join(f"{many:,} with {status}" for status, many in bad["statuses"].items())
+    told = (
+        f"{bad['requests']:,} bad requests of {bad['kinds']} kinds: {statuses}; answered by another status than "
+        f"theirs: {len(bad['wrong'])}; tracebacks: {bad['tracebacks']}; exit status after SIGTERM: {bad['exit']}."
+    )
+    return [*table(head, loads), "", *textwrap.wrap(told, 120), "", *table(["", "before", "after"], left)]

@@ -154,9 +154,24 @@ def test_every_argument_of_a_function_of_tvm_has_limits(name, monkeypatch, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+OF_A_SERVER: dict[str, dict[str, Any]] = {"remote": {"url": "http://127.0.0.1:1", "timeout_s": 1.0}}
+
+
+@pytest.mark.parametrize("name", OF_A_SERVER)
+def test_every_argument_of_a_function_of_a_server_has_limits(name):
+    pytest.importorskip("httpx")
+    function, given = getattr(cdmpp, name), OF_A_SERVER[name]
+    assert set(given) == set(inspect.signature(function).parameters)
+    for argument in given:
+        for value in ODD:
+            if not (argument == "timeout_s" and value == 1.5):
+                with pytest.raises(UsageError):  # before anything is asked
+                    function(**given | {argument: value})
+
+
 def test_no_public_function_is_left_out():
     functions = {name for name in cdmpp.__all__ if inspect.isfunction(getattr(cdmpp, name))}
-    assert functions == {*CALLS, *OF_TVM}
+    assert functions == {*CALLS, *OF_TVM, *OF_A_SERVER}
 
 
 OP, LATER = Op("a", "forward", 1e-3), Op("b", "backward", 1e-3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -39,9 +40,7 @@ class RemoteServer:
 
     def __init__(self, url: str, timeout_s: float = 600.0) -> None:
         """Look whether a server of this version answers at ``url``; errors as of ``cdmpp.remote``."""
-        parts = urlsplit(url) if isinstance(url, str) else None
-        if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"{shown(url)} is no address of a server: give one such as http://127.0.0.1:8321")
+        _check_address(url)
         _SECONDS.fitting("timeout_s", timeout_s)
         try:
             import httpx
@@ -136,6 +135,18 @@ class RemoteServer:
         devices = dict(device) if isinstance(device, Mapping) else device
         return self._ask("plan", {**_network(network), "device": devices, "global_batch": global_batch, **given})
 
+    def wait_until_ready(self, limit_s: float = 300.0) -> None:
+        """Wait until the server answers, some seconds after its start; ``RemoteError``: it takes longer.
+
+        Args:
+            limit_s: most seconds to wait.
+        """
+        end_s = time.monotonic() + _SECONDS.fitting("limit_s", limit_s)
+        while not self._send("GET", "/v1/health", may_be_starting=True)["ready"]:
+            if time.monotonic() > end_s:
+                raise RemoteError(f"the server at {self.url} did not get ready within {limit_s:g} seconds")
+            time.sleep(0.2)
+
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
@@ -173,6 +184,17 @@ class RemoteServer:
         if reply.status_code == 200 or (may_be_starting and reply.status_code == 503):
             return reply.json()
         raise _refusal(self.url, reply)
+
+
+def _check_address(url: Any) -> None:
+    """Raise ``UsageError`` for what is no address of a server."""
+    try:
+        parts = urlsplit(url if isinstance(url, str) and url.isprintable() else "")
+        if parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0):
+            return
+    except ValueError:  # a port of a million, a bracket without an end
+        pass
+    raise UsageError(f"{shown(url)} is no address of a server: give one such as http://127.0.0.1:8321")
 
 
 def _refusal(url: str, reply: Any) -> CdmppError:

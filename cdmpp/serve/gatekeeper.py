@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+_MOST_DROPPED, _DROPPED_S = 2**26, 5.0
+"""Most bytes and seconds of a refused body that are read all the same."""
 _AT_A_TIME = 4
 """Bodies of the largest size that may arrive at a time."""
 
@@ -53,6 +56,7 @@ class Gatekeeper:
                               f"the body did not arrive within {self.settings.body_s:g} seconds")  # fmt: skip
                 return
             except _RefusedError as error:
+                await _dropped(receive)
                 await _refuse(scope, receive, send, error.status, error.kind, str(error))
                 return
             if body is None:
@@ -101,6 +105,18 @@ class _RefusedError(Exception):
     def __init__(self, status: int, kind: str, text: str) -> None:
         super().__init__(text)
         self.status, self.kind = status, kind
+
+
+async def _dropped(receive: Receive) -> None:
+    """Read some of what is left of a body and drop it: else its sender meets a closed connection, and no reason."""
+    left = _MOST_DROPPED
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DROPPED_S):
+            while left > 0:
+                message = await receive()
+                if message["type"] == "http.disconnect" or not message.get("more_body"):
+                    return
+                left -= len(message.get("body", b""))
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, status: int, kind: str, text: str) -> None:

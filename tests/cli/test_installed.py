@@ -56,6 +56,7 @@ COMMANDS = {
     "trace": "trace --help",
     "collective": "collective --help",
     "compare": "compare --help",
+    "serve": "serve --help",
     "synchrony": "synchrony --help",
     "fit": "fit runs.csv --budget-s 2 --json",
     "tune": "tune --help",

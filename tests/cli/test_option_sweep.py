@@ -46,11 +46,12 @@ VERBS = {
     "compare": ["torchvision:resnet18", "--devices", "a100,t4", "--runtime", "torch"],
     "step": ["torchvision:resnet18", "--device", "a100", "--runtime", "torch", "--ranks", "4", "--link", "nvlink3"],
     "synchrony": ["torchvision:resnet18", "--workers", str(EXAMPLES / "core.yaml"), "--runtime", "torch"],
+    "serve": [],
     "fit": [str(EXAMPLES.parent / "runs.csv"), "--group", "model"],
     "plan": ["torchvision:resnet18", "--device", "a100", "--runtime", "torch", "--ranks", "4", "--link", "nvlink3"],
 }
 NO_NUMBERS = ("nan", "inf", "-inf", "1e18", "-1e18", "9" * 19, "1" * 5000, "", " ", "many", "0x10", "1,5")
-MAY_BE_ZERO = {"boxes", "past", "trials", "rows", "replays", "spread", "seed"}
+MAY_BE_ZERO = {"port", "boxes", "past", "trials", "rows", "replays", "spread", "seed"}
 
 
 def options_of(verb: str) -> list[argparse.Action]:

@@ -23,6 +23,7 @@ PRINTED = {
     "parameter_server": "async: ",
     "partition": "delayed: 0.720 s a step",
     "partition_run": "gradients 2 updates late",
+    "remote": "the server ended with status 0",
 }
 
 
