@@ -203,10 +203,9 @@ SECTIONS = {
         "Serving",
         "`cdmpp serve` with its default processes, and the client that sends the requests, share the cores. 200 "
         "requests a second for 15 seconds, each sent when it is due whatever became of those before; milliseconds "
-        "count from then to the last byte of the answer. CPU is that of the server, all its processes, for one request. Below: "
-        "requests of every kind of fault in turns, some of which end a process or load TVM, and what the server holds "
-        "before and after the counted ones: memory, open files and threads of the process that listens, processes, and "
-        "temporary files.",
+        "count from then to the last byte of the answer. CPU is that of all processes of the server for one "
+        "request. Below: requests of every kind of fault in turns, some of which load TVM, and what the server "
+        "holds before and after the counted ones.",
         lambda folder: _run("serving.py", folder / "result.json"),
         tables.serving,
     ),

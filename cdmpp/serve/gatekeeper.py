@@ -61,7 +61,10 @@ class Gatekeeper:
                 return
             if body is None:
                 return  # the client has gone
-            await self.app(scope, _replayed(body, receive), send)
+            try:
+                await self.app(scope, _replayed(body, receive), send)
+            except asyncio.CancelledError:  # the server ends, and this took longer than it had
+                await _refuse(scope, receive, send, 503, "BusyError", "the server ends: ask again later")
         finally:
             self._bytes -= held.bytes
             self.requests -= 1

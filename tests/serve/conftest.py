@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-SMALL = {"processes": 1, "plan_processes": 1, "body_mb": 2.0, "time_s": 60.0, "plan_time_s": 120.0, "memory_gb": 6.0}
+SMALL = {"processes": 1, "plan_processes": 1, "body_mb": 2.0, "time_s": 500.0, "plan_time_s": 500.0, "memory_gb": 6.0}
+PATIENT = ("--processes", "1", "--plan-processes", "1", "--body-mb", "2", "--time-s", "500", "--plan-time-s", "500",
+           "--drain-s", "500")  # fmt: skip
+"""Other work may share the cores: no test is about time but those that say so."""
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +30,7 @@ def asked() -> Iterator[Callable[..., object]]:
     from cdmpp.serve.settings import ServeSettings
 
     with TestClient(make_app(ServeSettings(**SMALL)), raise_server_exceptions=False) as client:
-        for _ in range(600):
+        for _ in range(2000):
             if client.get("/v1/health").status_code == 200:
                 break
             time.sleep(0.2)
@@ -45,7 +48,7 @@ class Served:
             cwd=folder, env=environment, stderr=self.log.open("wb"), stdout=subprocess.DEVNULL,
         )  # fmt: skip
         self.url = ""
-        for _ in range(600):
+        for _ in range(2000):
             if found := re.search(r"http://[\d.]+:\d+", self.log.read_text()):
                 self.url = found[0]
                 break
@@ -55,7 +58,7 @@ class Served:
     def wait_until_ready(self) -> None:
         import httpx
 
-        for _ in range(600):
+        for _ in range(2000):
             try:
                 if httpx.get(f"{self.url}/v1/health", timeout=5).status_code == 200:
                     return
@@ -67,14 +70,14 @@ class Served:
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(120)
+        return self.process.wait(500)
 
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory) -> Iterator[Served]:
     """A server process with one process for each kind of question."""
     pytest.importorskip("uvicorn")
-    made = Served(tmp_path_factory.mktemp("served"), "--processes", "1", "--plan-processes", "1", "--body-mb", "2")
+    made = Served(tmp_path_factory.mktemp("served"), *PATIENT)
     try:
         made.wait_until_ready()
         yield made

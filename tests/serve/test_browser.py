@@ -16,7 +16,7 @@ def page(served):
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
         opened = browser.new_page()
-        opened.set_default_timeout(120_000)
+        opened.set_default_timeout(500_000)
         opened.complaints = []
         opened.on("console", lambda message: opened.complaints.append(message.text))
         opened.on("pageerror", lambda error: opened.complaints.append(str(error)))
