@@ -41,7 +41,7 @@ def _row(task: Task, device: str, target: Any) -> dict[str, Any]:
     import cdmpp
     from cdmpp.ast.extract import extract
     from cdmpp.ast.scheduled import extract_scheduled
-    from cdmpp.data.derive import cores
+    from cdmpp.platform.cores import cores
     from cdmpp.programs.replay import parse_workload
 
     modules = [program.module for program in sample_programs(task, target, CANDIDATES, seed=0, mutants=0.0)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import logging
-import os
 import random
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -117,11 +116,6 @@ def has_tvm() -> bool:
         return importlib.util.find_spec("tvm") is not None
     except ValueError:  # hidden on purpose
         return False
-
-
-def cores() -> int:
-    """Return the number of processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def derive(

@@ -22,15 +22,13 @@ from torch.nn.functional import huber_loss, softplus
 
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.subsample import sample_rows
-from cdmpp.machine_code.cpu.code_features import CODE_NAMES, CODE_WIDTH, MACHINE_AMOUNTS
+from cdmpp.machine_code.cpu.code_features import CODE_NAMES, MACHINE_AMOUNTS
 from cdmpp.model.analytic import PARTS, kernel_parts
 from cdmpp.model.cpu_parts import cores_used
 from cdmpp.model.kernel_quantities import KernelQuantities
 from cdmpp.model.known_devices import recalled, remember
 
 N_RESOURCES = 8
-N_CODE = 1 + CODE_WIDTH + 2
-"""Columns of ``code_inputs``."""
 MIN_PROGRAMS = 500
 """Programs with code vectors that a fit needs: from fewer some hundred costs cannot be told, and only the analytic time
 counts."""
@@ -207,15 +205,15 @@ class CodePrior(nn.Module):
         return recalled(vectors, self.known, self.own)
 
 
-def code_inputs(codes: Tensor, simulated: int, quantities: KernelQuantities, log_analytic_s: Tensor) -> Tensor:
-    """Join ``codes``, log-seconds of simulated cycles and their distance from the analytic ones: (B, N_CODE).
+def simulated_times(codes: Tensor, simulated: int, quantities: KernelQuantities, log_analytic_s: Tensor) -> Tensor:
+    """Return log-seconds of simulated cycles and their distance from the analytic ones, (B, 2); 0 without a code.
 
     ``simulated``: the column of these cycles.
     """
     clock_hz = 1e6 * quantities.device("clock_mhz")[:, 0]
     log_code_s = codes[:, simulated] * math.log(2.0) - clock_hz.log()
     pair = torch.stack([log_code_s, log_code_s - log_analytic_s.to(log_code_s.dtype)], dim=1)
-    return torch.cat([codes, pair * codes[:, :1]], dim=1)
+    return pair * codes[:, :1]
 
 
 def _minimised(loss: Callable[[], Tensor], values: Sequence[Tensor], rate: float, steps: int) -> bool:

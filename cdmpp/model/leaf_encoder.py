@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from cdmpp.data.batching import Batch
 from cdmpp.model.config import CdmppConfig
+from cdmpp.model.packing import Packing
 
 MAX_KERNEL_ORDINAL = 16  # kernels after this one share the last ordinal's embedding
 
@@ -34,13 +34,14 @@ class Block(nn.Module):
         # On the residual branches only: inside attention it would cost the fused kernel.
         self.drop = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Encode tokens (B, T, width), same shape; the mask (B, 1, 1, T) is True where something is."""
-        batch, tokens, width = x.shape
-        qkv = self.qkv(self.norm_attention(x)).view(batch, tokens, 3, self.heads, width // self.heads)
+    def forward(self, x: Tensor, packing: Packing) -> Tensor:
+        """Encode packed tokens (n, width), same shape; only attention sees them program by program."""
+        width = x.shape[1]
+        qkv = packing.padded(self.qkv(self.norm_attention(x)))
+        qkv = qkv.view(*qkv.shape[:2], 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        attended = scaled_dot_product_attention(q, k, v, mask)
-        x = x + self.drop(self.out(attended.transpose(1, 2).reshape(batch, tokens, width)))
+        attended = scaled_dot_product_attention(q, k, v, packing.mask).transpose(1, 2).flatten(2)
+        x = x + self.drop(self.out(packing.packed(attended)))
         return x + self.drop(self.feedforward(self.norm_feedforward(x)))
 
 
@@ -62,22 +63,21 @@ class LeafEncoder(nn.Module):
         )
         self.norm = nn.LayerNorm(width)
 
-    def forward(self, batch: Batch, leaves: Tensor, kernels: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Return kernel tokens (B, K, width) and leaf tokens (B, L, width); padded ones mean nothing.
+    def forward(self, packing: Packing, leaves: Tensor, kernels: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
+        """Return kernel tokens (k, width) and leaf tokens (l, width).
 
-        Of standardised ``leaves`` (B, L, leaf_width) and ``kernels`` (B, K, kernel_width), and ``context`` (B, width).
+        Of standardised ``leaves`` (l, leaf_width) and ``kernels`` (k, kernel_width), and ``context`` (B, width).
         """
-        n_kernel, in_kernel = kernels.shape[1], batch.leaf_kernels
+        n_kernel = len(kernels)
         kernel = self.embed_kernel(kernels)
-        ordinals = torch.arange(n_kernel, device=kernels.device).clamp_max(MAX_KERNEL_ORDINAL - 1)
-        own_kernel = self.kernel_to_leaf(kernel).gather(1, in_kernel[..., None].expand(-1, -1, self.width))
-        leaf = self.embed_leaf(leaves) + own_kernel
-        leaf = leaf + sinusoidal(batch.leaf_positions, self.width).to(leaves.dtype)
+        ordinals, in_kernel = packing.ordinal_of_kernel, packing.ordinal_of_leaf
+        leaf = self.embed_leaf(leaves) + self.kernel_to_leaf(kernel).index_select(0, packing.kernel_of_leaf)
+        leaf = leaf + sinusoidal(packing.leaf_positions, self.width).to(leaves.dtype)
         leaf = leaf + self.token_type[1] + self.kernel_ordinal(in_kernel.clamp_max(MAX_KERNEL_ORDINAL - 1))
-        kernel = kernel + self.token_type[0] + self.kernel_ordinal(ordinals)
-        tokens = torch.cat([kernel, leaf], dim=1) + context[:, None]
-        mask = torch.cat([batch.kernel_mask, batch.leaf_mask], dim=1)[:, None, None, :]
+        kernel = kernel + self.token_type[0] + self.kernel_ordinal(ordinals.clamp_max(MAX_KERNEL_ORDINAL - 1))
+        programs = torch.cat([packing.program_of_kernel, packing.program_of_leaf])
+        tokens = torch.cat([kernel, leaf]) + context.index_select(0, programs)
         for block in self.blocks:
-            tokens = block(tokens, mask)
+            tokens = block(tokens, packing)
         tokens = self.norm(tokens)
-        return tokens[:, :n_kernel], tokens[:, n_kernel:]
+        return tokens[:n_kernel], tokens[n_kernel:]

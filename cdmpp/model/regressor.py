@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.subsample import STATISTICS_PROGRAMS, sample_rows
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 from cdmpp.model.analytic import N_BOUNDS, N_STATES, kernel_parts, kernel_states
 from cdmpp.model.analytical_prior import AnalyticalPrior, masked_logsumexp
 from cdmpp.model.bins import QuantileBins
-from cdmpp.model.code_prior import N_CODE, CodePrior, code_inputs
+from cdmpp.model.code_prior import CodePrior, simulated_times
 from cdmpp.model.config import CdmppConfig
 from cdmpp.model.device_encoder import DeviceEncoder
 from cdmpp.model.feature_scaler import FeatureScaler
@@ -20,6 +21,11 @@ from cdmpp.model.kernel_quantities import KernelQuantities
 from cdmpp.model.label_transform import LabelTransform
 from cdmpp.model.leaf_encoder import LeafEncoder
 from cdmpp.model.output import Output
+from cdmpp.model.packing import Packing, mean_by
+from cdmpp.model.prior_columns import PriorColumns
+
+_CODE_COLUMNS, _AHEAD = 4, 3
+"""Columns of ``PriorColumns.code`` before the shares; the one by which its time moves the analytic one."""
 
 
 class CdmppModel(nn.Module):
@@ -35,7 +41,7 @@ class CdmppModel(nn.Module):
         if config.code:
             on_cpu = config.code_kind == "cpu"
             self.code_prior = CodePrior(config.device_costs, device_width) if on_cpu else GpuCodePrior()
-            kernel_width += N_CODE + 2 + self.code_prior.n_resources
+            kernel_width += 1 + CODE_WIDTH + self.n_code_columns
         self.leaf_scaler = FeatureScaler(leaf_width, config.clip)
         self.kernel_scaler = FeatureScaler(kernel_width, config.clip)
         self.kernel_bins = QuantileBins(kernel_width, config.bins)
@@ -64,10 +70,10 @@ class CdmppModel(nn.Module):
             self.code_prior.fit(programs, rows)
         seen = torch.from_numpy(np.asarray(rows, np.int64)).to(programs.device_index.device)
         self.device_encoder.fit(programs.device_vectors[programs.device_index[seen].unique()])
-        columns = [
-            (batch.leaves[batch.leaf_mask], self._kernel_inputs(batch)[0][batch.kernel_mask], batch.log_latency)
-            for batch in ordered_batches(programs, sample_rows(rows, STATISTICS_PROGRAMS))
-        ]
+        columns = []
+        for batch in ordered_batches(programs, sample_rows(rows, STATISTICS_PROGRAMS)):
+            kernels, _ = self._kernel_inputs(batch, self.prior_columns(batch))
+            columns.append((batch.leaves[batch.leaf_mask], kernels[batch.kernel_mask], batch.log_latency))
         leaves, kernels, log_latency = (torch.cat(column) for column in zip(*columns, strict=True))
         self.leaf_scaler.fit(leaves)
         self.kernel_scaler.fit(kernels)
@@ -102,51 +108,63 @@ class CdmppModel(nn.Module):
         shares = torch.as_tensor(weights[np.concatenate(order)]).to(corrections[0])
         return self.code_prior.scale_device(programs, rows, torch.cat(corrections), shares)
 
-    def forward(self, batch: Batch) -> Output:
-        """Add up a time for each kernel: kernels run one after the other."""
-        kernels, priors = self._kernel_inputs(batch)
+    def forward(self, batch: Batch, columns: PriorColumns | None = None) -> Output:
+        """Add up a time for each kernel: kernels run one after the other.
+
+        ``columns``: what ``prior_columns`` says of ``batch``, where it is known.
+        """
+        kernels, priors = self._kernel_inputs(batch, self.prior_columns(batch) if columns is None else columns)
+        packed = Packing.of(batch)
         device = self.device_encoder(batch.device_vectors)
-        leaves = self.leaf_scaler(batch.leaves)
-        scaled = self.kernel_scaler(kernels)
-        kernels, leaves = self.encoder(batch, leaves, torch.cat([scaled, self.kernel_bins(scaled)], dim=-1), device)
-        n_kernel = kernels.shape[1]
-        belongs = batch.leaf_kernels[:, None, :] == torch.arange(n_kernel, device=priors.device)[None, :, None]
-        belongs = belongs & batch.leaf_mask[:, None, :]
-        own_leaves = belongs.to(leaves.dtype) @ leaves / belongs.sum(-1, keepdim=True).clamp_min(1)
-        all_leaves = _masked_mean(leaves, batch.leaf_mask)
-        of_program = (vector[:, None].expand(-1, n_kernel, -1) for vector in (all_leaves, device))
-        hidden = self.regressor(torch.cat([kernels, own_leaves, *of_program], dim=-1))
+        leaves = self.leaf_scaler(batch.leaves[batch.leaf_mask])
+        scaled = self.kernel_scaler(kernels[batch.kernel_mask])
+        inputs = torch.cat([scaled, self.kernel_bins(scaled)], dim=-1)
+        kernel, leaf = self.encoder(packed, leaves, inputs, device)
+        own_leaves = mean_by(leaf, packed.kernel_of_leaf, len(kernel))
+        all_leaves = mean_by(leaf, packed.program_of_leaf, len(priors))
+        of_program = (vector.index_select(0, packed.program_of_kernel) for vector in (all_leaves, device))
+        hidden = self.regressor(torch.cat([kernel, own_leaves, *of_program], dim=-1))
         # In full precision also under bf16: three digits would be seen in a latency.
         with torch.autocast(hidden.device.type, enabled=False):
             correction = self.out(hidden.float())[..., 0] * self.log_scale
-        per_kernel = correction + (priors if self.config.prior else self.log_mean)
+        per_kernel = torch.full_like(priors, -torch.inf).masked_scatter(batch.kernel_mask, correction)
+        per_kernel = per_kernel + (priors if self.config.prior else self.log_mean)
         log_latency = masked_logsumexp(per_kernel, batch.kernel_mask)
-        return Output(log_latency, self.label_transform(log_latency), _masked_mean(hidden, batch.kernel_mask))
+        mean_hidden = mean_by(hidden, packed.program_of_kernel, len(priors))
+        return Output(log_latency, self.label_transform(log_latency), mean_hidden)
 
     @torch.no_grad()
-    def _kernel_inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Kernel vectors with what the analytic model and the code make of them; (B, K) natural-log seconds of that."""
+    def prior_columns(self, batch: Batch) -> PriorColumns:
+        """Return what the fitted priors say of ``batch``; the weights that are trained have no part in it."""
         parts = kernel_parts(batch.kernels, batch.device_specs, batch.kinds)
         times = self.prior.times(parts)
-        priors = self.prior(times, batch.kinds)
+        log_s = self.prior(times, batch.kinds)
         states = kernel_states(batch.kernels, batch.device_specs, batch.kinds)
-        inputs = [batch.kernels, times.log(), states]
+        code = log_s.new_zeros(len(log_s), 0)
         if self.config.code:
-            codes = batch.codes
-            if self.training and self.config.code_dropout:
-                codes = codes * (torch.rand(len(codes), 1, device=codes.device) >= self.config.code_dropout)
-            analytic = masked_logsumexp(priors, batch.kernel_mask)
-            by_code, shares = self.code_prior(codes, parts, batch)
-            has_code = codes[:, :1] * self.code_prior.fitted
-            ahead = (by_code - analytic)[:, None] * has_code
+            analytic = masked_logsumexp(log_s, batch.kernel_mask)
+            by_code, shares = self.code_prior(batch.codes, parts, batch)
+            has_code = batch.codes[:, :1] * self.code_prior.fitted
             quantities = KernelQuantities(batch.kernels, batch.device_specs, batch.kinds)
-            read = code_inputs(codes, self.code_prior.simulated, quantities, analytic)
-            columns = [read, by_code[:, None] * has_code, ahead, shares * has_code]
+            read = simulated_times(batch.codes, self.code_prior.simulated, quantities, analytic)
+            ahead = (by_code - analytic)[:, None] * has_code
+            code = torch.cat([read, by_code[:, None] * has_code, ahead, shares * has_code], dim=1)
+        return PriorColumns(torch.cat([times.log(), states], dim=-1), log_s, code)
+
+    @property
+    def n_code_columns(self) -> int:
+        """Return the width of ``PriorColumns.code``."""
+        return _CODE_COLUMNS + self.code_prior.n_resources if self.config.code else 0
+
+    @torch.no_grad()
+    def _kernel_inputs(self, batch: Batch, columns: PriorColumns) -> tuple[Tensor, Tensor]:
+        """Kernel vectors with what the priors make of them; (B, K) natural-log seconds of that."""
+        inputs, priors = [batch.kernels, columns.kernels], columns.log_s
+        if self.config.code:
+            code = torch.cat([batch.codes, columns.code], dim=1)
+            if self.training and self.config.code_dropout:
+                code = code * (torch.rand(len(code), 1, device=code.device) >= self.config.code_dropout)
+            ahead = code[:, batch.codes.shape[1] + _AHEAD, None]
             priors = priors + ahead  # the whole moves, how it is spread over the kernels stays
-            inputs.append(torch.cat(columns, dim=1)[:, None].expand(-1, times.shape[1], -1))
+            inputs.append(code[:, None].expand(-1, priors.shape[1], -1))
         return torch.cat(inputs, dim=-1), priors
-
-
-def _masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    weight = mask[..., None].to(x.dtype)
-    return (x * weight).sum(1) / weight.sum(1).clamp_min(1)

@@ -10,7 +10,8 @@ import numpy as np
 
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.table import AstTable
-from cdmpp.data.derive import Source, code_kind, core_of, cores, derive
+from cdmpp.data.derive import Source, code_kind, core_of, derive
+from cdmpp.platform.cores import cores
 from cdmpp.predict.program_batch import ProgramBatch, ReadOptions
 
 

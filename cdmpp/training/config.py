@@ -189,7 +189,7 @@ class Run:
 
     out: Path
     seed: int = 0
-    """Seed of weights, batches and dropout. On a CPU the same seed gives the same figures."""
+    """Seed of weights, batches and dropout. On a CPU the same seed and ``OMP_NUM_THREADS`` give the same figures."""
     progress: bool = True
     accelerator: str = "auto"
     """auto (a CUDA device where there is one), cpu or gpu."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import cdmpp.training.compat  # noqa: F401  isort: skip  (before Lightning)
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, RichProgressBar
 from lightning.pytorch.loggers import CSVLogger
 
 from cdmpp.model.build import Model, build_for
@@ -22,6 +22,7 @@ from cdmpp.training.config import Run, TrainConfig, TrainerConfig
 from cdmpp.training.inputs import FitInputs
 from cdmpp.training.lit import LatencyModule
 from cdmpp.training.processes import is_rank_zero
+from cdmpp.training.threads import FreeThreads
 
 
 def fit(
@@ -66,7 +67,9 @@ def _train_member(module: LatencyModule, folder: Path, progress: bool) -> None:
     with warnings.catch_warnings():
         noise = ".*(does not have many workers|Checkpoint directory|logging interval|LeafSpec).*"
         warnings.filterwarnings("ignore", noise)
-        trainer = _trainer(module.config.trainer, folder, progress, on_gpu)
+        alone = module.config.trainer.devices * module.config.trainer.nodes == 1
+        threads = [_FreeThreads()] if alone and not on_gpu else []
+        trainer = _trainer(module.config.trainer, folder, progress, on_gpu, threads)
         if last.is_file():
             load_checkpoint(last, module)  # one that is damaged is refused here, in our words
         try:
@@ -81,7 +84,19 @@ def _train_member(module: LatencyModule, folder: Path, progress: bool) -> None:
         load_checkpoint(folder / "checkpoints" / "best.ckpt", module)
 
 
-def _trainer(config: TrainerConfig, folder: Path, progress: bool, on_gpu: bool) -> pl.Trainer:
+class _FreeThreads(Callback):
+    """A thread for each free core: other work may come and go between two epochs."""
+
+    def __init__(self) -> None:
+        self.threads = FreeThreads()
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.threads.adapt()
+
+
+def _trainer(
+    config: TrainerConfig, folder: Path, progress: bool, on_gpu: bool, threads: Sequence[Callback]
+) -> pl.Trainer:
     # Two callbacks: `save_last` of one would write only where the best improves, and a resumed run would go far back.
     checkpoints = folder / "checkpoints"
     best = ModelCheckpoint(checkpoints, "best", monitor="val/mape", mode="min", enable_version_counter=False)
@@ -98,7 +113,7 @@ def _trainer(config: TrainerConfig, folder: Path, progress: bool, on_gpu: bool) 
         reload_dataloaders_every_n_epochs=1,
         num_sanity_val_steps=0,
         logger=CSVLogger(folder, name="logs"),
-        callbacks=[best, latest, *([RichProgressBar(refresh_rate=5)] if progress else [])],
+        callbacks=[best, latest, *threads, *([RichProgressBar(refresh_rate=5)] if progress else [])],
         enable_progress_bar=progress,
         enable_model_summary=False,
         use_distributed_sampler=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import cdmpp.training.compat  # noqa: F401  isort: skip  (before Lightning)
@@ -20,6 +21,8 @@ from cdmpp.model.doubled_sizes import doubled_sizes
 from cdmpp.model.eager import EagerModel
 from cdmpp.model.old_names import current_names
 from cdmpp.model.output import Output
+from cdmpp.model.prior_table import PriorTable
+from cdmpp.model.regressor import CdmppModel
 from cdmpp.training.config import TrainConfig, TrainerConfig
 from cdmpp.training.inputs import FitInputs
 from cdmpp.training.losses import domain_distance, hybrid_loss
@@ -37,11 +40,18 @@ class LatencyModule(pl.LightningModule):
         batches: Any = list(ordered_batches(inputs.programs, inputs.validation))
         self.validation: DataLoader[Batch] = DataLoader(batches, batch_size=None, collate_fn=lambda batch: batch)
         self.history: list[dict[str, float]] = []
+        self._priors = PriorTable.build(model, inputs.programs) if isinstance(model, CdmppModel) else None
         # A function, not a module: as a module it would enter the checkpoint a second time.
-        self._forward = torch.compile(model.forward, dynamic=True) if config.trainer.compile else model.forward
+        forward = torch.compile(model.forward, dynamic=True) if config.trainer.compile else model.forward
+        self._forward = self._with_priors(forward)
         self._losses: list[Tensor] = []
         self._errors: list[Tensor] = []
         self._started = time.monotonic()
+
+    def _with_priors(self, forward: Callable[..., Output]) -> Callable[[Batch], Output]:
+        """Give the model what its priors say of a batch: no step changes that."""
+        table = self._priors
+        return forward if table is None else lambda batch: forward(batch, table.take(batch))
 
     def train_dataloader(self) -> TrainingBatches:
         """Return a new set of random batches every epoch."""
@@ -119,7 +129,7 @@ class LatencyModule(pl.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Compute the errors of the averaged weights."""
-        difference = self.average(batch).log_latency.float() - batch.log_latency
+        difference = self._with_priors(self.average)(batch).log_latency.float() - batch.log_latency
         self._errors.append(torch.expm1(difference).abs())
 
     def on_validation_epoch_end(self) -> None:
@@ -143,7 +153,7 @@ class LatencyModule(pl.LightningModule):
             {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
             {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
         ]
-        optimiser = torch.optim.AdamW(groups, lr=config.lr, fused=self.inputs.programs.kinds.is_cuda)
+        optimiser = torch.optim.AdamW(groups, lr=config.lr, fused=True)
         total = len(self._batches(0)) * config.epochs
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_factor(config, step, total))
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

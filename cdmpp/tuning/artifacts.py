@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import tvm
 
-from cdmpp.data.derive import cores
 from cdmpp.data.derive_worker import unpacked
 from cdmpp.errors import CdmppError
+from cdmpp.platform.cores import cores
 from cdmpp.platform.workers import Worker, run_many
 from cdmpp.tuning.build_worker import COMMAND
 

@@ -13,11 +13,11 @@ import torch
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.scheduled import extract_scheduled_many
 from cdmpp.ast.table import AstTable
-from cdmpp.data.derive import cores
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
 from cdmpp.model.pooled import with_devices
 from cdmpp.model.ranker import SHARPNESS
+from cdmpp.platform.cores import cores
 from cdmpp.predict.predictor import Predictor
 
 _KEPT = 20_000

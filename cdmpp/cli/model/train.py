@@ -21,11 +21,13 @@ from cdmpp.recipes.train import Trained, train
 from cdmpp.recipes.zero_shot import train_zero_shot, zero_shot_sources
 from cdmpp.report.metric_table import metric_table
 from cdmpp.report.text import print_table
+from cdmpp.training.threads import FreeThreads
 
 
 @entry("config")
 def main(values: dict[str, Any]) -> None:
     """Train, calibrate, judge; without records of the device, learn from others."""
+    FreeThreads().adapt()
     settings = read_settings(values)
     if settings.training.trainer.devices > 1:  # Lightning starts the other processes by what the main module is called
         sys.modules["__main__"].__spec__ = find_spec("cdmpp.cli.model.train")

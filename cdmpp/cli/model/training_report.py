@@ -20,6 +20,7 @@ from cdmpp.report.metric_table import metric_table
 from cdmpp.report.report import Report, Total
 from cdmpp.report.text import print_report
 from cdmpp.training.metrics import score
+from cdmpp.training.threads import FreeThreads
 from cdmpp.uncertainty.calibration import Calibration
 from cdmpp.uncertainty.coverage import coverage
 from cdmpp.units import SHARE
@@ -81,7 +82,8 @@ def _figures(dataset: LatencyDataset, split: Split, settings: RunSettings, own: 
     """The figures of the model and of the baselines that can read the data."""
     ours = dataset.features == "cdmpp"
     baselines = [name for name in settings.baselines if ours or name in _ON_ANY_VECTORS]
-    rows = score_baselines(dataset, split, baselines, settings.run.seed, settings.threads)
+    threads = min(settings.threads, FreeThreads().adapt())
+    rows = score_baselines(dataset, split, baselines, settings.run.seed, threads)
     rows[settings.training.model.name] = own["metrics"]
     return {"device": settings.title, "split": split.name, "seed": settings.run.seed, **own, "models": rows}
 

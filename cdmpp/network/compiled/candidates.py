@@ -11,11 +11,12 @@ from typing import Any
 
 from cdmpp.ast.layout import EXTRACTOR_VERSION
 from cdmpp.ast.table import AstTable, read_asts, write_asts
-from cdmpp.data.derive import COMMAND, cores, derived_folder
+from cdmpp.data.derive import COMMAND, derived_folder
 from cdmpp.data.derive_worker import unpacked
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError, some
 from cdmpp.measure.plan import schedule_seed
+from cdmpp.platform.cores import cores
 from cdmpp.platform.progress import shown
 from cdmpp.platform.workers import keep_worker, run_many, take_worker
 from cdmpp.programs.task import Task

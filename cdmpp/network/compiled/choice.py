@@ -14,12 +14,13 @@ from cdmpp.ast.layout import EXTRACTOR_VERSION
 from cdmpp.ast.quantities import unrolled_steps
 from cdmpp.ast.table import AstTable
 from cdmpp.data.codes import VERSIONS, cached_codes
-from cdmpp.data.derive import LIMIT_S, Source, cores, derive, derived_folder
+from cdmpp.data.derive import LIMIT_S, Source, derive, derived_folder
 from cdmpp.devices import Device
 from cdmpp.errors import DataError
 from cdmpp.network.compiled.candidates import Candidates, candidates_of
 from cdmpp.network.compiled.rule import ScheduleRule
 from cdmpp.network.prediction import Bounds
+from cdmpp.platform.cores import cores
 from cdmpp.platform.files import read_json, write_json
 from cdmpp.predict.flags import NO_MACHINE_CODE
 from cdmpp.predict.predictor import Predictor

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from cdmpp import devices
-from cdmpp.data.derive import cores, start_workers
+from cdmpp.data.derive import start_workers
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, ModelFormatError, UsageError
 from cdmpp.network.compiled.prepared import PreparedNetwork, predictor_of
@@ -20,6 +20,7 @@ from cdmpp.network.runtime import LaunchedNetwork, PricedNetwork
 from cdmpp.network.source.read import NetworkSource
 from cdmpp.network.training_step import TrainingStep
 from cdmpp.network.workload import Workload
+from cdmpp.platform.cores import cores
 from cdmpp.platform.limits import check_fields
 from cdmpp.predict.catalogue import model_for, models
 from cdmpp.predict.flags import OF_STEPS
