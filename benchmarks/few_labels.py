@@ -2,17 +2,21 @@
 
 ``python -m benchmarks.few_labels [publish_it=true]`` scales each of ``ASKED`` (``scale_to``) by all programs of random
 tasks of the new device's training part and judges it on the device's part of the networks that no model was trained on.
-Two CPU minutes.
+A model is the one that ships, or the one that shipped in a commit. Five CPU minutes.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 import cdmpp
 from benchmarks.publish.command_line import run
+from benchmarks.publish.frozen import frozen
 from benchmarks.publish.measured import change
 from cdmpp import devices
 from cdmpp.data.dataset import LatencyDataset
@@ -21,14 +25,28 @@ from cdmpp.data.splits import make_split
 from cdmpp.predict.rows import predict_rows
 from cdmpp.recipes.scaled import scale_to
 
+
+class Asked(NamedTuple):
+    """A model, and a device that has another core than those it was trained on."""
+
+    model: str
+    device: str
+    commit: str = ""
+    """That the model is of; empty for the one that ships."""
+
+
+FROZEN = "b1c43d7b"
+"""The last commit before any record of epyc-turin."""
 ASKED = (
-    ("xeon-icelake", "xeon-emeraldrapids"),
-    ("xeon-icelake", "epyc-genoa-avx2"),
-    ("epyc-genoa", "xeon-emeraldrapids"),
-    ("epyc-genoa", "xeon-icelake-avx2"),
+    Asked("cpus", "epyc-turin", FROZEN),
+    Asked("epyc-genoa", "epyc-turin", FROZEN),
+    Asked("xeon-icelake", "epyc-turin", FROZEN),
+    Asked("xeon-icelake", "xeon-emeraldrapids"),
+    Asked("xeon-icelake", "epyc-genoa-avx2"),
+    Asked("epyc-genoa", "xeon-emeraldrapids"),
+    Asked("epyc-genoa", "xeon-icelake-avx2"),
 )
-"""A model, and a device that has another core than those it was trained on."""
-TASKS = (10, 30)
+TASKS = (3, 10, 30, 200)
 """Of the new device: how many are measured."""
 _DRAWS = 3
 _EDGES_S = (0.0, 1e-5, 1e-4, 1e-3, 1e-2, np.inf)
@@ -47,12 +65,17 @@ def cells(predicted: np.ndarray, records: LatencyDataset, rows: np.ndarray) -> l
     return [float(ape.mean()), float(np.median(ape)), *(float(np.median(part)) for part in parts)]
 
 
-def lines(model: str, device: str) -> Iterator[list[str]]:
+def lines(asked: Asked) -> Iterator[list[str]]:
     """A row for each number of tasks, the mean over draws."""
-    start, records = cdmpp.load_model(model), load_device(device)
+    device, records = asked.device, load_device(asked.device)
+    if asked.commit:
+        with tempfile.TemporaryDirectory() as folder:
+            start = cdmpp.load_model(frozen(asked.commit, asked.model, Path(folder)))
+    else:
+        start = cdmpp.load_model(asked.model)
     split = make_split(records, "held_out", 0)
     names, test = np.unique(records.task_ids[split.train]), split.test
-    yield _line(model, device, "0", cells(predict_rows(start, records, test), records, test))
+    yield _line(asked, "0", cells(predict_rows(start, records, test), records, test))
     for tasks in TASKS:
         found = []
         for draw in range(_DRAWS):
@@ -60,12 +83,13 @@ def lines(model: str, device: str) -> Iterator[list[str]]:
             rows = split.train[np.isin(records.task_ids[split.train], some)]
             scaled, _ = scale_to(start, devices.get(device), records, rows)
             found.append(cells(predict_rows(scaled, records, test), records, test))
-        yield _line(model, device, str(tasks), np.mean(found, axis=0).tolist())
+        yield _line(asked, str(tasks), np.mean(found, axis=0).tolist())
 
 
-def _line(model: str, device: str, tasks: str, numbers: list[float]) -> list[str]:
+def _line(asked: Asked, tasks: str, numbers: list[float]) -> list[str]:
     signed = [f"{one:+.1f}" for one in numbers[2:]]
-    return [f"`{model}`, `{device}`", tasks, *(f"{one:.1f}" for one in numbers[:2]), *signed]
+    model = f"`{asked.model}` of {asked.commit}" if asked.commit else f"`{asked.model}`"
+    return [f"{model}, `{asked.device}`", tasks, *(f"{one:.1f}" for one in numbers[:2]), *signed]
 
 
 def put(rows: list[list[str]]) -> None:
@@ -83,8 +107,8 @@ def put(rows: list[list[str]]) -> None:
 def main(publish_it: bool) -> None:
     """Print the table, and publish it where wanted."""
     rows = []
-    for model, device in ASKED:
-        for row in lines(model, device):
+    for asked in ASKED:
+        for row in lines(asked):
             print(" | ".join(row), flush=True)
             rows.append(row)
     if publish_it:

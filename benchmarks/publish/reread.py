@@ -2,8 +2,9 @@
 
 ``python -m benchmarks.publish.reread sample=165`` derives a few vectors of each data set and class anew and prints how
 many are others. ``... again=epyc-genoa classes=softmax,elementwise`` derives those of these classes that read bytes
-(masks, tokens) anew, some seconds of a CPU each, and writes them into the data set. Every record keeps which reader its
-vector is of. What is derived stays in ``scratch``: a killed run goes on.
+(masks, tokens) anew, and those of any class that say that a count is unknown, some seconds of a CPU each, and writes
+them into the data set. Every record keeps which reader its vector is of. What is derived stays in ``scratch``: a killed
+run goes on.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from cdmpp.machine_code.cpu.code_features import CODE_NAMES, CODE_READER
 from cdmpp.programs.task import Task
 
 DATA = Path("datasets")
-SETS = ("epyc-genoa", "epyc-genoa-avx2", "epyc-genoa-training", "xeon-emeraldrapids", "xeon-icelake",
+SETS = ("epyc-genoa", "epyc-genoa-avx2", "epyc-genoa-training", "epyc-turin", "xeon-emeraldrapids", "xeon-icelake",
         "xeon-icelake-2c", "xeon-icelake-avx2")  # fmt: skip
 SHIPPED_READER = "4"
 """Of vectors whose file does not say: all were derived on 2026-11-28."""
 _SAME = 1e-3
 _BYTES = re.compile(r'"(u?int8|bool)"')
-_CYCLES = CODE_NAMES.index("machine_cycles")
+_CYCLES, _UNKNOWN = (CODE_NAMES.index(name) for name in ("machine_cycles", "unknown_loops"))
 COLUMNS = ("class", "reads bytes", "derived again", "changed", "simulated cycles, least to most")
 
 
@@ -93,13 +94,17 @@ def derive_again(name: str, classes: Sequence[str], scratch: Path) -> tuple[int,
     wanted = [
         record
         for record_id, record in records.items()
-        if record_id in shipped and (task := tasks[record.task_id]).op_class in classes and reads_bytes(task)
+        if record_id in shipped and (shipped[record_id][_UNKNOWN] > 0 or _is_of(tasks[record.task_id], classes))
     ]
     found = anew(name, wanted, tasks, scratch)
     changed = sum(bool(np.abs(code - shipped[one]).max() > _SAME) for one, code in found.items())
     by = {one: CODE_READER if one in found else readers.get(one, SHIPPED_READER) for one in shipped}
     write_codes(_part(name), {one: found.get(one, code) for one, code in shipped.items()}, by)
     return len(found), changed
+
+
+def _is_of(task: Task, classes: Sequence[str]) -> bool:
+    return task.op_class in classes and reads_bytes(task)
 
 
 def _part(name: str) -> Path:
