@@ -46,8 +46,8 @@ class Server:
         """Processes: the one that listens first."""
         found, own = [self.process.pid], 0
         while own < len(found):
-            children = Path(f"/proc/{found[own]}/task/{found[own]}/children")
-            found += [int(one) for one in children.read_text().split()] if children.exists() else []
+            threads = Path(f"/proc/{found[own]}/task").glob("*/children")  # each lists those that it started
+            found += [int(one) for children in threads for one in children.read_text().split()]
             own += 1
         return found
 
@@ -63,7 +63,7 @@ class Server:
         """Memory, open files, threads, processes and temporary files."""
         each = [Path(f"/proc/{pid}") for pid in self.each()]
         pages = [int((one / "statm").read_text().split()[1]) for one in each]
-        scratch = Path(tempfile.gettempdir()).glob("cdmpp-serve-*/*/*")
+        scratch = self.log.parent.glob("cdmpp-serve-*/*/*")
         return {
             "listening_mb": round(pages[0] * os.sysconf("SC_PAGE_SIZE") / 1e6),
             "processes_mb": round(sum(pages[1:]) * os.sysconf("SC_PAGE_SIZE") / 1e6),
@@ -89,7 +89,8 @@ def main() -> None:
 def _started(folder: Path) -> Server:
     log = folder / "log.txt"
     words = [sys.executable, "-m", "cdmpp.cli", "serve", "--port", "0", "--body-mb", "2"]
-    process = subprocess.Popen(words, cwd=folder, stderr=log.open("wb"), env={**os.environ, "OMP_NUM_THREADS": "1"})
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
+    process = subprocess.Popen(words, cwd=folder, stderr=log.open("wb"), env=environment)
     while not (found := re.search(r"http://127.0.0.1:(\d+)", log.read_text())):
         assert process.poll() is None, log.read_text()
         time.sleep(0.1)
