@@ -57,8 +57,8 @@ ROWS = _named(
         (*_NETWORK, "h100", "--runtime", "torch"), cache="empty", runs=5, target_s=2.0,
     )),
     ("torch-warm", Row(
-        "that of --runtime torch, cache full, new process", (*_NETWORK, "h100", "--runtime", "torch"), cache="full", runs=5,
-        target_s=1.0,
+        "that of --runtime torch, cache full, new process", (*_NETWORK, "h100", "--runtime", "torch"), cache="full",
+        runs=5, target_s=1.0,
     )),
     ("further-device", Row("a further device in one process", question="further_device", runs=3, target_s=0.1)),
     ("further-batch", Row("a second batch in one process", question="further_batch", runs=3, target_s=0.1)),
