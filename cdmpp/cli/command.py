@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import platform
 import shlex
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str] | None = None, script: str | None = None) -> i
     Returns:
         The exit code: 0 done, 2 wrong input (one line on standard error), 130 stopped by Ctrl-C.
     """
+    gc.set_threshold(50_000, 20, 100)  # imports make objects by the hundred thousand and hardly a cycle
     with logs_to_stderr():
         try:
             words = old_names.verb_of(list(sys.argv[1:] if arguments is None else arguments))

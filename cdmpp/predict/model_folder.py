@@ -14,7 +14,8 @@ from cdmpp.devices import VECTOR_WIDTH
 from cdmpp.errors import CdmppError, ModelFormatError
 from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 from cdmpp.model.build import Model, build_model
-from cdmpp.model.config import CdmppConfig, ModelConfig, model_config
+from cdmpp.model.config import CdmppConfig, EagerConfig, ModelConfig, model_config
+from cdmpp.model.eager_inputs import N_INPUTS
 from cdmpp.model.ranker import Ranker
 from cdmpp.platform.limits import checked
 from cdmpp.predict.catalogue import SHIPPED, state_of
@@ -87,6 +88,9 @@ def _built(stored: StoredConfig) -> list[Model]:
 
 def _is_small(config: ModelConfig, members: int) -> bool:
     """True if it is small, by a bound, every layer as wide as the widest; the reference model holds many networks."""
+    if isinstance(config, EagerConfig):  # built on the device meta it would import sympy
+        inputs = N_INPUTS * (1 + config.bins)
+        return members * (config.layers * (inputs + config.hidden) * config.hidden + 1000 * config.device_costs) < _SMALL
     if not isinstance(config, CdmppConfig):
         return False
     inputs = LEAF_WIDTH + (1 + config.bins) * KERNEL_WIDTH + CODE_WIDTH + VECTOR_WIDTH
