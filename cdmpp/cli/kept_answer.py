@@ -13,7 +13,7 @@ from typing import Any
 from cdmpp import devices
 from cdmpp.errors import CdmppError
 from cdmpp.network.network_key import device_key, digest, name_key, surroundings
-from cdmpp.platform.files import read_json, write_text
+from cdmpp.platform.cache import cached_json, keep_text
 from cdmpp.platform.paths import cache_root, conf_folder
 from cdmpp.predict.catalogue import models, state_of
 from cdmpp.report.report import Column, Report, Table, Total
@@ -53,7 +53,7 @@ class KeptAnswer:
     def read(self) -> Report | None:
         """Return the report without charts and timeline; None where there is none, or the file is damaged."""
         with suppress(CdmppError, KeyError, TypeError, ValueError):
-            return _restored(read_json(self.path))
+            return _restored(cached_json(self.path))
         return None
 
     def write(self, report: Report) -> None:
@@ -62,7 +62,7 @@ class KeptAnswer:
         with suppress(TypeError):
             text = json.dumps({**asdict(own), "tables": [_plain(one) for one in own.tables]})
             if _restored(json.loads(text)) == own:
-                write_text(self.path, text)
+                keep_text(self.path, text)
 
 
 def _files() -> list[list[Any]]:

@@ -63,6 +63,7 @@ PURPOSES: Mapping[str, tuple[Verb, ...]] = {
     ),
     "Devices and data": (
         Verb("devices", "list the devices, with the data and the models that are here for each"),
+        Verb("cache", "what is kept for later questions, how large it is, and how to empty it"),
         Verb("data summary", "what data is here, in numbers and pictures"),
         Verb(
             "data import", "bring a tuning database, programs or operators into the record format", True, "import_data"

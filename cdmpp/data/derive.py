@@ -21,7 +21,8 @@ from cdmpp.data.derived_table import write_codes, write_rows
 from cdmpp.data.schema import Record
 from cdmpp.devices import Device, sheets_of
 from cdmpp.errors import DataError, UnsupportedProgramError
-from cdmpp.platform.files import read_json, write_json
+from cdmpp.platform.cache import keep_json, note_use, note_write
+from cdmpp.platform.files import read_json
 from cdmpp.platform.paths import cache_root
 from cdmpp.platform.workers import Reply, keep_worker, run_many, take_worker
 from cdmpp.programs.task import Task
@@ -92,6 +93,7 @@ def data_set_folder(kind: str, version: str, folder: Path) -> Path:
 
 def read_chunks(folder: Path, read: Callable[[Path], T]) -> Iterator[T]:
     """Yield what ``read`` makes of every finished chunk file; damaged ones are deleted: they are derived again."""
+    note_use(folder)
     for path in sorted(folder.glob("chunk-*.parquet")):
         try:
             yield read(path)
@@ -272,9 +274,10 @@ class _Chunk:
         self.written_at = time.monotonic()
         digest = hashlib.sha256("\0".join([*rows, *failed]).encode()).hexdigest()[:16]
         if rows:
-            _write_rows(self.kind, self.folder / f"chunk-{digest}.parquet", rows)
+            _write_rows(self.kind, path := self.folder / f"chunk-{digest}.parquet", rows)
+            note_write(path)
         if failed:
-            write_json(self.folder / f"chunk-{digest}.failed.json", failed)
+            keep_json(self.folder / f"chunk-{digest}.failed.json", failed)
 
 
 def _write_rows(kind: str, path: Path, rows: Mapping[str, Mapping[str, np.ndarray]]) -> None:

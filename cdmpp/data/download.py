@@ -17,6 +17,7 @@ from typing import Any
 from rich.progress import wrap_file
 
 from cdmpp.errors import DataError
+from cdmpp.platform.cache import note_use, note_write
 from cdmpp.platform.files import write_atomic
 from cdmpp.platform.paths import cache_root
 
@@ -61,6 +62,8 @@ def download(database: PinnedDatabase, base_url: str = BASE_URL, progress: bool 
         path, url = folder / name, f"{base_url}/{database.folder}/{name}"
         if not path.is_file() or _content_sum(path) != expected:
             write_atomic(path, partial(fetch, url, expected=expected, content_sum=_content_sum, progress=progress))
+            note_write(path)
+    note_use(folder)
     return folder
 
 

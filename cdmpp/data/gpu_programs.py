@@ -23,7 +23,7 @@ from cdmpp.machine_code.gpu.gpu_code_vector import gpu_code_vector
 from cdmpp.machine_code.gpu.kernel_code import KernelWork
 from cdmpp.machine_code.gpu.launch import Launch
 from cdmpp.machine_code.gpu.sass import listed, parse_sass
-from cdmpp.platform.files import write_atomic
+from cdmpp.platform.cache import keep_bytes, note_use
 from cdmpp.platform.paths import cache_root
 
 _VERSION = "2"
@@ -59,13 +59,14 @@ def write_program(path: Path, program: GpuProgram) -> None:
         "literals": {name: base64.b64encode(data).decode() for name, data in program.machine.literals.items()},
     }
     packed = gzip.compress(json.dumps(content).encode(), 5, mtime=0)
-    write_atomic(path, lambda temporary: temporary.write_bytes(packed))
+    keep_bytes(path, packed)
 
 
 def read_program(path: Path) -> GpuProgram | None:
     """Return None where there is none, or a damaged one, which is then removed."""
     try:
         content = json.loads(gzip.decompress(path.read_bytes()))
+        note_use(path)
         launches = {
             name: Launch(tuple(grid), tuple(block), int(dynamic))
             for name, (grid, block, dynamic) in content["launches"].items()

@@ -19,6 +19,7 @@ from cdmpp.data.loading import load_programs
 from cdmpp.data.records import read_info
 from cdmpp.data.summary import DATABASE_FILES, DataSummary, Paths, search_paths, summarise
 from cdmpp.errors import CdmppError, DataError, NoRecordsError
+from cdmpp.platform.cache import note_use, note_write
 from cdmpp.platform.files import SCHEMA_VERSION
 from cdmpp.platform.lock import writing
 from cdmpp.platform.paths import cache_root
@@ -104,6 +105,7 @@ def _import_into_cache(item: DataSummary, device: str, progress: bool) -> Path:
         if not _is_complete(out):
             log.info("importing %s as %s on %s into %s", item.folder, item.network, device, out)
             import_database(item.folder, out, device, item.network, on_bad="skip", progress=progress)
+    note_write(out)
     return out
 
 
@@ -119,6 +121,7 @@ def _operators(device: str, paths: Paths, progress: bool) -> Path:
             if not _is_complete(out):
                 source = neusight_source.download(device, progress=progress)
                 import_neusight(source, out, progress=progress, device=device)
+        note_write(out)
     except DataError as error:
         raise NoRecordsError(_no_operators_message(device, paths, str(error))) from error
     return out
@@ -140,7 +143,10 @@ def _no_operators_message(device: str, paths: Paths, download_result: str) -> st
 
 
 def _is_complete(folder: Path) -> bool:
-    return (folder / "dataset.json").is_file() and bool(read_info(folder).get("complete"))
+    if not (folder / "dataset.json").is_file() or not read_info(folder).get("complete"):
+        return False
+    note_use(folder)
+    return True
 
 
 def _download(device: str, paths: Paths, progress: bool) -> list[DataSummary]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.platform.files import write_text
+from cdmpp.platform.cache import keep_text
 from cdmpp.programs.networks import has_static_shapes, task_of
 from cdmpp.programs.task import Task
 
@@ -243,5 +243,5 @@ def _task(module: Any, function: Any, network: str) -> Task:
     if is_as_printed(alone) and not path.exists():
         graph = tvm.ir.save_json(alone)
         with suppress(DataError):  # for speed alone
-            write_text(path, graph)
+            keep_text(path, graph)
     return task

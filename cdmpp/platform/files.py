@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import secrets
 import stat
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -75,7 +76,11 @@ def check_place(path: Path) -> None:
 
 
 def _temporary(path: Path) -> Path:
-    return path.parent / f".{path.name}.{os.getpid()}.tmp"
+    # Containers that share a cache may have the same process ids.
+    return path.parent / f".{path.name}.{os.getpid()}{_TOKEN}.tmp"
+
+
+_TOKEN = secrets.token_hex(3)
 
 
 def _place_new(temporary: Path, path: Path) -> None:

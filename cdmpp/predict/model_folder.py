@@ -89,8 +89,8 @@ def _built(stored: StoredConfig) -> list[Model]:
 def _is_small(config: ModelConfig, members: int) -> bool:
     """True if it is small, by a bound, every layer as wide as the widest; the reference model holds many networks."""
     if isinstance(config, EagerConfig):  # built on the device meta it would import sympy
-        inputs = N_INPUTS * (1 + config.bins)
-        return members * (config.layers * (inputs + config.hidden) * config.hidden + 1000 * config.device_costs) < _SMALL
+        values = config.layers * (N_INPUTS * (1 + config.bins) + config.hidden) * config.hidden
+        return members * (values + 1000 * config.device_costs) < _SMALL
     if not isinstance(config, CdmppConfig):
         return False
     inputs = LEAF_WIDTH + (1 + config.bins) * KERNEL_WIDTH + CODE_WIDTH + VECTOR_WIDTH

@@ -14,6 +14,7 @@ import tvm
 from tvm.s_tir import Schedule, Trace
 
 from cdmpp.errors import DataError, UnsupportedProgramError
+from cdmpp.platform.cache import note_use
 from cdmpp.platform.paths import cache_root
 from cdmpp.programs.gate import check_trace
 from cdmpp.programs.language import check_target
@@ -28,7 +29,9 @@ def parse_workload(workload: str) -> tvm.IRModule:
     ``DataError``: the text is no module.
     """
     with suppress(Exception):  # not kept, or damaged in one of many ways
-        return tvm.ir.load_json(parsed_path(workload).read_text())
+        module = tvm.ir.load_json((path := parsed_path(workload)).read_text())
+        note_use(path)
+        return module
     head = workload.strip().splitlines()[0][:80] if workload.strip() else "(empty)"
     try:
         return parse_text(workload, f"workload that begins with {head!r}")

@@ -18,7 +18,7 @@ from cdmpp.data.held_out import hold_out
 from cdmpp.data.splits import Split
 from cdmpp.devices import Device, sheets_of
 from cdmpp.errors import DataError
-from cdmpp.platform.files import read_json, write_json
+from cdmpp.platform.cache import cached_json, keep_json
 from cdmpp.platform.paths import cache_root
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.rows import examine_rows
@@ -117,7 +117,7 @@ def leave_out(name: str, dataset: LatencyDataset, split: Split, config: TrainCon
     if predictor.reads_code:
         blind = _errors(predictor, replace(dataset, asts=dataset.asts.with_codes(None)), split.test)
     figures = score(dataset, split.test, dataset.latency_s[split.test] / np.exp(errors.log_residuals))["metrics"]
-    write_json(path, {"left_out": name, "metrics": figures, "errors": _lists(errors), "without_code": _lists(blind)})
+    keep_json(path, {"left_out": name, "metrics": figures, "errors": _lists(errors), "without_code": _lists(blind)})
     return LeftOut(figures, errors, blind)
 
 
@@ -139,7 +139,7 @@ def _lists(errors: UnitErrors | None) -> dict[str, Any] | None:
 def _read(path: Path, task_ids: np.ndarray) -> LeftOut | None:
     """None where there is no such file, or another one than was written here."""
     try:
-        stored = read_json(path)
+        stored = cached_json(path)
         blind = stored["without_code"]
         without_code = None if blind is None else _of_lists(blind, task_ids)
         return LeftOut(dict(stored["metrics"]), _of_lists(stored["errors"], task_ids), without_code)

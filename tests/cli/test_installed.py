@@ -36,6 +36,7 @@ for command in json.loads(sys.argv[1]):
 QUIET = ("progress=false", "accelerator=cpu")
 COMMANDS = {
     "devices": "devices --json",
+    "cache": "cache --json",
     "models": "model list --json",
     "data": "data summary --json",
     "train without data": "model train device=t4 allow_zero_shot=false",

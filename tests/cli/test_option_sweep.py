@@ -36,6 +36,7 @@ VERBS = {
     "model calibrate": ["--device", "xeon-icelake"],
     "data codes": ["--path", "nowhere"],
     "devices": [],
+    "cache": [],
     "model list": [],
     "data summary": [],
     "collective": ["all_reduce", "64MiB", "--ranks", "8", "--link", "nvlink3"],

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from cdmpp.data.download import fetch
 from cdmpp.errors import DataError
+from cdmpp.platform.cache import note_use, note_write
 from cdmpp.platform.content import content_of
 from cdmpp.platform.files import read_json, write_atomic
 from cdmpp.platform.limits import shown
@@ -86,6 +87,8 @@ def download(device: str, base_url: str = BASE_URL, progress: bool = True) -> Pa
         if not path.is_file() or content_sum(path) != expected:
             url = f"{base_url}/{quote(name)}"
             write_atomic(path, partial(fetch, url, expected=expected, content_sum=content_sum, progress=progress))
+            note_write(path)
+    note_use(folder)
     return folder
 
 

@@ -16,6 +16,7 @@ from cdmpp.data.derive_worker import unpacked
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError, some
 from cdmpp.measure.plan import schedule_seed
+from cdmpp.platform.cache import note_use, note_write
 from cdmpp.platform.cores import cores
 from cdmpp.platform.progress import shown
 from cdmpp.platform.workers import keep_worker, run_many, take_worker
@@ -49,7 +50,8 @@ def candidates_of(
     missing: list[Task] = []
     for task_id, task in tasks.items():
         try:
-            schedules, table = read_asts(_path(task, target, n, seed))
+            schedules, table = read_asts(path := _path(task, target, n, seed))
+            note_use(path)
             found[task_id] = Candidates(tuple(schedules), table)
         except DataError:  # not there, or of another version
             missing.append(task)
@@ -78,7 +80,8 @@ def _sampled(
                     continue
                 table = AstTable(**unpacked(reply["arrays"]))
                 found[task.task_id] = Candidates(tuple(reply["schedules"]), table)
-                write_asts(_path(task, text, n, seed), reply["schedules"], table)
+                write_asts(path := _path(task, text, n, seed), reply["schedules"], table)
+                note_write(path)
     finally:
         for worker in pool:
             keep_worker(worker)

@@ -20,8 +20,8 @@ from cdmpp.errors import DataError
 from cdmpp.network.compiled.candidates import Candidates, candidates_of
 from cdmpp.network.compiled.rule import ScheduleRule
 from cdmpp.network.prediction import Bounds
+from cdmpp.platform.cache import cached_json, keep_json
 from cdmpp.platform.cores import cores
-from cdmpp.platform.files import read_json, write_json
 from cdmpp.predict.flags import NO_MACHINE_CODE
 from cdmpp.predict.predictor import Predictor
 from cdmpp.programs.task import Task
@@ -75,7 +75,7 @@ class Chooser:
             for task_id, one in new.items():
                 if NO_MACHINE_CODE in one.flags and self.predictor.reads_code:
                     continue  # on a quieter machine the compiler may end in time
-                write_json(self._path(missing[task_id]), {**asdict(one), "intervals": _texts(one.intervals)})
+                keep_json(self._path(missing[task_id]), {**asdict(one), "intervals": _texts(one.intervals)})
             chosen |= new
         return {task_id: chosen[task_id] for task_id in tasks}
 
@@ -219,7 +219,7 @@ class Chooser:
 
     def _remembered(self, task: Task) -> Chosen | None:
         try:
-            stored = read_json(self._path(task))
+            stored = cached_json(self._path(task))
             intervals = {float(level): (low, high) for level, (low, high) in stored.pop("intervals").items()}
             return Chosen(**{**stored, "intervals": intervals, "flags": tuple(stored["flags"])})
         except (DataError, TypeError, ValueError, KeyError, AttributeError):

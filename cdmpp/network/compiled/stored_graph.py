@@ -17,7 +17,7 @@ from cdmpp.network.runtime import ReadNetwork
 from cdmpp.network.source.read import NetworkSource, read_network
 from cdmpp.network.source.torch_network import positional
 from cdmpp.network.workload import Workload
-from cdmpp.platform.files import read_json, write_json
+from cdmpp.platform.cache import cached_json, keep_json
 from cdmpp.platform.limits import Limits, fitting, numbers, shown
 from cdmpp.platform.paths import cache_root
 from cdmpp.programs.compiled import TVM, compiled_flag, compiled_noted
@@ -53,7 +53,7 @@ def graph_for(workload: Workload, before_reading: Callable[[], None] = lambda: N
     key = None if content is None else digest([content, settings, surroundings()])
     path = cache_root() / "networks" / f"v{_VERSION}" / f"{key}.json"
     try:
-        stored = read_json(path) if key else {}
+        stored = cached_json(path) if key else {}
         graph, batch = _restored(stored["graph"]), int(stored["batch"])
         return CompiledNetwork(graph=graph, batch=batch, warnings=warnings, source=cache(read))
     except (DataError, KeyError, TypeError, ValueError):  # not there, or damaged: made again
@@ -61,7 +61,7 @@ def graph_for(workload: Workload, before_reading: Callable[[], None] = lambda: N
     source = read()
     graph = _graph(source)
     if key:
-        write_json(path, {"graph": dataclasses.asdict(graph), "batch": source.batch})
+        keep_json(path, {"graph": dataclasses.asdict(graph), "batch": source.batch})
     return CompiledNetwork(graph=graph, batch=source.batch, warnings=warnings or source.warnings, source=lambda: source)
 
 

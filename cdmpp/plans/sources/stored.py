@@ -18,7 +18,7 @@ from cdmpp.network.training_step import StepBuffer, StepMemory
 from cdmpp.network.workload import Workload
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.sources.source import OpExchange, RankWork, StepSource
-from cdmpp.platform.files import read_json, write_json
+from cdmpp.platform.cache import cached_json, keep_json
 from cdmpp.platform.paths import cache_root
 from cdmpp.steps.module_span import ModuleSpan
 from cdmpp.steps.step_graph import Gradient, Op, RankGraph
@@ -93,7 +93,7 @@ class StoredSource(StepSource):
         if self._key is None:
             return self._made.work(batch, *split)
         try:
-            stored = read_json(self._path(split, batch > 1))
+            stored = cached_json(self._path(split, batch > 1))
             if stored["grows"] or stored["batch"] == batch:
                 return _restored(stored, batch - stored["batch"])
         except (CdmppError, KeyError, TypeError, ValueError, IndexError):  # not there, or damaged: made again
@@ -104,7 +104,7 @@ class StoredSource(StepSource):
                 stored = found[min(batch, _LOW)]
         if not stored or (batch > 1 and not stored["grows"]):  # each batch of such a network has to be read
             stored = _plain(self._made.work(batch, *split), None, batch)
-        write_json(self._path(split, batch > 1), stored)
+        keep_json(self._path(split, batch > 1), stored)
         return _restored(json.loads(json.dumps(stored)), batch - stored["batch"])
 
     def _path(self, split: _Split, is_many: bool) -> Path:
@@ -120,7 +120,7 @@ class StoredSource(StepSource):
         with suppress(CdmppError):  # a network that takes no single example; who asks for it is told
             found[1] = _plain(self._made.work(1, *split), None, 1)
         for batch, stored in found.items():
-            write_json(self._path(split, batch > 1), stored)
+            keep_json(self._path(split, batch > 1), stored)
         return found
 
     def _growing(self, split: _Split) -> dict[str, Any] | None:

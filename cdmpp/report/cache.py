@@ -1,0 +1,46 @@
+"""The report on the cache: its entries by kind, and what was deleted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from cdmpp.platform.cache import KINDS, LIMIT, OTHER, Entry
+from cdmpp.platform.paths import cache_root
+from cdmpp.report.report import Column, Report, Table, Total
+
+
+def cache_report(entries: Sequence[Entry], limit_bytes: int) -> Report:
+    """Report the ``entries`` by kind, largest first, beside the limit."""
+    by_kind: dict[str, list[Entry]] = {}
+    for one in entries:
+        by_kind.setdefault(one.kind, []).append(one)
+    now, root = time.time(), cache_root()
+    rows = [
+        {
+            "kind": kind, "holds": KINDS.get(kind, OTHER).text, "entries": len(own),
+            "bytes": sum(one.bytes for one in own), "used_s_ago": max(0.0, now - max(one.used_at for one in own)),
+            "folder": str(root if kind not in KINDS else root / kind),
+        }
+        for kind, own in by_kind.items()
+    ]  # fmt: skip
+    rows.sort(key=lambda row: -row["bytes"])
+    whole = sum(one.bytes for one in entries)
+    columns = (
+        Column("kind", "kind", kind="text"),
+        Column("holds", "holds", kind="text", rank=2),
+        Column("entries", "entries", is_sum=True),
+        Column("bytes", "size", "B", is_sum=True),
+        Column("used_s_ago", "used before", "s", rank=1, meaning="Time since one of them was written or read last."),
+        Column("folder", "folder", kind="text", rank=3),
+    )
+    caption = f"${LIMIT} is the limit; what was not used for longest goes first. --clear [KIND] deletes"
+    answer = {"folder": str(root), "bytes": whole, "limit_bytes": limit_bytes, "kinds": rows}
+    totals = (Total("size", whole, "B"), Total("limit", limit_bytes, "B"), Total("folder", str(root)))
+    return Report("Cache", answer, totals, (Table("Cache", columns, rows, caption),))
+
+
+def cleared_report(what: str, count: int, size_bytes: int) -> Report:
+    """Report what was deleted."""
+    answer = {"cleared": what, "entries": count, "bytes": size_bytes}
+    return Report("Cache", answer, (Total("deleted", count, note="entries"), Total("size", size_bytes, "B")))
