@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from cdmpp.platform.cache import KINDS, LIMIT, OTHER, Entry
 from cdmpp.platform.paths import cache_root
@@ -16,7 +17,7 @@ def cache_report(entries: Sequence[Entry], limit_bytes: int) -> Report:
     for one in entries:
         by_kind.setdefault(one.kind, []).append(one)
     now, root = time.time(), cache_root()
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "kind": kind, "holds": KINDS.get(kind, OTHER).text, "entries": len(own),
             "bytes": sum(one.bytes for one in own), "used_s_ago": max(0.0, now - max(one.used_at for one in own)),
