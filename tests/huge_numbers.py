@@ -152,6 +152,9 @@ def cases(folder: Path) -> dict[str, Callable[[], Any]]:
         "network: best of 1e9": command(
             "network", "mlp", "--device", "xeon-icelake", "--schedule", "best_of:1000000000"
         ),
+        "network: elements that 64 bits do not count": command(
+            "network", "torchvision:resnet18", *TORCH, "--input", f"x={2**31},3,{2**31},{2**31}"
+        ),
         "torchvision: input": command("network", "torchvision:resnet18", *TORCH, "--input", sizes),
         "file.py: batch": command("network", f"{user}:open_batch", *TORCH, "--batch", BILLION),
         "file.py: input": command("network", f"{user}:bare", *TORCH, "--input", f"x={BILLION},8"),

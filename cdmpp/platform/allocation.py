@@ -12,8 +12,11 @@ from cdmpp.errors import CdmppError
 
 RESERVE_BYTES = 2**29
 """Left free in any case."""
-_REFUSED = ("can't allocate memory", "Cannot allocate memory", "Unable to allocate", "bad_alloc")
-"""Words by which torch, the system, NumPy and C++ report that memory ran out."""
+_REFUSED = (
+    "can't allocate memory", "Cannot allocate memory", "Unable to allocate", "bad_alloc",
+    "Storage size calculation overflowed", "integer multiplication overflow",
+)  # fmt: skip
+"""Words by which torch, the system, NumPy and C++ report that memory ran out, or that 64 bits do not count it."""
 _SAID = "of memory that are free"
 _ASSERTED = re.compile(r"\[enforce fail [^]]*\] err == 0\. DefaultCPUAllocator: ")
 _ELSEWHERE_BYTES = 2**34

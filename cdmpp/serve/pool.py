@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 COMMAND = ("-m", "cdmpp.serve.worker")
 MOST_AT_ONCE = 64
 """Questions that one pass of a model answers."""
+_MOST_GROWN = 0.25
+"""Share of its memory that a process may keep between questions."""
 _AGAIN_S = 2.0
 """Seconds after which a process that did not start is started again."""
 
@@ -160,7 +162,7 @@ class Lane:
                 await self._put(*(one for one in jobs if one.is_waited_for))
             else:
                 _deliver(jobs, reply)
-            if reply.get("grown_bytes", 0) > self.memory_bytes / 2:
+            if reply.get("grown_bytes", 0) > _MOST_GROWN * self.memory_bytes:
                 log.info("a process of %s has grown by %.1f GB: it is started anew", self.name,
                          reply["grown_bytes"] / 1e9)  # fmt: skip
                 worker.stop()

@@ -12,7 +12,7 @@ import typing
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, create_model
 
 from cdmpp.network.precision import Precision
 from cdmpp.network.runtime import NETWORK_RUNTIMES
@@ -40,6 +40,19 @@ def _check_base64(text: str) -> str:
     except (binascii.Error, ValueError) as error:
         raise ValueError(f"expected Base64: {error}") from None
     return text
+
+
+def _by_key(*keys: str) -> Discriminator:
+    """Tell forms of a value by the key that only one of them has; a text is a name."""
+
+    def form(value: Any) -> str | None:
+        if isinstance(value, str):
+            return "name"
+        has = value.__contains__ if isinstance(value, dict) else lambda key: hasattr(value, key)
+        return next((key for key in keys if has(key)), None)
+
+    wanted = f"expected an object with {' or '.join(keys)}" + ("" if "script" in keys else ", or a name")
+    return Discriminator(form, custom_error_type="form", custom_error_message=wanted)
 
 
 Name = Annotated[str, Field(min_length=1, max_length=_TEXT)]
@@ -91,7 +104,12 @@ class OperatorPrograms(Strict):
 class PredictRequest(Strict):
     """Latencies of tensor programs or of operators, as `cdmpp predict`."""
 
-    programs: ScriptPrograms | GraphPrograms | OperatorPrograms
+    programs: Annotated[
+        Annotated[ScriptPrograms, Tag("script")]
+        | Annotated[GraphPrograms, Tag("tvm_json")]
+        | Annotated[OperatorPrograms, Tag("operators")],
+        _by_key("script", "tvm_json", "operators"),
+    ]
     device: Name
     model: Name | None = None
     compiled: bool | None = Field(None, description="false: no machine code is looked at.")
@@ -112,7 +130,10 @@ UpdateRequest = _of(Update, "UpdateRequest", "An optimizer, its implementation, 
 def _workload_fields() -> dict[str, Any]:
     """The fields of a ``Workload`` with their types, defaults and meanings."""
     kinds: dict[str, Any] = {
-        "network": Name | OnnxNetwork | StoredNetwork, "precision": Name, "loss": Literal[LOSSES],  # type: ignore[valid-type]
+        "network": Annotated[
+            Annotated[Name, Tag("name")] | Annotated[OnnxNetwork, Tag("onnx")] | Annotated[StoredNetwork, Tag("graph")],
+            _by_key("onnx", "graph"),
+        ], "precision": Name, "loss": Literal[LOSSES],  # type: ignore[valid-type]
         "optimizer": Name | UpdateRequest | None, "inputs": dict[Name, list[int]] | None,
     }  # fmt: skip
     hints, told = hints_of(Workload), meanings(Workload)

@@ -27,6 +27,7 @@ def serve(settings: ServeSettings, say: Callable[[str], None]) -> None:
         import uvicorn
 
         from cdmpp.serve.app import make_app
+        from cdmpp.serve.connection import connections_within
     except ImportError as error:
         raise CdmppError(f"serving needs FastAPI and uvicorn ({error}): pip install 'cdmpp[serve]'") from error
     listening = _bound(settings)
@@ -36,6 +37,7 @@ def serve(settings: ServeSettings, say: Callable[[str], None]) -> None:
         make_app(settings), log_config=None, access_log=False, server_header=False, timeout_keep_alive=15,
         limit_concurrency=2 * settings.waiting, timeout_graceful_shutdown=int(settings.drain_s) or 1,
         backlog=_BACKLOG, h11_max_incomplete_event_size=16_384, proxy_headers=False, ws="none",
+        http=connections_within(settings.body_s),
     )  # fmt: skip
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     say(f"listening on http://{host}:{port} (page at /, OpenAPI at /openapi.json); Ctrl-C or SIGTERM ends it")

@@ -137,6 +137,14 @@ BAD: dict[str, Bad] = {
     "a batch that is true": _network(batch=True),
     "half a batch": _network(batch=1.5),
     "more tokens than there are": _network(network="hf:gpt2", sequence=10**9),
+    "elements that 64 bits do not count": _network(
+        network="torchvision:resnet18", inputs={"x": [2**31, 3, 2**31, 2**31]}
+    ),
+    "an input without sizes": _network(inputs={"input_ids": []}),
+    "a negative input": _network(inputs={"input_ids": [-1, 5]}),
+    "half a letter": Bad("/v1/network", b'{"network": "\\ud800", "device": "a100"}'),
+    "more operators than may be": _programs({"operators": [LINEAR] * 10_001}, "a100"),
+    "another back end": _plan(backend="../../x"),
     "an unknown precision": _network(precision="float7"),
     "an unknown optimizer": _network("/v1/step", optimizer="magic"),
     "a loss that is a function": _network("/v1/step", loss="lambda x: x"),

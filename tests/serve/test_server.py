@@ -220,6 +220,24 @@ def test_what_takes_too_long_is_stopped(tmp_path):
         own.process.kill()
 
 
+@pytest.mark.parametrize(
+    "begun", [b"", b"POST /v1/network HTTP/1.1\r\nhost: x\r\n", b"GET /v1/health HTTP/1.1\r\nhost: x\r\n\r\nGET /"]
+)
+def test_a_request_that_does_not_begin_is_ended(hasty, begun):
+    with socket.create_connection(("127.0.0.1", int(hasty.url.rpartition(":")[2])), 500) as slow:
+        slow.sendall(begun)
+        while slow.recv(65_536):
+            pass
+    assert httpx.get(f"{hasty.url}/v1/health", timeout=500).status_code in (200, 503)
+
+
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory):
+    own = Served(tmp_path_factory.mktemp("hasty"), *PATIENT, "--body-s", "1")
+    yield own
+    own.process.kill()
+
+
 def test_a_port_that_is_taken_is_said(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
