@@ -35,7 +35,8 @@ def test_a_missing_library_is_told_before_anything_is_read(verb, capsys, monkeyp
     """The network and the traces that are named are not there either."""
     options = {"compare": ["--devices", "t4,a10"], "synchrony": ["--workers", "2"], "trace": []}
     monkeypatch.setattr("cdmpp.platform.extension._PACKAGE", tmp_path)
-    assert cli.main([verb, "none.onnx", *options.get(verb, ["--device", "t4"])]) == 2
+    words = [] if verb == "serve" else ["none.onnx", *options.get(verb, ["--device", "t4"])]
+    assert cli.main([verb, *words]) == 2
     told = capsys.readouterr().err
     assert (
         told.startswith(f"cdmpp: the compiled extension {tmp_path}/lib/engine.so is missing: ") and "none" not in told
@@ -43,7 +44,7 @@ def test_a_missing_library_is_told_before_anything_is_read(verb, capsys, monkeyp
 
 
 def test_all_verbs_that_replay_need_the_engine():
-    assert REPLAYING == ["network", "compare", "step", "synchrony", "plan", "trace"]
+    assert REPLAYING == ["network", "compare", "step", "synchrony", "serve", "plan", "trace"]
 
 
 def help_of(capsys, *words: str) -> str:
@@ -73,7 +74,7 @@ def test_a_group_lists_its_verbs_and_needs_one(group, capsys):
 @pytest.mark.parametrize("verb", [verb.name for verb in VERBS.values() if not verb.has_settings])
 def test_every_verb_explains_its_options(verb, capsys):
     shown = help_of(capsys, *verb.split())
-    assert shown.startswith(f"usage: cdmpp {verb} [-h] [-v | -q]") and "--json" in shown
+    assert shown.startswith(f"usage: cdmpp {verb} [-h] [-v | -q]") and ("--json" in shown or verb == "serve")
 
 
 @pytest.mark.parametrize("verb", CONFIGURED)
