@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass, replace
 
@@ -40,6 +41,17 @@ class FitInputs:
     unlabelled: np.ndarray
     """Programs of the target domain for ``loss.domain``; empty without."""
     replay: Replay | None = None
+
+    @property
+    def digest(self) -> int:
+        """Return a number of 62 bits that tells the programs, labels and weights apart from others."""
+        found = hashlib.blake2b(digest_size=8)
+        replayed = self.train[:0] if self.replay is None else self.replay.rows
+        for rows in (self.dataset_rows, self.train, self.validation, self.unlabelled, replayed):
+            found.update(np.ascontiguousarray(rows, np.int64).tobytes() + b"|")
+        for values in (self.programs.log_latency, self.programs.weights):
+            found.update(values.cpu().numpy().tobytes())
+        return int.from_bytes(found.digest(), "little") >> 2
 
     @staticmethod
     def build(

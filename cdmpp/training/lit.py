@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from cdmpp.data.batching import Batch, TrainingBatches, ordered_batches
+from cdmpp.errors import CdmppError
 from cdmpp.model.build import Model
 from cdmpp.model.doubled_sizes import doubled_sizes
 from cdmpp.model.eager import EagerModel
@@ -26,6 +27,7 @@ from cdmpp.model.regressor import CdmppModel
 from cdmpp.training.config import TrainConfig, TrainerConfig
 from cdmpp.training.inputs import FitInputs
 from cdmpp.training.losses import domain_distance, hybrid_loss
+from cdmpp.training.shared_batch import SharedBatch
 
 
 class LatencyModule(pl.LightningModule):
@@ -65,6 +67,26 @@ class LatencyModule(pl.LightningModule):
         """Leave batches as they are: they are gathered on the device already."""
         return batch
 
+    @property
+    def _shared(self) -> SharedBatch:
+        return SharedBatch(self.global_rank, self.trainer.world_size, self._gathered)
+
+    def _gathered(self, values: Tensor) -> Tensor:
+        found = self.all_gather(values, sync_grads=True)
+        assert isinstance(found, Tensor)
+        return found
+
+    def on_fit_start(self) -> None:
+        """Raise ``CdmppError`` where processes that train together have unlike programs, such as other tasks chosen."""
+        if self.trainer.world_size == 1:
+            return
+        own = torch.tensor(self.inputs.digest, dtype=torch.int64, device=self.device)
+        if len(all_ := self._gathered(own).unique()) > 1:
+            raise CdmppError(
+                f"{self.trainer.world_size} processes train together, and have {len(all_)} different sets of programs "
+                "or labels: give each the same data, settings and seed"
+            )
+
     def _batches(self, epoch: int) -> TrainingBatches:
         rows, replay, trainer = self.inputs.train, self.inputs.replay, self.config.trainer
         if replay is not None:
@@ -98,21 +120,26 @@ class LatencyModule(pl.LightningModule):
     def _doubling_gap(self, groups: tuple[Batch, ...], output: Output, step: int) -> Tensor:
         """Average log units by which this batch's matrix products are faster once a random size of each is doubled."""
         generator = np.random.default_rng((self.seed, self.current_epoch, step, 2))
-        gaps, before = [], output.log_latency.split([len(group.codes) for group in groups])
-        for group, own in zip(groups, before, strict=True):
-            choice = torch.from_numpy(generator.random(len(group.codes))).to(group.codes.device)
+        shared, sizes = self._shared, [len(group.codes) for group in groups]
+        programs = int(shared.sum(torch.tensor(sum(sizes), device=output.log_latency.device)))
+        # Programs of processes that share a batch are doubled as if one computed it.
+        choices = torch.from_numpy(shared.part(generator.random(programs))).to(output.log_latency.device).split(sizes)
+        gaps, before = [], output.log_latency.split(sizes)
+        for group, own, choice in zip(groups, before, choices, strict=True):
             vectors, is_one = doubled_sizes(group.codes[:, 1:], choice)
             doubled = group._replace(codes=torch.cat([group.codes[:, :1], vectors], dim=1))
             products = Batch(*(column[is_one] for column in doubled))
             gaps.append((own[is_one] - self._forward(products).log_latency).clamp_min(0.0).sum())
-        return torch.stack(gaps).sum() / len(output.log_latency)
+        return torch.stack(gaps).sum() / (programs / shared.ranks)  # gradients are averaged over processes
 
     def _domain_gap(self, hidden: Tensor, step: int) -> Tensor:
         """Distance between this batch's latents and those of as many random unlabelled programs."""
-        pool = self.inputs.unlabelled
+        pool, shared = self.inputs.unlabelled, self._shared
         generator = np.random.default_rng((self.seed, self.current_epoch, step))
-        target = self.inputs.programs.batch(generator.choice(pool, min(len(hidden), len(pool)), False))
-        return domain_distance(self.config.loss, hidden, self._forward(target).hidden)
+        count = int(shared.sum(torch.tensor(len(hidden), device=hidden.device)))
+        rows = shared.part(generator.choice(pool, min(count, len(pool)), False))
+        other = self._forward(self.inputs.programs.batch(rows)).hidden if len(rows) else hidden[:0]
+        return domain_distance(self.config.loss, hidden, other, shared.mean)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Move the average towards the weights."""
@@ -137,7 +164,7 @@ class LatencyModule(pl.LightningModule):
         errors = torch.cat(self._errors)
         row = {
             "epoch": float(self.current_epoch),
-            "train_loss": float(torch.stack(self._losses).mean()) if self._losses else float("nan"),
+            "train_loss": self._train_loss(),
             "val_mape": 100 * float(errors.mean()),
             "val_median_ape": 100 * float(errors.median()),
             "seconds": time.monotonic() - self._started,
@@ -145,6 +172,12 @@ class LatencyModule(pl.LightningModule):
         self.history.append(row)
         names = {"train/loss": "train_loss", "val/mape": "val_mape", "val/median_ape": "val_median_ape"}
         self.log_dict({shown: row[name] for shown, name in names.items()}, prog_bar=True)
+
+    def _train_loss(self) -> float:
+        if not self._losses:
+            return float("nan")
+        loss = torch.stack(self._losses).mean()
+        return float(loss if self.trainer.world_size == 1 else self.trainer.strategy.reduce(loss, reduce_op="mean"))
 
     def configure_optimizers(self) -> Any:
         """Take AdamW and the schedule of its rate; biases, norms and embeddings of single rows do not decay."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn.functional import huber_loss
@@ -9,6 +11,7 @@ from torch.nn.functional import huber_loss
 from cdmpp.model.label_transform import LabelTransform
 from cdmpp.model.output import Output
 from cdmpp.training.config import LossConfig
+from cdmpp.training.shared_batch import mean_of
 
 
 def hybrid_loss(
@@ -47,23 +50,25 @@ def relative_error(log_difference: Tensor, limit: float = 1.0) -> Tensor:
     return (torch.exp(inside) * (1 + log_difference - inside) - 1).abs()
 
 
-def domain_distance(config: LossConfig, x: Tensor, y: Tensor) -> Tensor:
-    """Compute the CMD between two sets of latents (n, H) and (m, H)."""
+def domain_distance(config: LossConfig, x: Tensor, y: Tensor, mean: Callable[[Tensor], Tensor] = mean_of) -> Tensor:
+    """Compute the CMD between two sets of latents (n, H) and (m, H); ``mean`` as ``central_moment_discrepancy``."""
     # CMD is defined on a bounded interval; tanh gives one of length 2 without moving what is near zero.
-    return central_moment_discrepancy(x.float().tanh(), y.float().tanh(), config.cmd_moments, span=2.0)
+    return central_moment_discrepancy(x.float().tanh(), y.float().tanh(), config.cmd_moments, 2.0, mean)
 
 
-def central_moment_discrepancy(x: Tensor, y: Tensor, moments: int = 5, span: float = 1.0) -> Tensor:
+def central_moment_discrepancy(
+    x: Tensor, y: Tensor, moments: int = 5, span: float = 1.0, mean: Callable[[Tensor], Tensor] = mean_of
+) -> Tensor:
     """Compute the CMD of samples (n, H) and (m, H) of values within an interval of length ``span``.
 
     ||mean x - mean y|| / span + sum over k = 2..moments of ||c_k(x) - c_k(y)|| / span^k, with c_k the k-th central
-    moment of each column.
+    moment of each column. ``mean``: over the rows of a sample, also of those that other processes have of it.
     """
-    mean_x, mean_y = x.mean(0), y.mean(0)
+    mean_x, mean_y = mean(x), mean(y)
     total = _norm(mean_x - mean_y) / span
     centred_x, centred_y = x - mean_x, y - mean_y
     for k in range(2, moments + 1):
-        total = total + _norm((centred_x**k).mean(0) - (centred_y**k).mean(0)) / span**k
+        total = total + _norm(mean(centred_x**k) - mean(centred_y**k)) / span**k
     return total
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,11 +33,13 @@ def claim_folder(
         for value in model.state_dict().values():
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     identity = json.loads(json.dumps({"config": config.to_dict(), "seed": run.seed, "programs": digest.hexdigest()}))
+    _without_processes(identity)
     path = run.out / RUN_FILE
     if path.is_file():
         before = read_json(path)
         if isinstance(config_before := before.get("config"), dict) and isinstance(config_before.get("model"), dict):
             config_before["model"] = current_names(config_before["model"])
+        _without_processes(before)
         if differing := [key for key in identity if before.get(key) != identity[key]]:
             raise CdmppError(
                 f"{run.out} holds a run with another {' and '.join(differing)}; choose another out= folder, "
@@ -44,6 +47,14 @@ def claim_folder(
             )
         return
     write_json(path, identity)
+
+
+def _without_processes(identity: Any) -> None:
+    """Leave out how many processes share each batch: what is learned is the same, and others may go on."""
+    config = identity.get("config")
+    if isinstance(config, dict) and isinstance(trainer := config.get("trainer"), dict):
+        for name in ("devices", "nodes"):
+            trainer.pop(name, None)
 
 
 def write_history(path: Path, history: list[dict[str, float]]) -> None:

@@ -1,0 +1,111 @@
+"""Losses of a whole batch, computed by two real processes of gloo: the values and gradients that one process has."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cdmpp.training.shared_batch import SharedBatch
+
+TESTS = Path(__file__).parents[1]
+SCRIPT = """
+import json, os, sys
+sys.path.insert(0, {tests!r})
+import torch
+torch.set_num_threads(1)
+from dataclasses import replace
+from pathlib import Path
+import numpy as np
+from toy_data import toy_dataset
+from cdmpp.errors import CdmppError
+from cdmpp.recipes.train import train
+from cdmpp.training.config import Run, TrainConfig
+from cdmpp.training.lit import LatencyModule
+from cdmpp.training.processes import is_rank_zero
+
+if __name__ == "__main__":
+    processes, epochs, out, kind = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
+    dataset, split = toy_dataset(121)
+    split = replace(split, pool=split.test[:9], test=split.test[9:])
+    if kind == "stopped":
+        began = LatencyModule.on_train_epoch_start
+        LatencyModule.on_train_epoch_start = lambda self: os._exit(0) if self.current_epoch == 1 else began(self)
+    if kind == "unlike" and not is_rank_zero():
+        split = replace(split, train=split.train[1:])
+    config = TrainConfig.from_dict({{
+        "model": {{"name": "cdmpp", "width": 16, "layers": 1, "heads": 2, "feedforward": 16, "hidden": 16,
+                  "code_dropout": 0.0}},
+        "loss": {{"domain": "cmd", "domain_weight": 5.0}},
+        "trainer": {{"epochs": epochs, "batch_size": 25, "devices": processes, "lr": 0.01}},
+    }})
+    try:
+        result = train(dataset, split, config, Run(out, 0, False, "cpu"))
+    except CdmppError as error:
+        print(json.dumps({{"error": str(error)}}))
+        sys.exit(0)
+    latency = result.predictor.predict(dataset.asts).latency_s.tolist()
+    print(json.dumps({{"latency_s": latency, "loss": [row["train_loss"] for row in result.history],
+                      "mape": [row["val_mape"] for row in result.history]}}))
+"""
+
+
+def run(folder: Path, processes: int, epochs: int, out: str, kind: str = "") -> list[dict]:
+    script = folder / "run.py"
+    script.write_text(SCRIPT.format(tests=str(TESTS)))
+    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE")}
+    environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS.parent)}
+    done = subprocess.run(
+        [sys.executable, str(script), str(processes), str(epochs), str(folder / out), kind],
+        capture_output=True, text=True, timeout=500, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory) -> dict:
+    """What one process learns."""
+    return run(tmp_path_factory.mktemp("one"), 1, 3, "one")[0]
+
+
+def test_a_loss_of_the_whole_batch_is_that_of_one_process(one, tmp_path):
+    """Latents are compared as one sample (CMD), of programs that processes divide unevenly."""
+    (two,) = run(tmp_path, 2, 3, "two")
+    np.testing.assert_allclose(two["loss"], one["loss"], rtol=1e-4)
+    np.testing.assert_allclose(two["mape"], one["mape"], rtol=1e-3)
+    np.testing.assert_allclose(two["latency_s"], one["latency_s"], rtol=2e-3)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_a_stopped_run_goes_on_with_another_number_of_processes(one, tmp_path, before, after):
+    assert run(tmp_path, before, 3, "out", "stopped") == []
+    assert (tmp_path / "out" / "member-0" / "checkpoints" / "last.ckpt").is_file()
+    (again,) = run(tmp_path, after, 3, "out")
+    assert len(again["mape"]) == 3
+    np.testing.assert_allclose(again["mape"], one["mape"], rtol=1e-3)
+    np.testing.assert_allclose(again["latency_s"], one["latency_s"], rtol=2e-3)
+
+
+def test_processes_with_unlike_programs_are_refused(tmp_path):
+    answers = run(tmp_path, 2, 1, "out", "unlike")
+    assert answers and all("2 different sets of programs" in one["error"] for one in answers)
+
+
+def test_a_mean_of_unequal_parts_is_that_of_all_rows():
+    values = torch.randn(7, 3)
+    parts = [values[rank::2] for rank in range(2)]
+
+    def gather(_: torch.Tensor) -> torch.Tensor:
+        return torch.stack(next(answers))
+
+    answers = iter([[part.sum(0) for part in parts], [torch.tensor(4.0), torch.tensor(3.0)]])
+    torch.testing.assert_close(SharedBatch(0, 2, gather).mean(parts[0]), values.mean(0))
+    assert SharedBatch(1, 3).part(np.arange(8)).tolist() == [1, 4, 7]
+    assert SharedBatch().mean(values).equal(values.mean(0))
