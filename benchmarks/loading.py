@@ -6,7 +6,6 @@ new ids again and again until there are enough.
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
 import tempfile
@@ -14,13 +13,15 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from timing import finish, peak_memory_mb
 
 from cdmpp import devices
 from cdmpp.ast.table import write_asts
 from cdmpp.data.batching import ProgramTensors, TrainingBatches
 from cdmpp.data.loading import load_dataset
-from cdmpp.data.records import append_records, read_records, read_tasks, write_info, write_tasks
+from cdmpp.data.records import read_tasks, record_parts, write_info, write_tasks
 
 SHIPPED = Path(__file__).resolve().parents[1] / "datasets" / "xeon-icelake"
 PART = 5_000
@@ -39,18 +40,25 @@ def main() -> None:
 def write(folder: Path, wanted: int) -> None:
     """A data set folder of ``wanted`` programs with their ASTs."""
     shipped = load_dataset(SHIPPED, progress=False)
-    records = {record.record_id: record for record in read_records(SHIPPED)}
     write_info(folder, name="loading")
     write_tasks(folder, read_tasks(SHIPPED).values())
+    records = pa.concat_tables([pq.read_table(path) for path in record_parts(SHIPPED)])
+    places = {str(name): place for place, name in enumerate(records.column("record_id").to_pylist())}
+    rows = np.arange(min(PART, wanted)) % len(shipped)
+    scratch = folder / "block.parquet"
+    write_asts(scratch, [str(row) for row in range(len(rows))], shipped.asts.take(rows), effort=1)
+    blocks = {
+        "records": records.take([places[str(shipped.record_ids[row])] for row in rows]),
+        "asts": pq.read_table(scratch),
+    }
+    scratch.unlink()
     for part, start in enumerate(range(0, wanted, PART)):
-        rows = np.arange(start, min(start + PART, wanted)) % len(shipped)
-        copies = [
-            dataclasses.replace(records[str(shipped.record_ids[row])], record_id=f"{start + i:016x}")
-            for i, row in enumerate(rows)
-        ]
-        append_records(folder, copies)
-        path = folder / "asts" / f"part-{part:05d}.parquet"
-        write_asts(path, [record.record_id for record in copies], shipped.asts.take(rows))
+        ids = pa.array([f"{start + i:016x}" for i in range(min(PART, wanted - start))])
+        for name, block in blocks.items():
+            table = block.slice(0, len(ids)).set_column(block.column_names.index("record_id"), "record_id", ids)
+            path = folder / name / f"part-{part:05d}.parquet"
+            path.parent.mkdir(exist_ok=True)
+            pq.write_table(table, path, compression="zstd", compression_level=1, use_dictionary=False)
 
 
 def load(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Memory of training from mapped files: 20,000 and 200,000 stored programs, from the folder to trained-on batches.
+"""Memory of training from mapped files: up to a million stored programs, from the folder to trained-on batches.
 
 Called as ``python benchmarks/streaming.py RESULT.json PROGRAMS`` by ``run.py``.
 """

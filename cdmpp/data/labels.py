@@ -85,13 +85,14 @@ def read_labels(folders: Sequence[Path], tasks: Sequence[Mapping[str, Task]], de
                 )
             parts.append(part)
     joined = Labels(*(np.concatenate([getattr(p, n) for p in parts] or [[]]) for n in Labels.__dataclass_fields__))
+    parts.clear()  # of a million records they take as much again
     if not len(joined):
         raise DataError(
             f"{', '.join(map(str, folders))} has no records of device {device or '(any)'}; "
             f"it has records of: {', '.join(sorted(present)) or 'none at all'}"
         )
     ids, first, counts = np.unique(joined.record_ids, return_index=True, return_counts=True)
-    labels = joined.take(np.sort(first))
+    labels = joined if len(first) == len(joined) else joined.take(np.sort(first))
     if (counts > 1).any():  # labelled by all their samples
         repeated = set(ids[counts > 1].tolist())
         records = [r for folder in folders for r in read_records(folder, device) if r.record_id in repeated]

@@ -64,8 +64,13 @@ def load_programs(
         ) from error
     used = set(np.unique(labels.task_ids).tolist())
     tasks = {key: task for key, task in join_tasks([one.tasks for one in sets]).items() if key in used}
+    own = labels if len(kept) == len(labels) else labels.take(kept)
     return LatencyDataset(
-        **vars(labels.take(kept)), asts=asts, tasks=tasks, source=", ".join(map(str, folders)), features=features
+        **{name: getattr(own, name) for name in Labels.__dataclass_fields__},
+        asts=asts,
+        tasks=tasks,
+        source=", ".join(map(str, folders)),
+        features=features,
     )
 
 
