@@ -20,7 +20,7 @@ N_BOUNDS = len(BOUNDS)
 N_OVERLAPPING = 6
 PARTS = tuple(f"cpu_{name}" for name in CPU_PARTS) + tuple(f"gpu_{name}" for name in GPU_PARTS)
 N_PARTS = len(PARTS)
-_BOUND_OF_PART = tuple(BOUNDS.index(bound) for bound, _ in (*CPU_PARTS.values(), *GPU_PARTS.values()))
+BOUND_OF_PART = tuple(BOUNDS.index(bound) for bound, _ in (*CPU_PARTS.values(), *GPU_PARTS.values()))
 N_STATES = 5
 _FLOOR_S = 1e-9
 
@@ -39,7 +39,7 @@ def kernel_parts(kernel_features: Tensor, device_spec: Tensor, kinds: Tensor) ->
 def bound_times(parts: Tensor, log_factor: Tensor | None = None) -> Tensor:
     """Sum (..., N_PARTS) seconds by bound, with log factors (N_PARTS,): (..., N_BOUNDS), at least a nanosecond."""
     member = torch.zeros(N_PARTS, N_BOUNDS, device=parts.device, dtype=parts.dtype)
-    member[torch.arange(N_PARTS), torch.tensor(_BOUND_OF_PART)] = 1.0
+    member[torch.arange(N_PARTS), torch.tensor(BOUND_OF_PART)] = 1.0
     weights = member if log_factor is None else member * log_factor.to(parts.dtype).exp()[:, None]
     return (parts @ weights).clamp_min(_FLOOR_S)
 

@@ -48,15 +48,15 @@ _NAMES = tuple(
     or name.removeprefix("machine_") in MACHINE_AMOUNTS
 )
 _MEMORY = ("l1_misses", "l1_conflicts", "l2_misses", "page_misses", "page_walks", "l3_misses", "allocation", "call")
-_MEMORY_COLUMNS = [PARTS.index(f"cpu_{name}") for name in _MEMORY]
-_CODE_COLUMNS = [1 + CODE_NAMES.index(name) for name in _NAMES]
+MEMORY_COLUMNS = [PARTS.index(f"cpu_{name}") for name in _MEMORY]
+CODE_COLUMNS = [1 + CODE_NAMES.index(name) for name in _NAMES]
 """Columns of ``Batch.codes``, whose first is the flag."""
-N_INPUTS = len(_CODE_COLUMNS) + len(_MEMORY_COLUMNS)
+N_INPUTS = len(CODE_COLUMNS) + len(MEMORY_COLUMNS)
 _SCALE, _OVERHEAD = N_INPUTS, N_INPUTS + 1
 N_DEVICE_COSTS = N_INPUTS + 2
-_CYCLES, _OVERLAP = (_NAMES.index(f"machine_{name}") for name in ("cycles", "overlap_cycles"))
-_GATHERS = [place for place, name in enumerate(_NAMES) if "gather" in name]
-_ISSUED = torch.tensor(
+CYCLES, OVERLAP = (_NAMES.index(f"machine_{name}") for name in ("cycles", "overlap_cycles"))
+GATHERS = [place for place, name in enumerate(_NAMES) if "gather" in name]
+ISSUED = torch.tensor(
     [
         "gather" not in name and name not in ("cycles_chain", "cycles_divider") and not _is_simulated(name)
         for name in _NAMES
@@ -68,8 +68,8 @@ SCALES = ("core", "caches", "memory")
 """Groups of costs that few programs of a device tell together: cycles of the core, cache misses, memory."""
 _GROUPS = torch.zeros(N_DEVICE_COSTS, len(SCALES), dtype=torch.float64)
 """(N_DEVICE_COSTS, len(SCALES)) 1 where a cost is of a group; a call's overhead and the factor on all are of none."""
-_GROUPS[: len(_CODE_COLUMNS), 0] = 1.0
-for _place, _name in enumerate(_MEMORY, len(_CODE_COLUMNS)):
+_GROUPS[: len(CODE_COLUMNS), 0] = 1.0
+for _place, _name in enumerate(_MEMORY, len(CODE_COLUMNS)):
     _GROUPS[_place, 2 if _name in ("l3_misses", "allocation", "call") else 1] = 1.0
 _SINGLE = torch.eye(N_DEVICE_COSTS, dtype=torch.float64)[:, :N_INPUTS]
 _SCALED = torch.cat([_GROUPS, _SINGLE], dim=1)
@@ -232,14 +232,14 @@ def _inputs(codes: Tensor, parts: Tensor, batch: Batch) -> tuple[Tensor, Tensor]
     """(B, N_INPUTS) amounts, those of memory in cycles, as one core of the device sees them; (B,) log of its clock."""
     quantities = KernelQuantities(batch.kernels, batch.device_specs, batch.kinds)
     clock_hz = _clock_hz(batch)
-    amounts = torch.exp2(codes[:, _CODE_COLUMNS]) - 1
+    amounts = torch.exp2(codes[:, CODE_COLUMNS]) - 1
     slower = _TYPICAL_ISSUE_WIDTH / quantities.device("issue_width")
-    amounts = amounts * torch.where(_ISSUED.to(amounts.device), slower, 1.0)
-    amounts[:, _GATHERS] *= quantities.device("gather_cycles_per_lane")
+    amounts = amounts * torch.where(ISSUED.to(amounts.device), slower, 1.0)
+    amounts[:, GATHERS] *= quantities.device("gather_cycles_per_lane")
     # Costs are never negative: what is saved of the simulated cycles enters as what is left.
-    amounts[:, _OVERLAP] = (amounts[:, _CYCLES] - amounts[:, _OVERLAP]).clamp_min(0)
+    amounts[:, OVERLAP] = (amounts[:, CYCLES] - amounts[:, OVERLAP]).clamp_min(0)
     cores = cores_used(quantities, batch.kernel_mask)
-    memory = (parts[:, :, _MEMORY_COLUMNS] * batch.kernel_mask[..., None]).sum(1) * clock_hz[:, None]
+    memory = (parts[:, :, MEMORY_COLUMNS] * batch.kernel_mask[..., None]).sum(1) * clock_hz[:, None]
     return torch.cat([amounts / cores[:, None], memory], dim=1), clock_hz.log()
 
 

@@ -23,17 +23,16 @@ MIN_PROGRAMS = 100
 """Programs with code vectors that a fit needs: fewer do not tell the costs, and only the analytic time counts."""
 _VARIANTS = tuple(VARIANTS)
 _COUNTED = tuple(one.name for one in GPU_CYCLES if one.name not in ("start", *_VARIANTS))
-_CYCLES = [1 + GPU_CODE_NAMES.index(f"cycles_{name}") for name in (*_COUNTED, *_VARIANTS)]
-_START, _KERNELS, _TEXT = (
-    1 + GPU_CODE_NAMES.index(name) for name in ("cycles_start", "kernels", "longest_instructions")
-)
+CYCLES = [1 + GPU_CODE_NAMES.index(f"cycles_{name}") for name in (*_COUNTED, *_VARIANTS)]
+START, KERNELS, TEXT = (1 + GPU_CODE_NAMES.index(name) for name in ("cycles_start", "kernels", "longest_instructions"))
 """Columns of ``Batch.codes``, whose first is the flag."""
-_DRAM = [PARTS.index(f"gpu_dram_{way}") for way in ("read", "write")]
+DRAM = [PARTS.index(f"gpu_dram_{way}") for way in ("read", "write")]
 N_COSTS = len(_COUNTED) + 4 + len(_VARIANTS)
 """Natural logs: of each resource, of memory, of a launch (ns: no clock of the GPU shortens it), of the text (cycles an
 instruction), and how sharply the slowest decides. Then how far the simulated core is each of its variants."""
-_MEMORY, LAUNCH, _CODE, _SHARP = range(len(_COUNTED), len(_COUNTED) + 4)
-_SIMULATED = _COUNTED.index("simulated")
+MEMORY, LAUNCH, CODE, SHARP = range(len(_COUNTED), len(_COUNTED) + 4)
+SIMULATED = _COUNTED.index("simulated")
+N_COUNTED, N_VARIANTS = len(_COUNTED), len(_VARIANTS)
 _MAX_PROGRAMS, _HUBER, _RIDGE, _STEPS = 8192, 0.1, 0.003, 150
 _FLOOR = 1.0
 
@@ -89,8 +88,8 @@ def _start() -> Tensor:
     """The simulated cycles as they are, and next to nothing of the others."""
     cost = torch.full((N_COSTS,), -5.0)
     cost[-len(_VARIANTS) :] = 0.0
-    cost[_SIMULATED], cost[_MEMORY], cost[_SHARP] = -0.15, 0.0, 0.5
-    cost[LAUNCH], cost[_CODE] = 8.0, -1.0
+    cost[SIMULATED], cost[MEMORY], cost[SHARP] = -0.15, 0.0, 0.5
+    cost[LAUNCH], cost[CODE] = 8.0, -1.0
     return cost
 
 
@@ -100,10 +99,10 @@ def _inputs(codes: Tensor, parts: Tensor, batch: Batch) -> tuple[Tensor, Tensor]
     A launch is in cycles of a nanosecond. A variant is by how much it is slower than the simulated core.
     """
     clock_hz = 1e6 * KernelQuantities(batch.kernels, batch.device_specs, batch.kinds).device("clock_mhz")
-    amounts = torch.exp2(codes[:, [*_CYCLES, _START, _KERNELS, _TEXT]]) - 1
-    memory = (parts[:, :, _DRAM].sum(-1) * batch.kernel_mask).sum(1, keepdim=True) * clock_hz
+    amounts = torch.exp2(codes[:, [*CYCLES, START, KERNELS, TEXT]]) - 1
+    memory = (parts[:, :, DRAM].sum(-1) * batch.kernel_mask).sum(1, keepdim=True) * clock_hz
     n, last = len(_COUNTED), len(_COUNTED) + len(_VARIANTS)
-    slower = amounts[:, n:last].clamp_min(_FLOOR).log() - amounts[:, [_SIMULATED]].clamp_min(_FLOOR).log()
+    slower = amounts[:, n:last].clamp_min(_FLOOR).log() - amounts[:, [SIMULATED]].clamp_min(_FLOOR).log()
     starts, kernels, text = amounts[:, last:].split(1, dim=1)
     return torch.cat([amounts[:, :n], memory, starts, 1e-9 * clock_hz * kernels, text, slower], dim=1), clock_hz[
         :, 0
@@ -115,11 +114,11 @@ def _log_cycles(inputs: Tensor, cost: Tensor) -> tuple[Tensor, Tensor]:
     n, cost = len(_COUNTED), cost.to(inputs.dtype)
     memory, starts, launches, text = inputs[:, n : n + 4].unbind(1)
     slower = (inputs[:, n + 4 :] @ cost[-len(_VARIANTS) :]).exp()
-    simulated = inputs[:, _SIMULATED] * (slower - 1) * cost[_SIMULATED].exp()
-    resources = [inputs[:, :n] @ cost[:n].exp() + simulated, memory * cost[_MEMORY].exp(), starts]
+    simulated = inputs[:, SIMULATED] * (slower - 1) * cost[SIMULATED].exp()
+    resources = [inputs[:, :n] @ cost[:n].exp() + simulated, memory * cost[MEMORY].exp(), starts]
     logs = torch.stack(resources, dim=1).clamp_min(_FLOOR).log()
-    power = 1 + cost[_SHARP].exp()
-    total = ((power * logs).logsumexp(1) / power).exp() + launches * cost[LAUNCH].exp() + text * cost[_CODE].exp()
+    power = 1 + cost[SHARP].exp()
+    total = ((power * logs).logsumexp(1) / power).exp() + launches * cost[LAUNCH].exp() + text * cost[CODE].exp()
     return total.log(), logs
 
 

@@ -10,13 +10,13 @@ from cdmpp.errors import MissingToolError
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SOURCES = {
     "extract": "ast/native", "action_lists": "steps/native", "engine": "simulate/native",
-    "cpu_code": "machine_code/cpu/native", "gpu_code": "machine_code/gpu/native",
+    "cpu_code": "machine_code/cpu/native", "gpu_code": "machine_code/gpu/native", "network": "model/native",
 }  # fmt: skip
 """Library -> where a checkout has its sources."""
 
 
 def extension(name: str) -> Path:
-    """Return the path of the library ``extract``, ``action_lists``, ``engine``, ``cpu_code`` or ``gpu_code``.
+    """Return the path of a library by its name: ``extract``, ``action_lists``, ``engine``, ``cpu_code`` and so on.
 
     Raises:
         MissingToolError: it was not built; or, in a checkout, it is of other sources than lie there.

@@ -24,9 +24,11 @@ from cdmpp.machine_code.cpu.code_features import CODE_VERSION
 from cdmpp.machine_code.cpu.compile import can_have_code, can_have_gpu_code
 from cdmpp.machine_code.gpu.gpu_code_features import GPU_CODE_VERSION
 from cdmpp.model.build import Model
+from cdmpp.model.compiled import compiled
 from cdmpp.model.eager import EagerModel
 from cdmpp.model.pooled import with_devices
 from cdmpp.model.ranker import Ranker
+from cdmpp.model.regressor import CdmppModel
 from cdmpp.operators.operator_vector import operator_groups, vector_table
 from cdmpp.platform.files import write_atomic, write_json
 from cdmpp.platform.limits import fitting
@@ -277,6 +279,19 @@ class Predictor:
     def examine(self, programs: ProgramTensors, rows: np.ndarray) -> Examined:
         """Return the model's view of ``rows`` on its torch device; hidden vectors are those of the first member."""
         rows = np.asarray(rows, np.int64)
+        by_torch = not all(isinstance(model, CdmppModel) for model in self.models) or self.torch_device.type != "cpu"
+        logs, *seen = self._examined_by_torch(programs, rows) if by_torch else self._examined(programs, rows)
+        sketch, kinds = ProgramSketch(*seen), programs.kinds.cpu().numpy()
+        counts = programs.host_leaf_counts[rows], programs.host_kernel_counts[rows]
+        return Examined(logs + self.log_shift, sketch, *counts, kinds[rows])
+
+    def _examined(self, programs: ProgramTensors, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        """(members, n) log-seconds, hidden vectors of the first member, largest and smallest numbers."""
+        found = [compiled(model).answers(programs, rows) for model in self.models if isinstance(model, CdmppModel)]
+        return np.stack([one.log_latency for one in found]), *found[0][1:]
+
+    def _examined_by_torch(self, programs: ProgramTensors, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The same of models that are not compiled, and on GPUs."""
         logs, parts, order = np.empty((len(self.models), len(programs))), [], []
         at_once = {"max_tokens": _EAGER_TOKENS} if isinstance(self.models[0], EagerModel) else {}
         for batch in ordered_batches(programs, rows, **at_once):
@@ -287,10 +302,7 @@ class Predictor:
             order.append(place)
         where = np.empty(len(programs), np.int64)
         where[np.concatenate(order)] = np.arange(len(rows))
-        hidden, largest, smallest = (np.concatenate(column)[where[rows]] for column in zip(*parts, strict=True))
-        sketch, kinds = ProgramSketch(hidden, largest, smallest), programs.kinds.cpu().numpy()
-        counts = programs.host_leaf_counts[rows], programs.host_kernel_counts[rows]
-        return Examined(logs[:, rows] + self.log_shift, sketch, *counts, kinds[rows])
+        return logs[:, rows], *(np.concatenate(column)[where[rows]] for column in zip(*parts, strict=True))
 
     @property
     def reads_code(self) -> bool:

@@ -1,0 +1,224 @@
+"""CompiledModel: the answers of a ``CdmppModel`` on a CPU, by a compiled library that computes what the module says.
+
+Torch takes some microseconds for each of the thousand small operations of one program, and pads programs of a batch to
+one length. The library computes programs one after the other, and the company of a program changes nothing. The module
+trains, and answers on GPUs; tests hold both to the same numbers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, finalize
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from cdmpp.ast.layout import KERNEL_WIDTH
+from cdmpp.data.batching import ProgramTensors
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
+from cdmpp.model import code_prior as cpu
+from cdmpp.model import gpu_code_prior as gpu
+from cdmpp.model.analytic import BOUND_OF_PART
+from cdmpp.model.code_prior import N_INPUTS, CodePrior
+from cdmpp.model.leaf_encoder import MAX_KERNEL_ORDINAL
+from cdmpp.model.native import device_numbers, layout, native_network
+from cdmpp.model.regressor import CdmppModel
+
+_DEVICES_KEPT = 64
+_LAYERS = ("norm_attention", "qkv", "out", "norm_feedforward", "feedforward.0", "feedforward.2")
+
+
+class Answers(NamedTuple):
+    """The answers for n programs."""
+
+    log_latency: np.ndarray
+    """(n,) float64, natural-log seconds."""
+    hidden: np.ndarray
+    """(n, hidden) float32, ``Output.hidden``."""
+    largest: np.ndarray
+    """(n, leaf width + kernel width) float32, the largest value of each leaf and kernel number, as ``smallest``."""
+    smallest: np.ndarray
+
+
+class _Array(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_int64))
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in (
+            "leaf_width", "kernel_width", "input_width", "width", "heads", "feedforward", "bins", "hidden", "blocks",
+            "ordinals", "has_prior")),
+        *((name, ctypes.c_double) for name in ("clip", "log_scale", "log_mean")),
+    )  # fmt: skip
+
+
+class _Code(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in (
+            "kind", "width", "n_amounts", "n_memory", "n_resources", "simulated", "cycles", "overlap")),
+        ("fitted", ctypes.c_float),
+        *((name, ctypes.c_void_p) for name in ("columns", "is_issued", "is_gather", "memory", "cost")),
+        *((name, ctypes.c_float) for name in ("power", "log_overhead")),
+        *((name, ctypes.c_int32) for name in ("n_counted", "n_variants", "simulated_amount")),
+        *((name, ctypes.c_float) for name in ("memory_cost", "launch_cost", "text_cost")),
+        *((name, ctypes.c_void_p) for name in ("counted_cost", "variants")),
+    )  # fmt: skip
+
+
+class _Programs(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_void_p) for name in (
+        "leaves", "leaf_places", "leaf_starts", "leaf_counts", "kernels", "kernel_starts", "kernel_counts", "kinds",
+        "devices", "codes", "code_rows", "numbers", "contexts", "own"))  # fmt: skip
+
+
+class _Places(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_void_p) for name in Answers._fields)
+
+
+class CompiledModel:
+    """The weights of one model are copied once; ``compiled`` makes it anew where they changed."""
+
+    def __init__(self, model: CdmppModel) -> None:
+        """Copy the weights of ``model``, which lies on the CPU."""
+        self.hidden = model.config.hidden
+        self._encoder, self._costs = model.device_encoder, getattr(model, "code_prior", None)
+        values = [
+            None if one is None else np.ascontiguousarray(one.detach().float().numpy()) for one in _weights(model)
+        ]
+        arrays = (_Array * len(values))(
+            *(_Array() if value is None else _Array(value.ctypes.data, value.size) for value in values)
+        )
+        code, self._kept = _code_of(model)
+        bound = np.array(BOUND_OF_PART, np.int32)
+        self._made = ctypes.c_void_p(
+            native_network().network_new(
+                ctypes.byref(_shape_of(model)), arrays, ctypes.byref(layout()), ctypes.byref(code), bound.ctypes.data
+            )
+        )
+        finalize(self, native_network().network_delete, self._made)
+        self._of_devices: dict[bytes, tuple[Tensor, Tensor, Tensor]] = {}
+
+    @torch.no_grad()
+    def answers(self, programs: ProgramTensors, rows: np.ndarray) -> Answers:
+        """Answer ``rows`` (n,) of ``programs``, which lie on the CPU, in as many threads as torch has."""
+        rows = np.ascontiguousarray(rows, np.int64)
+        tables = _Programs(
+            *(tensor.data_ptr() for tensor in (
+                programs.leaf_features, programs.leaf_ints, programs.leaf_starts, programs.leaf_counts,
+                programs.kernel_features, programs.kernel_starts, programs.kernel_counts, programs.kinds,
+                programs.device_index, programs.codes, programs.code_rows, *self._devices(programs)))
+        )  # fmt: skip
+        n, facts = len(rows), programs.leaf_features.shape[1] + programs.kernel_features.shape[1]
+        shapes = ((n, self.hidden), (n, facts), (n, facts))
+        found = Answers(np.empty(n), *(np.empty(shape, np.float32) for shape in shapes))
+        places = _Places(*(array.ctypes.data for array in found))
+        native_network().network_answers(
+            self._made, ctypes.byref(tables), rows.ctypes.data, n, ctypes.byref(places), torch.get_num_threads()
+        )
+        return found
+
+    def _devices(self, programs: ProgramTensors) -> tuple[Tensor, Tensor, Tensor]:
+        """Numbers (devices, 2, N), contexts (devices, width) and costs of code of the devices of ``programs``."""
+        vectors, specs = programs.device_vectors, programs.device_specs
+        key = vectors.numpy().tobytes() + specs.numpy().tobytes()
+        if key not in self._of_devices:
+            if len(self._of_devices) >= _DEVICES_KEPT:
+                self._of_devices.clear()
+            both = specs.repeat_interleave(2, dim=0)  # as of a CPU, then as of a GPU
+            own = torch.zeros(len(vectors), 1)
+            if isinstance(self._costs, CodePrior):
+                costs = self._costs.costs_of(vectors)
+                own = torch.cat([costs[:, :N_INPUTS].exp(), costs[:, N_INPUTS:]], dim=1)
+            numbers = device_numbers(both, torch.arange(len(both)) % 2)
+            self._of_devices[key] = numbers, self._encoder(vectors).contiguous(), own.float().contiguous()
+        return self._of_devices[key]
+
+
+_compiled: WeakKeyDictionary[CdmppModel, tuple[list[Tensor], int, CompiledModel]] = WeakKeyDictionary()
+
+
+def compiled(model: CdmppModel) -> CompiledModel:
+    """Return the compiled ``model``, which lies on the CPU: the one from before while no weight has changed."""
+    if (known := _compiled.get(model)) and known[1] == _changes(known[0]):
+        return known[2]
+    tensors = [*model.parameters(), *model.buffers()]
+    made = tensors, _changes(tensors), CompiledModel(model)
+    _compiled[model] = made
+    return made[2]
+
+
+def _changes(tensors: list[Tensor]) -> int:
+    """How often their numbers were written."""
+    return sum(tensor._version for tensor in tensors)
+
+
+def _weights(model: CdmppModel) -> list[Tensor | None]:
+    """All weights in the order in which the library reads them."""
+    state: Mapping[str, Tensor] = model.state_dict()
+
+    def layers(*names: str) -> list[Tensor | None]:
+        return [state.get(f"{name}.{part}") for name in names for part in ("weight", "bias")]
+
+    parts = ("shift", "factor")
+    return [
+        *(state[f"{name}_scaler.{part}"] for name in ("leaf", "kernel") for part in parts),
+        *(state[f"kernel_bins.{part}"] for part in ("low", "factor", "mean")),
+        *layers(*(f"encoder.embed_{name}.{place}" for name in ("leaf", "kernel") for place in (0, 2))),
+        *layers("encoder.kernel_to_leaf"),
+        *(state["encoder.token_type"], state["encoder.kernel_ordinal.weight"]),
+        *layers("encoder.norm", "regressor.0", "regressor.3", "out"),
+        *(state["prior.log_factor"], state["prior.sharpness"]),
+        *layers(*(f"encoder.blocks.{i}.{layer}" for i in range(model.config.layers) for layer in _LAYERS)),
+    ]
+
+
+def _shape_of(model: CdmppModel) -> _Shape:
+    config = model.config
+    return _Shape(
+        leaf_width=len(model.leaf_scaler.shift), kernel_width=KERNEL_WIDTH, input_width=len(model.kernel_scaler.shift),
+        width=config.width, heads=config.heads, feedforward=config.feedforward, bins=config.bins, hidden=config.hidden,
+        blocks=config.layers, ordinals=MAX_KERNEL_ORDINAL, has_prior=config.prior, clip=config.clip,
+        log_scale=float(model.log_scale), log_mean=float(model.log_mean),
+    )  # fmt: skip
+
+
+def _code_of(model: CdmppModel) -> tuple[_Code, list[np.ndarray]]:
+    """What the library reads of the code prior, and the arrays that it points at."""
+    if not model.config.code:
+        return _Code(kind=-1), []
+    prior = model.code_prior
+    own = _cpu_code(prior) if isinstance(prior, CodePrior) else _gpu_code(prior)
+    kept = {name: np.ascontiguousarray(value) for name, value in own.items() if isinstance(value, np.ndarray)}
+    places = {name: value.ctypes.data for name, value in kept.items()}
+    common = {"width": CODE_WIDTH, "n_resources": prior.n_resources, "simulated": prior.simulated - 1}
+    return _Code(**common, **own | places, fitted=float(prior.fitted)), list(kept.values())
+
+
+def _cpu_code(prior: CodePrior) -> dict[str, Any]:
+    places = np.array(cpu.CODE_COLUMNS, np.int32) - 1
+    gathers = np.zeros(len(places), np.int32)
+    gathers[cpu.GATHERS] = 1
+    return {
+        "kind": 0, "n_amounts": len(places), "n_memory": len(cpu.MEMORY_COLUMNS), "cycles": cpu.CYCLES,
+        "overlap": cpu.OVERLAP, "columns": places, "is_issued": cpu.ISSUED.numpy().astype(np.int32),
+        "is_gather": gathers, "memory": np.array(cpu.MEMORY_COLUMNS, np.int32),
+        "cost": prior.log_cost.exp().float().numpy(), "power": 1 + float(softplus(prior.sharpness)),
+        "log_overhead": float(prior.log_overhead),
+    }  # fmt: skip
+
+
+def _gpu_code(prior: gpu.GpuCodePrior) -> dict[str, Any]:
+    cost, n, variants = prior.log_cost.exp().float().numpy(), gpu.N_COUNTED, gpu.N_VARIANTS
+    columns = np.array([*gpu.CYCLES, gpu.START, gpu.KERNELS, gpu.TEXT], np.int32) - 1
+    return {
+        "kind": 1, "n_amounts": len(columns), "n_memory": len(gpu.DRAM), "columns": columns,
+        "memory": np.array(gpu.DRAM, np.int32), "n_counted": n, "n_variants": variants,
+        "simulated_amount": gpu.SIMULATED, "memory_cost": float(cost[gpu.MEMORY]),
+        "launch_cost": float(cost[gpu.LAUNCH]), "text_cost": float(cost[gpu.CODE]), "power": 1 + float(cost[gpu.SHARP]), "counted_cost": cost[:n].copy(),
+        "variants": prior.log_cost[-variants:].float().numpy().copy(),
+    }  # fmt: skip

@@ -1,0 +1,87 @@
+// Dense layers on packed rows: no library is needed, and the answer of a row does not depend on the rows beside it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#define INLINE inline __attribute__((always_inline))
+
+// A matrix of a trained layer, torch's (out, in), as panels of `lanes` x 2 columns that lie as they are read.
+struct Linear {
+    int64_t in = 0, out = 0, panel = 0;
+    std::vector<float> packed, bias;
+
+    Linear() = default;
+    Linear(const float* weight, const float* offset, int64_t out_, int64_t in_, int64_t panel_)
+        : in(in_), out(out_), panel(panel_) {
+        const int64_t panels = (out + panel - 1) / panel;
+        packed.assign(panels * in * panel, 0.0f);
+        bias.assign(panels * panel, 0.0f);
+        for (int64_t n = 0; n < out; ++n) {
+            if (offset) bias[n] = offset[n];
+            for (int64_t k = 0; k < in; ++k) packed[((n / panel) * in + k) * panel + n % panel] = weight[n * in + k];
+        }
+    }
+};
+
+template <int LANES>
+struct Vector {
+    typedef float type __attribute__((vector_size(LANES * 4)));
+    static INLINE type load(const float* from) {
+        type value;
+        std::memcpy(&value, from, sizeof value);
+        return value;
+    }
+    static INLINE void store(float* to, type value) { std::memcpy(to, &value, sizeof value); }
+};
+
+// `ROWS` rows of `a` by one panel.
+template <int LANES, int ROWS>
+INLINE void multiply_rows(const float* a, int64_t stride, const float* panel, int64_t in, const float* bias, float* to,
+                          int64_t to_stride, int64_t columns) {
+    using V = Vector<LANES>;
+    typename V::type sums[ROWS][2];
+    for (int r = 0; r < ROWS; ++r) sums[r][0] = V::load(bias), sums[r][1] = V::load(bias + LANES);
+    for (int64_t k = 0; k < in; ++k, panel += 2 * LANES) {
+        const typename V::type left = V::load(panel), right = V::load(panel + LANES);
+        for (int r = 0; r < ROWS; ++r) {
+            const float x = a[r * stride + k];
+            sums[r][0] += x * left;
+            sums[r][1] += x * right;
+        }
+    }
+    for (int r = 0; r < ROWS; ++r) {
+        if (columns == 2 * LANES) {
+            V::store(to + r * to_stride, sums[r][0]);
+            V::store(to + r * to_stride + LANES, sums[r][1]);
+        } else {
+            float all[2 * LANES];
+            V::store(all, sums[r][0]);
+            V::store(all + LANES, sums[r][1]);
+            std::copy(all, all + columns, to + r * to_stride);
+        }
+    }
+}
+
+// (rows, in) -> (rows, out), both with their strides.
+template <int LANES>
+INLINE void multiply(const Linear& layer, const float* a, int64_t stride, int64_t rows, float* to, int64_t to_stride) {
+    constexpr int64_t panel = 2 * LANES;
+    for (int64_t first = 0; first < layer.out; first += panel) {
+        const float* weights = layer.packed.data() + first * layer.in;
+        const float* bias = layer.bias.data() + first;
+        const int64_t columns = std::min(panel, layer.out - first);
+        int64_t row = 0;
+        for (; row + 6 <= rows; row += 6)
+            multiply_rows<LANES, 6>(a + row * stride, stride, weights, layer.in, bias, to + row * to_stride + first,
+                                    to_stride, columns);
+        for (; row + 2 <= rows; row += 2)
+            multiply_rows<LANES, 2>(a + row * stride, stride, weights, layer.in, bias, to + row * to_stride + first,
+                                    to_stride, columns);
+        if (row < rows)
+            multiply_rows<LANES, 1>(a + row * stride, stride, weights, layer.in, bias, to + row * to_stride + first,
+                                    to_stride, columns);
+    }
+}
