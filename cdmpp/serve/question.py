@@ -29,7 +29,7 @@ from cdmpp.report.report import Report
 from cdmpp.report.step import step_report
 
 _FIELDS = frozenset(one.name for one in fields(Workload))
-_OF_STORED = {"network", "device", "runtime", "model", "schedule"}
+_OF_STORED = {"network", "device", "runtime", "model", "schedule", "cuda_graphs"}
 """Fields that go with a stored graph."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,11 @@ from typing import Any
 import pytest
 
 import cdmpp
+from cdmpp.data.derive import has_tvm
 from cdmpp.errors import CdmppError, InfeasiblePlanError, RemoteError, UnknownDeviceError, UsageError
 from cdmpp.operators.operator import EagerOperator
-from tests.serve.attacks import BAD
+from cdmpp.platform.files import write_json
+from tests.serve.attacks import BAD, onnx_of
 from tests.serve.conftest import PATIENT, REPOSITORY, Served
 from tests.serve.test_wire import same
 
@@ -72,6 +76,38 @@ def test_results_are_those_of_the_package(server):
     assert same(server.predict_network(LAYER, **ON), cdmpp.predict_network(LAYER, **ON))
     trained = cdmpp.Workload("bert_tiny", batch=8, optimizer=None, loss="mse", precision="bf16-mixed")
     assert same(server.predict_step(trained, **ON), cdmpp.predict_step(trained, **ON))
+
+
+@pytest.mark.tvm
+@pytest.mark.skipif(not has_tvm(), reason="needs TVM")
+def test_graphs_and_programs_are_sent(server, tmp_path):
+    tvm = pytest.importorskip("tvm")
+    from cdmpp.network.compiled.stored_graph import graph_for
+    from cdmpp.programs.script import read_script
+
+    read, stored = graph_for(cdmpp.Workload("mlp")), tmp_path / "graph.json"
+    write_json(stored, {"graph": asdict(read.graph), "batch": read.batch})
+    given = {"device": "xeon-icelake", "schedule": "untuned"}
+    here = cdmpp.predict_network("mlp", progress=False, **given)
+    for network in (stored, "mlp"):
+        found = server.predict_network(network, **given)
+        assert found.latency_s == pytest.approx(here.latency_s, rel=1e-6)
+        assert [one.name for one in found.kernels] == [one.name for one in here.kernels]
+    path = REPOSITORY / "examples" / "matmul.py"
+    whole = cdmpp.load_model("xeon-icelake").predict(path, device="xeon-icelake")
+    (program,) = read_script(path, tvm.target.Target("llvm"))
+    for programs in (path, program):
+        found = server.predict(programs, device="xeon-icelake")
+        assert found.latency_s == pytest.approx(whole.latency_s, rel=1e-6)
+
+
+def test_onnx_files_are_sent(server, tmp_path):
+    path = tmp_path / "mine.onnx"
+    path.write_bytes(base64.b64decode(onnx_of()))
+    assert same(server.predict_network(path, **ON), cdmpp.predict_network(path, **ON))
+    path.write_bytes(base64.b64decode(onnx_of("external")))
+    with pytest.raises(CdmppError, match="mine.onnx: the weights 'w' are in another file"):
+        server.predict_network(path, **ON)
 
 
 def test_errors_are_those_of_the_package(server, tmp_path):
