@@ -60,6 +60,8 @@ def install(place: Path, wheel: Path, python: str, index: str | None, extras: st
     more = ["--extra-index-url", index] if index else []
     # torchvision is no extra: it must be of the index that torch is of, so the two are chosen together.
     subprocess.run([*pip, *more, f"{wheel}[{extras}]" if extras else str(wheel), "torchvision"], check=True, cwd=place)
+    # As `make` does: PyPI's torchvision beside a torch for CPUs loads without its compiled operators.
+    subprocess.run([pip[0], str(ROOT / "scripts" / "check_environment.py")], check=True, cwd=place)
 
 
 def main() -> int:

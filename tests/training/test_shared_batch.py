@@ -83,7 +83,7 @@ def test_a_loss_of_the_whole_batch_is_that_of_one_process(one, tmp_path):
     np.testing.assert_allclose(two["latency_s"], one["latency_s"], rtol=2e-3)
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize(("before", "after"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.slow)])
 def test_a_stopped_run_goes_on_with_another_number_of_processes(one, tmp_path, before, after):
     assert run(tmp_path, before, 3, "out", "stopped") == []
     assert (tmp_path / "out" / "member-0" / "checkpoints" / "last.ckpt").is_file()
