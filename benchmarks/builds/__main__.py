@@ -9,11 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.builds.build import BASELINE, REPOSITORY, built
 from benchmarks.builds.page import page
-from benchmarks.builds.row import ROWS
+from benchmarks.builds.row import ROWS, Row
 from benchmarks.builds.runs import measured
 from benchmarks.publish.markdown import write_page
 from benchmarks.run import machine
@@ -31,6 +32,8 @@ def main() -> None:
     builds = [built(*one, options.folder) for one in (("baseline", options.baseline), ("now", options.now))]
     stored = json.loads(STORED.read_text()) if STORED.is_file() else {"rows": {}}
     base, now = (build.commit for build in builds)
+    if options.runs is not None and options.runs < 1:
+        sys.exit(f"--runs {options.runs}: give 1 or more")
     if stored.get("baseline") != base:
         stored = {"rows": {}}
     stored |= {"baseline": base, "now": now, "machine": machine()}
@@ -41,10 +44,14 @@ def main() -> None:
         def say(text: str, before: str = f"{place}/{len(names)} {name}: ") -> None:
             print(before + text, file=sys.stderr, flush=True)
 
-        stored["rows"][name] = {"commit": now, **measured(ROWS[name], builds, say)}
+        stored["rows"][name] = {"commit": now, **measured(_often(ROWS[name], options.runs), builds, say)}
         write_json(STORED, stored)
         write_page(PAGE, page(stored))
     print("\n".join(page(stored)))
+
+
+def _often(row: Row, runs: int | None) -> Row:
+    return row if runs is None else replace(row, runs=runs)
 
 
 def _options() -> argparse.Namespace:
@@ -53,6 +60,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--now", default="HEAD", help="revision that is judged (default HEAD)")
     parser.add_argument("--rows", default="", help="names of rows, with commas; default: all")
     parser.add_argument("--again", action="store_true", help="also rows that were measured at these commits")
+    parser.add_argument("--runs", type=int, help="runs of each build and row (default: those of the row)")
     parser.add_argument("--folder", type=Path, default=REPOSITORY / "outputs" / "builds", help="where builds are kept")
     return parser.parse_args()
 
