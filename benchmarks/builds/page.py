@@ -78,7 +78,7 @@ def _line(row: Row, found: Mapping[str, Any]) -> list[str]:
 def _agrees(row: Row, difference: float) -> str:
     if difference <= 1e-12:
         return "equal"
-    return f"within {difference:.1g}" + ("" if difference <= row.tolerance else f", more than {row.tolerance:g}")
+    return f"within {difference:.2g}" + ("" if difference <= row.tolerance else f", more than {row.tolerance:g}")
 
 
 def _shown(row: Row, seconds: float) -> str:
