@@ -219,6 +219,7 @@ def _gpu_code(prior: gpu.GpuCodePrior) -> dict[str, Any]:
         "kind": 1, "n_amounts": len(columns), "n_memory": len(gpu.DRAM), "columns": columns,
         "memory": np.array(gpu.DRAM, np.int32), "n_counted": n, "n_variants": variants,
         "simulated_amount": gpu.SIMULATED, "memory_cost": float(cost[gpu.MEMORY]),
-        "launch_cost": float(cost[gpu.LAUNCH]), "text_cost": float(cost[gpu.CODE]), "power": 1 + float(cost[gpu.SHARP]), "counted_cost": cost[:n].copy(),
+        "launch_cost": float(cost[gpu.LAUNCH]), "text_cost": float(cost[gpu.CODE]),
+        "power": 1 + float(cost[gpu.SHARP]), "counted_cost": cost[:n].copy(),
         "variants": prior.log_cost[-variants:].float().numpy().copy(),
     }  # fmt: skip
