@@ -122,8 +122,12 @@ def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
 
 
 def _check_gain(before: Mapping[str, float], after: Mapping[str, float], settings: CalibrateSettings) -> None:
-    """``DataError`` where both the mean and the median error of the calibration kernels grew."""
-    if all(after[key] > before[key] for key in ("mape", "median_ape")):
+    """``DataError`` where the mean error of the calibration kernels grew, each scaled by what the others tell.
+
+    A median that fell beside it is no gain: on a Zen 5 it fell by 2.5 points, the mean grew by 2.5, and answers to 612
+    other programs were 5.5 points worse.
+    """
+    if after["mape"] > before["mape"]:
         raise DataError(
             f"scaling makes the answers of {settings.start} worse on {settings.device}: {before['mape']:.1f} % off "
             f"(median {before['median_ape']:.1f}) as it is, {after['mape']:.1f} % (median {after['median_ape']:.1f}) "

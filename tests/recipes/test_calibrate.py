@@ -102,3 +102,14 @@ def test_factors_that_make_the_answers_worse_are_not_stored(tmp_path, monkeypatc
     assert not (tmp_path / "model").exists()
     calibrate(replace(settings, force=True))
     assert cdmpp.load_model(tmp_path / "model").calibrated == {"epyc-9005"}
+
+
+@pytest.mark.parametrize(("mean", "median", "stored"), [(24.9, 17.0, True), (28.3, 14.1, False), (28.3, 17.0, False)])
+def test_a_median_that_fell_does_not_excuse_a_mean_that_grew(tmp_path, mean, median, stored):
+    before, after = {"mape": 25.8, "median_ape": 16.6}, {"mape": mean, "median_ape": median}
+    settings = CalibrateSettings("epyc-9005", tmp_path, "cpus")
+    if stored:
+        recipe._check_gain(before, after, settings)
+    else:
+        with pytest.raises(DataError, match=rf"worse on epyc-9005: 25.8 % off \(median 16.6\) as it is, {mean} %"):
+            recipe._check_gain(before, after, settings)
