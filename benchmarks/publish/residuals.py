@@ -117,8 +117,7 @@ def put(rows: list[list[str]], noise: list[list[str]], before: str, model: str) 
         "median signed error; of programs whose counts are known, and of those where data decide; of those whose "
         f"misses of the second-level cache take less than {_SHARE:.0%} of the measured time by the datasheet, and "
         "of the others. Where counts are known they are exact ([counts](counts.md)): that column is what this "
-        "model reaches with exact counts. Masked softmax on Zen 4 was read again for it "
-        "(`benchmarks.publish.reread`)."
+        "model reaches with exact counts, so that no better count could win more than the others lose."
     )
     command = f"python -m benchmarks.publish.residuals before={before} model={model} publish_it=true"
     made = {"title": TITLE, "note": note, "commands": [command], "columns": [*COLUMNS], "rows": rows}

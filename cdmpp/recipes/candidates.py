@@ -69,5 +69,6 @@ def uncertainty(predictor: Predictor, programs: ProgramTensors, seed: int) -> np
 
 
 def _silence(scaler: nn.Module, arguments: tuple[Tensor, ...], scaled: Tensor) -> Tensor:
-    """Columns at zero, which is their mean, for each program others."""
-    return scaled * (torch.rand(len(scaled), 1, scaled.shape[-1], device=scaled.device) >= _SILENCED)
+    """Columns at zero, which is their mean, for each row others; ``scaled`` (rows, columns), or programs of rows."""
+    shape = len(scaled), *[1] * (scaled.ndim - 2), scaled.shape[-1]
+    return scaled * (torch.rand(shape, device=scaled.device) >= _SILENCED)
