@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cdmpp.data.batching import ProgramTensors, ordered_batches
+from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.devices import Device
 from cdmpp.errors import DataError
 from cdmpp.model.feature_scaler import FeatureScaler
+from cdmpp.model.packing import Packing
 from cdmpp.predict.predictor import Predictor
 from cdmpp.training.metrics import call_sites
 from cdmpp.training.sampling import Candidates
@@ -50,8 +54,6 @@ def uncertainty(predictor: Predictor, programs: ProgramTensors, seed: int) -> np
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for model in predictor.models:
-            scalers = [module for module in model.modules() if isinstance(module, FeatureScaler)]
-            hooks = [scaler.register_forward_hook(_silence) for scaler in scalers]
             model.train()
             for module in model.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -60,15 +62,31 @@ def uncertainty(predictor: Predictor, programs: ProgramTensors, seed: int) -> np
                 for _ in range(_PASSES):
                     logs.append(np.empty(len(programs)))
                     for batch in ordered_batches(programs, np.arange(len(programs))):
-                        logs[-1][batch.rows.cpu().numpy()] = model(batch).log_latency.double().cpu().numpy()
+                        with _silenced(model, batch):
+                            logs[-1][batch.rows.cpu().numpy()] = model(batch).log_latency.double().cpu().numpy()
             finally:
                 model.eval()
-                for hook in hooks:
-                    hook.remove()
     return np.std(logs, axis=0)
 
 
-def _silence(scaler: nn.Module, arguments: tuple[Tensor, ...], scaled: Tensor) -> Tensor:
-    """Columns at zero, which is their mean, for each row others; ``scaled`` (rows, columns), or programs of rows."""
-    shape = len(scaled), *[1] * (scaled.ndim - 2), scaled.shape[-1]
-    return scaled * (torch.rand(shape, device=scaled.device) >= _SILENCED)
+@contextmanager
+def _silenced(model: nn.Module, batch: Batch) -> Iterator[None]:
+    """Set some of the scaled columns to zero, which is their mean, for each program of ``batch`` others."""
+    packing = Packing.of(batch)
+    programs = {"leaf_scaler": packing.program_of_leaf, "kernel_scaler": packing.program_of_kernel}
+
+    def silence(name: str, scaled: Tensor) -> Tensor:
+        kept = torch.rand(len(batch.rows), scaled.shape[-1], device=scaled.device) >= _SILENCED
+        # Rows that are not padded to (B, L, width) come as (l, width).
+        return scaled * (kept[:, None] if scaled.ndim == 3 else kept[programs[name]])
+
+    hooks = [
+        module.register_forward_hook(lambda _, __, scaled, name=name: silence(name, scaled))
+        for name, module in model.named_modules()
+        if isinstance(module, FeatureScaler)
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
