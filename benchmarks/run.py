@@ -82,6 +82,11 @@ def _model(folder: Path) -> dict[str, Any]:
     return {name: _run("model.py", folder / f"{name}.json", name, str(asts)) for name in ("cdmpp", "reference")}
 
 
+def _predictions(folder: Path) -> Any:
+    _run("stored.py", folder / "asts.parquet")
+    return _run("predictions.py", folder / "result.json", str(folder / "asts.parquet"))
+
+
 def _sizes(script: str, *sizes: str) -> Callable[[Path], list[Any]]:
     return lambda folder: [_run(script, folder / f"{size}.json", size) for size in sizes]
 
@@ -120,6 +125,29 @@ SECTIONS = {
         "process, training included.",
         _model,
         tables.model,
+    ),
+    "predictions": Section(
+        "Predictions beside the baseline",
+        "The shipped model `xeon-icelake`, stored compact ASTs of CPU programs of the same operators; this build and "
+        "the checkout of the tag `v0.1-baseline`, in turns, a process a turn, the best of three.",
+        _predictions,
+        tables.predictions,
+    ),
+    "training_runs": Section(
+        "Training beside the baseline",
+        "`python scripts/train.py device=xeon-icelake`, whole runs from the start of the process to the test table, "
+        "this build beside the checkout of the tag `v0.1-baseline`, in turns; the errors are those of `cdmpp` on the "
+        "test part. The last row: an epoch while another process keeps one of the cores busy.",
+        _sizes("training_run.py", "0", "1", "neighbour"),
+        tables.training_runs,
+    ),
+    "search_own_time": Section(
+        "What a search pays for its cost model",
+        "Searches of MetaSchedule in which nothing is built or run (seconds are made up, the same for both): processor "
+        "milliseconds a trial, of all threads, that `predict` and `update` take, of our cost model by ASTs alone "
+        "(it learns, and compiles nothing) and of XGBModel.",
+        lambda folder: _run("search_own_time.py", folder / "result.json"),
+        tables.search_own_time,
     ),
     "convergence": Section(
         "Training time to an error",

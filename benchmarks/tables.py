@@ -37,6 +37,40 @@ def model(models: dict[str, dict[str, float]]) -> list[str]:
     return table(_MODELS, [[title, f"{a:,.0f}", f"{b:,.0f}", f"{a / b:.2f}"] for title, a, b in pairs])
 
 
+def predictions(result: dict[str, dict[str, float]]) -> list[str]:
+    """Programs a second of this build and of the baseline."""
+    rows = [(size, rate, result["baseline"][size]) for size, rate in result["ours"].items()]
+    lines = [[size, f"{ours:,.0f}", f"{before:,.0f}", f"{ours / before:.1f}"] for size, ours, before in rows]
+    return table(["", "programs/s", "baseline", "ratio"], lines)
+
+
+def training_runs(runs: list[dict[str, Any]]) -> list[str]:
+    """Seconds and errors of whole runs, and the pace beside a neighbour."""
+    lines = []
+    for run in runs:
+        is_whole = run["what"].isdigit()
+        kind = f"seed {run['what']}" if is_whole else "beside a busy neighbour"
+        for name in ("ours", "baseline"):
+            one = run[name]
+            shown = [f"{one['wall_s']:.0f}", f"{one['cpu_s']:.0f}"] if is_whole else ["-", "-"]
+            errors = [f"{one['mape']:.1f}", f"{one['median_ape']:.1f}"] if is_whole else ["-", "-"]
+            lines.append([kind, name, *shown, f"{one['epoch_s']:.2f}", *errors])
+    heads = ["run", "build", "whole run (s)", "processor (s)", "an epoch (s)", "test MAPE (%)", "median (%)"]
+    return table(heads, lines, left=2)
+
+
+def search_own_time(rows: list[dict[str, Any]]) -> list[str]:
+    """Processor milliseconds a trial of both cost models."""
+    lines = []
+    for row in rows:
+        own = {name: row[name]["predict_s"] + row[name]["learn_s"] for name in ("online", "xgb")}
+        each = [f"{1e3 * own[name] / row['trials']:,.1f}" for name in own]
+        scored = [f"{row[name]['scored']:,.0f}" for name in own]
+        lines.append([row["task"], str(row["trials"]), *scored, *each, f"{100 * own['online'] / own['xgb']:.0f} %"])
+    heads = ["task", "trials", "scored by ours", "by XGBModel", "ours (ms/trial)", "XGBModel (ms/trial)", "share"]
+    return table(heads, lines)
+
+
 def convergence(result: dict[str, Any]) -> list[str]:
     """Time to the error that the reference reaches, time in all, lowest error."""
     titles = {"reached_s": "time to that error (s)", "total_s": "whole training (s)", "best_mape": "lowest error (%)"}

@@ -29,9 +29,10 @@ class Verb:
 
 
 _REPLAYS = ("engine",)
+_PREDICTS = ("network",)
 PURPOSES: Mapping[str, tuple[Verb, ...]] = {
     "Predict": (
-        Verb("predict", "latency of tensor programs or of single operators"),
+        Verb("predict", "latency of tensor programs or of single operators", libraries=_PREDICTS),
         Verb("network", "time of a whole network", libraries=_REPLAYS),
         Verb("compare", "time of a whole network on several devices", libraries=_REPLAYS),
         Verb("step", "time of a training step, on one device or several, with memory", libraries=_REPLAYS),
@@ -74,7 +75,7 @@ PURPOSES: Mapping[str, tuple[Verb, ...]] = {
     ),
     "Models": (
         Verb("model list", "list the trained models that are here, with the figures of their cards"),
-        Verb("model train", "train a model on the records of a device", True),
+        Verb("model train", "train a model on the records of a device", True, libraries=_PREDICTS),
         Verb("model finetune", "bring a model to a new device with few measured tasks", True),
         Verb("model calibrate", "scale a model to this machine in three minutes, by a dozen or two of its kernels"),
         Verb("model evaluate", "judge models and baselines on the named splits", True),
