@@ -15,7 +15,7 @@ from timing import finish
 
 from benchmarks.search_tasks import named_tasks
 
-DEVICE, TASKS, TRIALS, BATCH = "epyc-genoa", "matmul,softmax", 64, 16
+DEVICE, TASKS, TRIALS, BATCH = "epyc-genoa", "matmul,softmax", 32, 16
 MODELS = ("online", "xgb")
 
 
