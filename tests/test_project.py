@@ -39,7 +39,8 @@ def make(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
 def test_wheel_holds_code_and_configuration_only(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {"cdmpp/cli/command.py", "cdmpp/py.typed"} <= names
-    libraries = {f"cdmpp/lib/{name}.so" for name in ("extract", "action_lists", "cpu_code", "gpu_code", "engine", "network")}
+    names_of = ("extract", "action_lists", "cpu_code", "gpu_code", "engine", "network")
+    libraries = {f"cdmpp/lib/{name}.so" for name in names_of}
     assert {name for name in names if name.startswith("cdmpp/lib/")} == libraries  # nothing else of where it was built
     assert wheel.name.startswith(f"cdmpp-{cdmpp.__version__}-py3-none-")  # one for every Python
     assert {f"cdmpp/conf/device/{name}.yaml" for name in devices.names()} <= names
