@@ -61,6 +61,19 @@ def test_a_hang_ends_at_the_time_limit(workers: list[Worker]) -> None:
     assert workers[0].request({"op": "echo", "value": 3}, 20) == {"echo": 3}
 
 
+def test_what_a_process_waits_for_a_core_is_added_to_its_time(
+    workers: list[Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers[0].start()
+    waited_s = iter([5.0, 5.4])
+    monkeypatch.setattr(workers[0], "_queued", lambda: next(waited_s, 5.4))
+    workers[0].send({"op": "hang"}, 0.2)
+    first = workers[0].deadline
+    assert workers[0].advance() is None
+    assert workers[0].deadline == pytest.approx(first + 0.4)
+    assert workers[0].advance() == {"cause": "timeout"}
+
+
 def test_many_requests_share_the_workers_and_all_are_answered(workers: list[Worker]) -> None:
     messages = [{"op": "crash" if i == 3 else "echo", "value": i} for i in range(9)]
     replies = dict(run_many(workers, messages, 20))

@@ -33,13 +33,15 @@ def sample_programs(task: Task, target: Any, n: int, seed: int, mutants: float =
     programs: dict[int, Program] = {}
     n_random = int((n - n_mutants) * 1.25) + 1
 
-    def collect(strategy: Any, candidates: int, seed: int, limit: int) -> None:
-        for schedule in _schedules(module, target, strategy, candidates, seed):
+    def collect(strategy: Any, candidates: int, seed: int, limit: int, first: int | None = None) -> None:
+        for schedule in _schedules(module, target, strategy, candidates, seed, first):
             key = int(tvm_ffi.structural_hash(schedule.mod))
             if len(programs) < limit and key not in programs:
                 programs[key] = Program(schedule.mod, target, task.task_id, trace_json(schedule), task.op_name)
 
-    collect("replay-trace", n_random, seed, n - n_mutants)
+    collect("replay-trace", n_random, seed, n - n_mutants, first=n - n_mutants)
+    if len(programs) < n - n_mutants:  # some are equal: the same draws again, and those behind them
+        collect("replay-trace", n_random, seed, n - n_mutants)
     if n_mutants and len(programs) > 1:
         evolution = meta_schedule.search_strategy.EvolutionarySearch(
             population_size=16, init_measured_ratio=0.0, init_min_unmeasured=16, genetic_num_iters=1
@@ -74,7 +76,8 @@ def trace_json(schedule: Any) -> str:
     return json.dumps(_plain(schedule.trace.as_json()), separators=(",", ":"))
 
 
-def _schedules(module: Any, target: Any, strategy: Any, n: int, seed: int) -> list[Any]:
+def _schedules(module: Any, target: Any, strategy: Any, n: int, seed: int, first: int | None = None) -> list[Any]:
+    """Schedules of one run of ``n`` draws; ``first``: only so many of them."""
     from tvm.s_tir import meta_schedule
 
     # One thread: with more, which thread draws which candidate is left to chance.
@@ -90,7 +93,7 @@ def _schedules(module: Any, target: Any, strategy: Any, n: int, seed: int) -> li
         )
     spaces, database = context.generate_design_space(), meta_schedule.database.MemoryDatabase()
     model = meta_schedule.cost_model.RandomModel(seed=seed % (2**31))
-    context.pre_tuning(n, n, design_spaces=spaces, database=database, cost_model=model)
+    context.pre_tuning(n, first or n, design_spaces=spaces, database=database, cost_model=model)
     candidates = context.generate_measure_candidates() or ()
     context.post_tuning()
     return [candidate.sch for candidate in candidates]

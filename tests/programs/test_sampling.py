@@ -9,8 +9,8 @@ import pytest
 tvm = pytest.importorskip("tvm")
 import tvm_ffi  # noqa: E402
 
-from cdmpp.programs.replay import parse_workload, replay  # noqa: E402
-from cdmpp.programs.sampling import default_program, sample_programs  # noqa: E402
+from cdmpp.programs.replay import parse_target, parse_workload, replay  # noqa: E402
+from cdmpp.programs.sampling import _schedules, default_program, sample_programs, trace_json  # noqa: E402
 from cdmpp.programs.task import Task  # noqa: E402
 
 TARGET = {"kind": "llvm", "num-cores": 1}
@@ -55,6 +55,14 @@ def test_the_same_seed_gives_the_same_schedules() -> None:
     first, second, other = (sample_programs(task(MATMUL), TARGET, 8, seed=seed) for seed in (7, 7, 8))
     assert [p.trace for p in first] == [p.trace for p in second]
     assert [p.trace for p in first] != [p.trace for p in other]
+
+
+def test_the_first_draws_are_those_of_all_draws() -> None:
+    target, module = parse_target(TARGET), parse_workload(MATMUL)
+    some, every = (_schedules(module, target, "replay-trace", 11, 7, first) for first in (8, None))
+    assert len(some) == 8
+    assert len(every) == 11
+    assert list(map(trace_json, some)) == list(map(trace_json, every[:8]))
 
 
 def test_elementwise_tasks_have_one_schedule() -> None:
