@@ -17,10 +17,13 @@ def extraction(rows: list[dict[str, Any]]) -> list[str]:
     groups += [("**all**", "**both**", rows)]
     lines = []
     for operator, target, group in groups:
-        count, ours, per_store = (sum(row[key] for row in group) for key in ("programs", "ours", "per_store"))
-        rates = f"{count / ours:,.0f}", f"{count / per_store:,.0f}", f"{per_store / ours:.2f}"
-        lines.append([operator, target, count, *rates])
-    headings = ["operator", "target", "programs", "ours (programs/s)", "PerStoreFeature (programs/s)", "ratio"]
+        keys = ("programs", "ours", "scheduled", "per_store", "equal")
+        count, ours, scheduled, per_store, equal = (sum(row[key] for row in group) for key in keys)
+        rates = (f"{count / seconds:,.0f}" for seconds in (per_store, ours, scheduled))
+        ratios = f"{per_store / ours:.2f}", f"{per_store / scheduled:.1f}"
+        lines.append([operator, target, count, *rates, *ratios, f"{100 * equal / count:.0f}"])
+    rates = ["PerStoreFeature (1/s)", "ours, lowered (1/s)", "ours, as scheduled (1/s)"]
+    headings = ["operator", "target", "programs", *rates, "ratio, lowered", "ratio, as scheduled", "equal vectors (%)"]
     return table(headings, lines, left=2)
 
 
