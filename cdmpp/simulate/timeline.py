@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cdmpp.simulate.key import Key
-from cdmpp.simulate.spans import Span
+from cdmpp.simulate.spans import Span, Spans
 
 __all__ = ["Span", "Timeline"]
 
@@ -21,13 +21,19 @@ class Timeline:
     @cached_property
     def makespan_s(self) -> float:
         """The last task ends after so many seconds; 0 without tasks."""
-        return max((span.end_s for span in self.spans.values()), default=0.0)
+        return self._last.end_s if self._last is not None else 0.0
 
     @cached_property
     def critical_path(self) -> tuple[Span, ...]:
         """Each span, first to last, waited for the one before: this is the longest chain in the executed order."""
-        last = max(self.spans.values(), key=lambda span: span.end_s, default=None)
-        return self.path_to(last) if last is not None else ()
+        return self.path_to(self._last) if self._last is not None else ()
+
+    @cached_property
+    def _last(self) -> Span | None:
+        """The one that ended last; of several the one that started first."""
+        if isinstance(self.spans, Spans):
+            return self.spans.last(range(len(self.spans))) if self.spans else None
+        return max(self.spans.values(), key=lambda span: span.end_s, default=None)
 
     def path_to(self, span: Span) -> tuple[Span, ...]:
         """Return the chain that ends with ``span``, first to last."""
