@@ -226,7 +226,7 @@ def main(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")):
 @needs_tvm
 @pytest.mark.tvm
 def test_a_program_that_compiles_too_long_is_predicted_from_its_ast(tmp_path, capsys):
-    loops = "".join(f"    for j{i} in range(64):\n        B[j{i}] = A[j{i}] * T.float32({i}.5)\n" for i in range(400))
+    loops = "".join(f"    for j{i} in range(64):\n        B[j{i}] = A[j{i}] * T.float32({i}.5)\n" for i in range(1200))
     (tmp_path / "long.py").write_text(SCRIPT + loops)
     command = ["predict", str(tmp_path / "long.py"), "--device", "xeon-icelake", "--json", "--limit"]
     assert cli.main([*command, "120", "--no-compile"]) == 0  # so that on a slow machine only compiling runs out of time
