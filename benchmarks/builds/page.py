@@ -14,10 +14,11 @@ _HEAD = """\
 # What became faster
 
 Written by `python -m benchmarks.builds`; do not edit by hand. Wheels of both commits are built from git, installed in
-environments of their own that share all other packages, and asked the same questions in turns. Medians. CPU seconds
+environments of their own that share all other packages, and asked the same questions in turns. CPU seconds
 are those of all processes of a command; a figure with a `*` was measured beside other work, which lengthens wall
 seconds and, by less, CPU seconds. Targets are judged by CPU seconds but where the row says wall. One thread
-(`OMP_NUM_THREADS=1`), but for training, which takes as many as it likes.
+(`OMP_NUM_THREADS=1`), but for training, which takes as many as it likes. Medians where a row has several runs.
+The models of CPUs were trained again after the baseline, so that what they answer differs.
 """
 
 
@@ -26,7 +27,7 @@ def page(stored: Mapping[str, Any]) -> list[str]:
     rows = stored["rows"]
     base, now = (f"`{stored[name][:10]}`" for name in ("baseline", "now"))
     lines = [_HEAD, f"Today: {base}. Now: {now}. {stored['machine']}.", ""]
-    headings = ["what", "today", "now", "times", "wall", "target", "met", "answers"]
+    headings = ["what", "runs", "today", "now", "times", "wall", "target", "met", "answers"]
     body = [_line(ROWS[name], rows[name]) for name in ROWS if name in rows]
     lines += table(headings, body)
     missing = [ROWS[name].title for name in ROWS if name not in rows]
@@ -68,7 +69,7 @@ def _line(row: Row, found: Mapping[str, Any]) -> list[str]:
     answer = "none" if row.answer == "none" else "other numbers" if difference is None else _agrees(row, difference)
     first, second = (_shown(row, one[row.judged_by] / row.per) for one in (base, now))
     return [
-        title, f"{first} {row.unit}{mark}", f"{second} {row.unit}{mark}",
+        title, str(now["runs"]), f"{first} {row.unit}{mark}", f"{second} {row.unit}{mark}",
         f"{base[row.judged_by] / now[row.judged_by]:.2f}", f"{walls} {row.unit}",
         "" if aim is None else f"{_shown(row, aim)} {row.unit}",
         "" if aim is None else "yes" if own_s <= aim else "no", answer,

@@ -31,8 +31,8 @@ def line(name: str, *given: object) -> list[str]:
 
 
 def test_a_row_says_ratio_target_and_agreement():
-    _, today, now, times, wall, target, met, answers = line("network-cold", took(16.0), took(3.0), 0.002)
-    assert (today, now, times, target, met) == ("16 s", "3 s", "5.33", "4 s", "yes")
+    _, runs, today, now, times, wall, target, met, answers = line("network-cold", took(16.0), took(3.0), 0.002)
+    assert (runs, today, now, times, target, met) == ("3", "16 s", "3 s", "5.33", "4 s", "yes")
     assert wall == "32 → 6 s" and answers.startswith("within 0.002")
     assert "more than 0.01" in line("network-cold", took(16.0), took(5.0), 0.02)[-1]
     assert line("network-cold", took(16.0), took(5.0))[-2] == "no"
