@@ -1,4 +1,4 @@
-"""What a cost model itself takes for a trial of a search: its predicting and learning, while nothing is measured.
+"""Measure what a cost model itself takes for a trial of a search: predicting and learning, while nothing is measured.
 
 Called as ``python benchmarks/search_own_time.py RESULT.json`` by ``run.py``. Programs are neither built nor run: their
 seconds are made up, the same for all models.

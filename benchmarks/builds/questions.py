@@ -131,7 +131,7 @@ def _arrays(replies: list[dict[str, Any]]) -> list[float]:
 
 
 def _derived(kind: str, sources: list[dict[str, Any]], together: int = 1) -> dict[str, Any]:
-    """What a worker takes for each program, once it has answered for some."""
+    """A worker takes this for each program, once it has answered for some."""
     from cdmpp.data.derive_worker import OPERATIONS
 
     OPERATIONS["ready"]({"codes": True})

@@ -20,7 +20,7 @@ class Row:
     """``empty``: a new one for each run. ``full``: the same command has run before. ``kept``: it plays no part."""
     runs: int = 3
     unit: str = "s"
-    """What a figure is shown in, ``s`` or ``ms``."""
+    """A figure is shown in this, ``s`` or ``ms``."""
     per: int = 1
     """Programs of a question, whose seconds are those of all."""
     target_s: float | None = None
@@ -32,7 +32,7 @@ class Row:
     judged_by: str = "cpu_s"
     """``cpu_s``: seconds of processors, which other work on the machine hardly changes; or ``wall_s``."""
     answer: str = "all"
-    """What of the output of a command has to agree: all numbers of its JSON, one key of it, or of a file in OUT."""
+    """This of the output of a command has to agree: all numbers of its JSON, one key of it, or of a file in OUT."""
     tolerance: float = 1e-6
     """Relative difference that answers may have."""
     threads: int | None = 1

@@ -34,7 +34,7 @@ _SHARE = 0.2
 """Of the measured time, from which on data from beyond the second-level cache counts."""
 _UNKNOWN = CODE_NAMES.index("unknown_loops")
 SPREADS = (0.01, 0.05)
-"""Of a label: its visits differ by less than the first, by less than the second, or by more."""
+"""Visits of a label differ by less than the first, by less than the second, or by more."""
 CACHES = ("l1_kb_per_core", "l2_kb", "l3_kb")
 COLUMNS = ("class", "programs", "before", "now", "bias", "counts known", "unknown", "in caches", "data from beyond")
 

@@ -188,7 +188,7 @@ def _shape_of(model: CdmppModel) -> _Shape:
 
 
 def _code_of(model: CdmppModel) -> tuple[_Code, list[np.ndarray]]:
-    """What the library reads of the code prior, and the arrays that it points at."""
+    """Return the code prior as the library reads it, and the arrays that it points at."""
     if not model.config.code:
         return _Code(kind=-1), []
     prior = model.code_prior

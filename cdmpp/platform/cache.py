@@ -34,7 +34,7 @@ class Kind:
     """One folder of the cache holds such entries."""
 
     text: str
-    """What they are, for people."""
+    """This says what they are, for people."""
     depth: int
     """Levels below the cache at which an entry stands; it goes as a whole."""
 
@@ -61,13 +61,13 @@ OTHER = Kind("anything else", 99)
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _COUNT, _LOCK, _GONE = ".size.json", ".cache.lock", ".gone-"
 _KEPT_SHARE = 0.9
-"""Of the limit, when entries go: the next write need not look again."""
+"""Entries go until this share of the limit is left: the next write need not look again."""
 _COUNTED_S = 86_400.0
 """The sum of all writes stands for the size for so long: files may be deleted by hand."""
 IN_USE_S = 600.0
 """A folder that was used so lately may be read or written by another process, and stays."""
 UNFINISHED_S = 3_600.0
-"""What was not finished in this time never will be."""
+"""A write that was not finished in this time never will be."""
 
 
 @dataclass(frozen=True)

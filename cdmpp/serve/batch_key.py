@@ -1,4 +1,4 @@
-"""Which questions are answered at once."""
+"""Questions of one key are answered together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stays at the server: the network that plans are made of, and the links between ranks.
+"""Some things stay at the server: the network that plans are made of, and the links between ranks.
 
 A client has results, not what they were worked out from. Who asks for more is told where to ask.
 """

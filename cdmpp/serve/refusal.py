@@ -18,7 +18,7 @@ _STATUS = {"UsageError": 400, "UnknownDeviceError": 400, "BusyError": 503, "Star
 
 
 class Fault(BaseModel):
-    """Why there is no answer."""
+    """This is why there is no answer."""
 
     type: str
     """A class of ``cdmpp.errors``, or ``BusyError``, ``StartingError``, ``TimeUpError``, ``CrashError``."""

@@ -1,4 +1,4 @@
-"""What a client may ask, as JSON: the fields of a ``Workload`` and the arguments of the package's functions.
+"""A client may ask this, as JSON: the fields of a ``Workload`` and the arguments of the package's functions.
 
 Unknown fields, other types, numbers that are none and names of files are refused here or by ``names``.
 """

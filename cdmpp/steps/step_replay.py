@@ -113,7 +113,7 @@ class StepReplay:
     heaviest: HeaviestRank | None = None
     """The rank that holds most at a time, of those of the plan and not of one device by itself; None: unknown."""
     graph: StepGraph | None = field(default=None, repr=False, compare=False)
-    """What was replayed; None where it was not kept."""
+    """This was replayed; None where it was not kept."""
 
     @property
     def speed_up(self) -> float:

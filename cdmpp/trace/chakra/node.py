@@ -38,7 +38,7 @@ class ChakraNode:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     """Name -> number, truth or text."""
     own: Mapping[str, Any] = field(default_factory=dict)
-    """What ``cdmpp`` wrote beside the schema; empty in traces of others."""
+    """``cdmpp`` wrote this beside the schema; empty in traces of others."""
 
     @property
     def title(self) -> str:
@@ -53,7 +53,7 @@ class ChakraTrace:
     rank: int
     nodes: tuple[ChakraNode, ...]
     own: Mapping[str, Any] = field(default_factory=dict)
-    """What ``cdmpp`` wrote of the rank and the step; empty in traces of others."""
+    """``cdmpp`` wrote this of the rank and the step; empty in traces of others."""
 
 
 def encoded(trace: ChakraTrace) -> bytes:

@@ -32,9 +32,9 @@ class Use:
 
     node: ChakraNode
     key: tuple[Any, ...]
-    """What the exchange is known by on all of its ranks."""
+    """The exchange is known by this on all of its ranks."""
     place: int
-    """Of two exchanges of one group the one with the lesser place goes first."""
+    """Of two exchanges of one group, the one with the lesser place goes first."""
     after: int
     """Place of the op that launches it."""
     members: tuple[int, ...] | None
