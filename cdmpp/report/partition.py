@@ -253,14 +253,14 @@ def _timeline(one: ScheduledPartition, shown_s: float) -> Iterator[TimelineSpan]
     """Draw what workers run in so many seconds of the reported time; each schedule begins at 0."""
     begin_s = one.outcome.window_s[0]
     end_s = begin_s + shown_s
-    names, critical = one.chain.names(), {id(span) for span in one.outcome.timeline.critical_path}
+    names, critical = one.chain.names(), one.outcome.timeline.critical_keys
     for span in one.outcome.spans:
         start_s, stop_s = max(span.start_s, begin_s) - begin_s, min(span.end_s, end_s) - begin_s
         for worker in span.task.resources:
             if isinstance(worker, Worker) and stop_s > start_s:
                 row = f"{worker} ({names[worker.stage][worker.replica]})"
                 name, kind = str(span.task.key), span.task.label
-                yield TimelineSpan(row, name, kind, start_s, stop_s, id(span) in critical, one.schedule.name)
+                yield TimelineSpan(row, name, kind, start_s, stop_s, span.task.key in critical, one.schedule.name)
 
 
 def _answer(found: PartitionResult) -> dict[str, Any]:

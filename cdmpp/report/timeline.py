@@ -47,9 +47,11 @@ class MergedSpan:
 
 def spans_of(timeline: Timeline) -> tuple[TimelineSpan, ...]:
     """Make a span for each task and resource of a simulated run; tasks without a resource are not shown."""
-    critical = {id(span) for span in timeline.critical_path}
+    critical = timeline.critical_keys
     return tuple(
-        TimelineSpan(str(resource), str(span.task.key), span.task.label, span.start_s, span.end_s, id(span) in critical)
+        TimelineSpan(
+            str(resource), str(span.task.key), span.task.label, span.start_s, span.end_s, span.task.key in critical
+        )
         for span in timeline.spans.values()
         for resource in span.task.resources
     )

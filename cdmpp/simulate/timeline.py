@@ -29,6 +29,11 @@ class Timeline:
         return self.path_to(self._last) if self._last is not None else ()
 
     @cached_property
+    def critical_keys(self) -> frozenset[Key]:
+        """These tasks are on the critical path; spans are made anew when asked for, so tasks are what to compare."""
+        return frozenset(span.task.key for span in self.critical_path)
+
+    @cached_property
     def _last(self) -> Span | None:
         """The one that ended last; of several the one that started first."""
         if isinstance(self.spans, Spans):

@@ -26,6 +26,11 @@ def test_a_row_for_each_resource_and_microseconds():
     assert (b["ts"], b["dur"], b["tid"], b["cat"], b["args"]) == (1000.0, 2000.0, 1, "task", {"critical": True})
 
 
+def test_what_nothing_waited_for_is_not_critical():
+    tasks = [Task("a", 1e-3, ("matrix",)), Task("b", 2e-3, ("vector",), ("a",)), Task("c", 5e-4, ("scalar",))]
+    assert {one.name: one.is_critical for one in spans_of(simulate(tasks))} == {"a": True, "b": True, "c": False}
+
+
 def test_a_process_for_each_rank():
     found = replay_strategy(ranks_of(2), ParameterServer(servers=1), wires(2))
     events = chrome_trace(replay_report(found).timeline or ())["traceEvents"]
