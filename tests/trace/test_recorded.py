@@ -39,6 +39,7 @@ def work(rank: int, port: int, folder: str) -> None:
             recorder.step()
     probe(folder, budget_s=0.1)
     dist.destroy_process_group()
+    os._exit(0)  # DistributedDataParallel keeps gloo's threads, which may need the interpreter while it ends
 
 
 @pytest.fixture(scope="module")
