@@ -22,6 +22,7 @@ from cdmpp.data.schema import Record
 from cdmpp.devices import Device, sheets_of
 from cdmpp.errors import DataError, UnsupportedProgramError
 from cdmpp.platform.cache import keep_json, note_use, note_write
+from cdmpp.platform.extension import extension
 from cdmpp.platform.files import read_json
 from cdmpp.platform.paths import cache_root
 from cdmpp.platform.workers import Reply, keep_worker, run_many, take_worker
@@ -36,6 +37,8 @@ _WRITE_AFTER_S, _WRITE_AFTER = 10.0, 1024  # seconds and programs between two ch
 _PER_WORKER = 8  # programs that are worth another process, which takes a second to start
 _MANY = 64  # programs that take some seconds, so that a bar is shown
 _DOING = {"asts": "lowering", "codes": "compiling", "gpu_codes": "compiling", "per_store": "featurising"}
+_LIBRARIES = {"asts": "extract", "codes": "cpu_code", "gpu_codes": "gpu_code"}
+"""Kind -> the ``platform.extension`` that reads it. It is of the installation: none of its faults is a program's."""
 _CODE_KINDS = {'"llvm"': "codes", '"cuda"': "gpu_codes"}
 _TOGETHER = 12  # GPU programs that are compiled together: NVIDIA's tools take most of a second to start
 
@@ -141,6 +144,7 @@ def derive(
 
     Raises:
         DataError: no TVM, or files cannot be written.
+        MissingToolError: the compiled extension that reads a kind was not built, or of other sources.
     """
     if "gpu_codes" in wanted and len(wanted) > 1:  # in batches, whose time limit is no limit for the others
         rest = {kind: what for kind, what in wanted.items() if kind != "gpu_codes"}
@@ -151,11 +155,7 @@ def derive(
     jobs = [(kind, s) for kind, (_, sources) in wanted.items() for s in sources if s.key not in reasons[kind]]
     if not jobs:
         return reasons
-    if not has_tvm():
-        raise DataError(
-            f"{len(jobs)} programs have no stored features and TVM is not installed to derive them: "
-            "pip install 'cdmpp[tvm]', or use a data set that ships its asts/ folder"
-        )
+    _check_tools(jobs)
     jobs.sort(key=lambda job: (job[0], job[1].workload))  # neighbours share a parsed workload
     groups = list(_grouped(jobs, together))
     chunks = {kind: _Chunk(kind, folder) for kind, (folder, _) in wanted.items()}
@@ -189,6 +189,17 @@ def derive(
         one_by_one = {"gpu_codes": (wanted["gpu_codes"][0], again)}
         reasons |= derive(one_by_one, workers, progress, title, limit_s, together=1)
     return reasons
+
+
+def _check_tools(jobs: Sequence[tuple[str, Source]]) -> None:
+    """Raise what ``derive`` raises where this installation derives none of a kind, whatever the program."""
+    if not has_tvm():
+        raise DataError(
+            f"{len(jobs)} programs have no stored features and TVM is not installed to derive them: "
+            "pip install 'cdmpp[tvm]', or use a data set that ships its asts/ folder"
+        )
+    for kind in dict.fromkeys(kind for kind, _ in jobs if kind in _LIBRARIES):
+        extension(_LIBRARIES[kind])
 
 
 def _grouped(jobs: Sequence[tuple[str, Source]], together: int) -> Iterator[tuple[str, list[Source]]]:

@@ -17,6 +17,7 @@ import tvm
 from cdmpp.data.derive_worker import unpacked
 from cdmpp.errors import CdmppError
 from cdmpp.platform.cores import cores
+from cdmpp.platform.extension import extension
 from cdmpp.platform.workers import Worker, run_many
 from cdmpp.tuning.build_worker import COMMAND
 
@@ -40,7 +41,18 @@ class Artifacts:
     """It compiles in child processes that stay. Libraries that nobody took go with this object."""
 
     def __init__(self, core: str, limit_s: float = 10.0, workers: int | None = None) -> None:
-        """``core``: whose code vectors are wanted, empty for none. ``limit_s``: longest time for one program."""
+        """Check what reads machine code; compiling begins later.
+
+        Args:
+            core: whose code vectors are wanted, empty for none.
+            limit_s: longest seconds for one program.
+            workers: processes; None: one a core.
+
+        Raises:
+            MissingToolError: the compiled extension that reads machine code was not built, or of other sources.
+        """
+        if core:  # a search that has begun swallows all errors
+            extension("cpu_code")
         self.core, self.limit_s = core, limit_s
         self._workers = [Worker(COMMAND) for _ in range(workers or cores())]
         self._folder = Path(tempfile.mkdtemp(prefix="cdmpp-tuning-"))

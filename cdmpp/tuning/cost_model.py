@@ -17,6 +17,7 @@ from tvm.s_tir.meta_schedule.cost_model import PyCostModel
 
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
+from cdmpp.platform.extension import extension
 from cdmpp.predict.predictor import Predictor
 from cdmpp.tuning.builder import Builder
 from cdmpp.tuning.stored import read_learned, write_learned
@@ -46,6 +47,7 @@ class CostModel(PyCostModel):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        extension("extract")  # without it every batch would be unread, of which a search says little
         self.origin = f"{name} for {device.name}"
         self.two_stage, self.frozen = TwoStageScorer.of(predictor, device, _LOOK if two_stage else 0), frozen
         self.counts: Counter[str] = Counter()

@@ -14,7 +14,7 @@ from cdmpp.data import derive as module
 from cdmpp.data.derive import Source, data_set_folder, derive, failures, record_keys, sources_of
 from cdmpp.data.derive_worker import packed, unpacked
 from cdmpp.data.derived_table import read_codes, read_rows
-from cdmpp.errors import CdmppError, DataError
+from cdmpp.errors import CdmppError, DataError, MissingToolError
 from cdmpp.platform import workers
 from cdmpp.platform.paths import cache_root
 
@@ -54,6 +54,17 @@ def test_two_kinds_share_the_workers(tmp_path):
     kinds = ("per_store", "codes")
     derive({kind: (tmp_path / kind, sources(*[""] * 20)) for kind in kinds}, workers=2, progress=False)
     assert [len(stored(tmp_path / kind, kind)) for kind in kinds] == [20, 20]
+
+
+@pytest.mark.parametrize(("kind", "library"), [("asts", "extract"), ("codes", "cpu_code"), ("gpu_codes", "gpu_code")])
+def test_a_library_of_other_sources_ends_it_and_costs_no_program(kind, library, tmp_path, monkeypatch):
+    """It used to count as a tool that some program lacks: networks were answered without machine code."""
+    monkeypatch.setattr("cdmpp.platform.extension.digest_of", lambda _: "of other sources")
+    with pytest.raises(MissingToolError, match=rf"lib/{library}\.so is older than .*: run `make native`"):
+        derive({kind: (tmp_path, sources(""))}, progress=False)
+    assert not chunk_paths(tmp_path) and not failures(tmp_path)
+    derive({"per_store": (tmp_path, sources(""))}, progress=False)  # TVM's own extractor reads these
+    assert stored(tmp_path) == ["k0"]
 
 
 def test_chunks_are_written_while_it_goes_on(tmp_path, monkeypatch):

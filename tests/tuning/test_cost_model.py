@@ -11,7 +11,8 @@ from tvm import te
 from tvm.s_tir import Schedule
 
 import cdmpp
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, MissingToolError
+from cdmpp.platform.extension import digest_of
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1})
 
@@ -64,6 +65,18 @@ def test_scores_are_positive_and_those_of_the_predictor(context, candidates):
     # The ranker orders; the predictor's level makes seconds of it.
     predicted = model.two_stage.scorer.predictor.predict(list(asts.values()), "epyc-genoa", compiled=False)
     assert np.mean(direct.log_latency) == pytest.approx(np.mean(np.log(predicted.latency_s)), abs=1e-6)
+
+
+@pytest.mark.parametrize(("two_stage", "library"), [(False, "extract"), (True, "cpu_code")])
+def test_a_library_of_other_sources_ends_a_search_before_it_begins(two_stage, library, monkeypatch):
+    """A search that has begun would score at random and say so once."""
+    monkeypatch.setattr("cdmpp.platform.extension.digest_of", lambda folder: "other" if OWN[library] in f"{folder}" else
+                        digest_of(folder))  # fmt: skip
+    with pytest.raises(MissingToolError, match=rf"lib/{library}\.so is older than .*: run `make native`"):
+        make(two_stage=two_stage)
+
+
+OWN = {"extract": "ast/native", "cpu_code": "machine_code/cpu/native"}
 
 
 def test_what_was_measured_moves_the_scores_towards_it(context, candidates):
