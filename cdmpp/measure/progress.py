@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,3 +40,43 @@ class CollectionProgress:
         write_json(self.path, self.state)
         self.bar.update(self._task, completed=self.state["done"], total=self.state["total"], phase=self.state["phase"])
         self.bar.refresh()
+
+
+class FleetProgress:
+    """This context manager keeps jobs of several devices in ``.progress.json`` of ``folder``, and shows a bar each."""
+
+    def __init__(self, folder: Path, devices: Sequence[str], show: bool = True) -> None:
+        self.path = folder / ".progress.json"
+        self.state: dict[str, Any] = {"phase": "plan", "done": 0, "total": 0, "devices": {}}
+        columns = TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn()
+        said = TextColumn("jobs, {task.fields[said]}")
+        console = Console(stderr=True)
+        self.bars = Progress(*columns, said, TimeRemainingColumn(), auto_refresh=False, disable=not show,
+                             console=console, speed_estimate_period=3600.0)  # fmt: skip
+        self._bar_of = {name: self.bars.add_task(name, total=None, said="planned") for name in devices}
+
+    def __enter__(self) -> FleetProgress:
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+        self.state["phase"] = "done"
+        write_json(self.path, self.state)
+
+    def show(self, counts: Mapping[str, Mapping[str, int]], lanes: Mapping[str, int]) -> None:
+        """Announce device -> state -> jobs, and device -> servers that work for this client."""
+        devices = {}
+        for name, bar in self._bar_of.items():
+            jobs, servers = counts.get(name, {}), lanes.get(name, 0)
+            done = jobs.get("done", 0) + jobs.get("refused", 0)
+            devices[name] = {"done": done, "total": sum(jobs.values()), "refused": jobs.get("refused", 0)}
+            refused = f", {jobs['refused']} refused" if jobs.get("refused") else ""
+            said = f"{servers} server{'s' * (servers != 1)}{refused}"
+            self.bars.update(bar, completed=done, total=sum(jobs.values()), said=said)
+        done, total = (sum(one[name] for one in devices.values()) for name in ("done", "total"))
+        state = {"phase": "measure", "done": done, "total": total, "devices": devices}
+        if state != self.state:
+            self.state = state
+            write_json(self.path, state)
+        self.bars.refresh()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from cdmpp import devices
+from cdmpp.devices import Device
 from cdmpp.errors import DataError
 from cdmpp.measure.remote import free_servers, parse_tracker
 from cdmpp.operators.operator import ELEMENT_BYTES
@@ -39,6 +40,8 @@ class MeasureSettings:
         "call_mb": numbers(0, 10**7, "megabytes", above=True),
         **dict.fromkeys(("repeat", "revise"), Limits(0, 10**9, "programs")),
         "builders": PROCESSES,
+        "max_servers": Limits(1, 10**4, "servers"),
+        "attempts": Limits(1, 100),
         "min_separation_s": numbers(0, 10**6, "seconds"),
     }
 
@@ -88,6 +91,15 @@ class MeasureSettings:
     """host:port of the tracker."""
     key: str | None = None
     """Key under which the servers registered; None = the device's name."""
+    devices: list[str] | None = None
+    """Instead of ``device`` and ``key``: several, each ``KEY:DEVICE``, or ``DEVICE`` where it is the key too. All are
+    measured at once, from a queue in ``out`` that several clients may share: ``docs/fleets.md``."""
+    max_servers: int | None = None
+    """With ``devices``: most servers of one key that this client uses at once; None = all that are free."""
+    attempts: int = 5
+    """With ``devices``: a job begun so often in vain is refused, and kept with the reason."""
+    retry_refused: bool = False
+    """With ``devices``: try refused jobs again."""
     repeat: int = 0
     """Measure this many recorded programs again instead, an hour or more after: the noise floor of the labels."""
     revise: int = 0
@@ -127,6 +139,9 @@ class MeasureSettings:
         check_places(self.tracker, self.kit_python)
         for name in self.networks or ():
             network_of(expand_zoo(self.zoo), name)
+        if self.devices is not None:
+            self._check_fleet()
+            return
         if self.runtime == "torch":
             self._check_operators(device)
         if self.kit is not None:
@@ -146,7 +161,26 @@ class MeasureSettings:
                 "machine that has them (runner=rpc), or describe a device with fewer (conf/device/README.md)"
             )
 
-    def _check_operators(self, device: devices.Device) -> None:
+    def _check_fleet(self) -> None:
+        """``DataError`` for what does not go with ``devices``."""
+        if self.runner != "rpc" or self.tracker is None:
+            raise DataError(
+                f"devices={','.join(self.devices or ())} are measured over RPC: add runner=rpc tracker=HOST:PORT"
+            )
+        given: dict[str, Any] = {"runtime": self.runtime != "tvm" and self.runtime, "kit": self.kit, "key": self.key}
+        given |= {"repeat": self.repeat, "revise": self.revise}
+        if others := [f"{name}={value}" for name, value in given.items() if value]:
+            raise DataError(f"devices measures programs of a plan on several servers: leave out {', '.join(others)}")
+        keys = [one.server_key for one in self.fleet()]
+        if twice := sorted({key for key in keys if keys.count(key) > 1}):
+            raise DataError(f"devices names the key {', '.join(twice)} twice: a key stands for one device")
+
+    def fleet(self) -> tuple[MeasureSettings, ...]:
+        """Return the settings of each of ``devices``; errors as of one of them."""
+        pairs = [one.rpartition(":") for one in self.devices or ()]
+        return tuple(replace(self, devices=None, device=name, key=key or name) for key, _, name in pairs)
+
+    def _check_operators(self, device: Device) -> None:
         """``DataError`` for what does not go with ``runtime=torch``."""
         given = {"kit": self.kit, "runner": self.runner != "local" and self.runner}
         given |= {name: getattr(self, name) for name in ("tasks_from", "schedules_from", "programs")}
@@ -172,6 +206,8 @@ class MeasureSettings:
     @property
     def data_folder(self) -> Path:
         """Records go to this folder."""
+        if self.devices is not None:
+            return self.out or Path("datasets") / "fleet"
         return self.out or Path("datasets") / (f"{self.device}-torch" if self.runtime == "torch" else self.device)
 
     @property

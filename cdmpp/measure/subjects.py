@@ -136,13 +136,19 @@ class PlannedSubjects(Subjects):
                 tasks.append(task)
         return tasks
 
+    def given(self, task: Task) -> list[str] | None:
+        """Return the very schedules that are asked for of ``task``, which may be none; None: they are sampled."""
+        if self._given is not None:
+            return self._given.get(task.task_id, [])
+        if self.settings.schedules_from is not None:
+            return self._recorded[task.task_id][: self.settings.schedules_per_task]
+        return None
+
     def _schedules(self, tasks: list[Task]) -> list[Reply]:
         """``schedules`` of each task: sampled, or those that another device ran."""
-        if self._given is not None:
-            return [{"schedules": self._given[task.task_id]} for task in tasks]
+        if self._given is not None or self.settings.schedules_from is not None:
+            return [{"schedules": self.given(task)} for task in tasks]
         limit = self.settings.schedules_per_task
-        if self.settings.schedules_from is not None:
-            return [{"schedules": self._recorded[task.task_id][:limit]} for task in tasks]
         seeds = [schedule_seed(task.task_id, self.settings.seed) for task in tasks]
         asked = {"op": "sample", "target": self.settings.target, "n": limit}
         requests = [{**asked, "task": asdict(task), "seed": seed} for task, seed in zip(tasks, seeds, strict=True)]

@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 LOCK_FILE, HOLDER_FILE = ".writer.lock", ".writer.json"
 """Names of files in the folder. The first is never deleted: a lock on a file that is gone would keep nobody out."""
 
+_UNTOLD_S = 2.0
+"""Waiting for less than that is not worth a word: two that write often meet often."""
+
 
 @contextmanager
 def writing(folder: Path, what: str, wait: bool = False) -> Iterator[None]:
@@ -40,7 +43,7 @@ def writing(folder: Path, what: str, wait: bool = False) -> Iterator[None]:
         lock = FileLock(folder / LOCK_FILE, is_singleton=True)
         nested = lock.is_locked
         try:
-            lock.acquire(blocking=False)
+            lock.acquire(timeout=_UNTOLD_S if wait else 0)
         except Timeout:
             if not wait:
                 raise CdmppError(

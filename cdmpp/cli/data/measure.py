@@ -11,6 +11,7 @@ from cdmpp.cli.hydra_entry import entry
 from cdmpp.data.codes import derive_codes
 from cdmpp.measure.again import Repeater, Reviser
 from cdmpp.measure.collector import Collector
+from cdmpp.measure.fleet.client import FleetClient
 from cdmpp.measure.kit.builder import KitBuilder
 from cdmpp.measure.kit.merge import merge_kit
 from cdmpp.measure.settings import MeasureSettings
@@ -26,6 +27,8 @@ def main(values: dict[str, Any]) -> None:
     folder, kit = settings.data_folder, settings.parts_folder
     if settings.kit == "build":
         report = KitBuilder(settings, kit).run()
+    elif settings.devices is not None:
+        report = FleetClient(settings, folder).run()
     elif settings.kit == "merge":
         report = merge_kit(kit, sorted(kit.glob("results/results-*.jsonl")), folder, settings.force)
     else:
