@@ -26,7 +26,7 @@ from cdmpp.measure.fleet.store import FleetStore
 from cdmpp.measure.labels import record_of
 from cdmpp.measure.plan import schedule_seed
 from cdmpp.measure.protocol import Timed
-from cdmpp.measure.reference_kernels import ReferenceKernels
+from cdmpp.measure.reference_kernels import ReferenceKernels, build_reference_kernels
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.measure.subjects import SAMPLE_LIMIT_S, Subject
 from cdmpp.measure.window import Windows
@@ -151,8 +151,6 @@ class Lane(threading.Thread):
 
     def _references(self) -> ReferenceKernels:
         """Build the reference kernels and run each once: a server that cannot is of no use."""
-        from cdmpp.measure.reference_kernels import build_reference_kernels
-
         folder = self.share.scratch / self.name.replace(" ", "-")
         folder.mkdir(exist_ok=True)
         with self.share.builder() as builder:

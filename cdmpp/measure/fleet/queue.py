@@ -141,8 +141,11 @@ class JobQueue:
 
     def take_back(self) -> int:
         """Put jobs of clients that are gone back into the queue; returns how many."""
-        with self._changing() as db:
+        with self._open() as db:  # a look that holds up nobody, as nearly always nobody is gone
             gone = [name for name in self._holders(db) if name != self.client and self._is_gone(db, name)]
+        if not gone:
+            return 0
+        with self._changing() as db:
             reason, back = f"its client ended, or was silent for {self.lease_s:g} s", 0
             for name in gone:
                 change = f"UPDATE job SET {_AGAIN}, client = NULL WHERE {_LEASED}"
@@ -240,8 +243,9 @@ class JobQueue:
                 "same command again: it continues where it stopped"
             ) from error
         except sqlite3.DatabaseError as error:
+            said = " ".join(str(error).split())
             raise DataError(
-                f"the queue {self.path} is damaged ({' '.join(str(error).split())}). Delete it and run the same command again: what is "
+                f"the queue {self.path} is damaged ({said}). Delete it and run the same command again: what is "
                 "recorded stays, and is not measured again; only the reasons of refused jobs are lost"
             ) from error
         except OSError as error:
