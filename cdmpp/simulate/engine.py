@@ -54,7 +54,7 @@ class _Engine:
         )  # fmt: skip
         self.library.engine_begin(self.handle, len(columns.tasks), *(one.ctypes.data for one in arrays))
         if self.policy is not None:
-            self.tasks, self.slots = list(columns.tasks), dict(columns.numbers)
+            self.tasks, self.slots = list(columns.tasks), dict(columns.numbers.items())
 
     def set(self, resources: tuple[Key, ...]) -> int:
         """Return the number of resources that a task holds."""

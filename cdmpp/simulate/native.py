@@ -56,3 +56,19 @@ def native_engine() -> ctypes.CDLL:
         function = getattr(library, f"engine_{name}")
         function.argtypes, function.restype = arguments, result
     return library
+
+
+@functools.cache
+def native_reader() -> ctypes.PyDLL:
+    """Load what reads Python objects from the same library: it is called with the interpreter's lock held."""
+    library = ctypes.PyDLL(str(extension("engine")))
+    reader, array, number, given = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.py_object
+    for name, arguments, result in (
+        ("new", (number,), reader),
+        ("delete", (reader,), None),
+        ("read", (reader, given, given, *(array,) * 6, given, array), ctypes.c_int32),
+        ("read_inputs", (reader, array, array), ctypes.c_int32),
+    ):
+        function = getattr(library, f"reader_{name}")
+        function.argtypes, function.restype = arguments, result
+    return library

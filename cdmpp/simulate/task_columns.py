@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, count
-from operator import attrgetter
+from functools import cached_property
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from cdmpp.errors import DataError
 from cdmpp.simulate.key import Key
 from cdmpp.simulate.task import Task
+from cdmpp.simulate.task_reader import reading
 
 NONE = -1
 """The number of what is not there."""
@@ -51,48 +51,51 @@ class TaskColumns:
     @classmethod
     def of(cls, tasks: Sequence[Task]) -> TaskColumns:
         """Read the columns of tasks; ``DataError``: two of one key, or an input that is no task."""
-        many = len(tasks)
-        keys, afters = ([getattr(task, name) for task in tasks] for name in ("key", "after"))
-        numbers = dict(zip(keys, range(many), strict=True))
-        if len(numbers) < many:
-            raise twice(_first_again(keys))
-        begins = np.zeros(many + 1, np.int64)
-        np.cumsum(np.fromiter(map(len, afters), np.int64, many), out=begins[1:])
-        try:
-            befores = np.fromiter(map(numbers.__getitem__, chain.from_iterable(afters)), np.int32, int(begins[-1]))
-        except KeyError:
-            raise next(missing(task, key) for task in tasks for key in task.after if key not in numbers) from None
-        sets, ways = (defaultdict[Any, int](count().__next__) for _ in range(2))
+        many, listed = len(tasks), tasks if isinstance(tasks, list) else list(tasks)
+        duration_s, gap_s, priority = (np.empty(many) for _ in range(3))
+        resources, sends, begins = np.empty(many, np.int32), np.empty(many, np.bool_), np.empty(many + 1, np.int64)
+        sets = list[tuple[Key, ...]]()
+        with reading(many) as reader:
+            if (at := reader.read(listed, duration_s, gap_s, priority, resources, sends, begins, sets)) is not None:
+                raise twice(listed[at].key)
+            befores = np.empty(int(begins[-1]), np.int32)
+            if (found := reader.read_inputs(befores)) is not None:
+                at, place = found
+                raise missing(listed[at], tuple(listed[at].after)[place])
+        ways = defaultdict[Any, int](count().__next__)
         way, sizes, flows = np.full(many, NONE, np.int32), np.zeros(many), np.ones(many, np.int64)
-        for number, flow in enumerate(map(attrgetter("flow"), tasks)):
-            if flow is not None:
-                way[number], sizes[number], flows[number] = ways[flow.links], flow.bytes, flow.count
-        held = map(sets.__getitem__, map(attrgetter("resources"), tasks))
+        for number in np.flatnonzero(sends).tolist():
+            flow = listed[number].flow
+            assert flow is not None
+            way[number], sizes[number], flows[number] = ways[flow.links], flow.bytes, flow.count
         return cls(
-            tasks, numbers, _durations(tasks), _column(tasks, "gap_s"), _column(tasks, "priority"),
-            np.fromiter(held, np.int32, many), tuple(sets), way, tuple(ways), sizes, flows, begins, befores,
+            tasks, Numbers(listed), duration_s, gap_s, priority, resources, tuple(sets), way, tuple(ways), sizes, flows,
+            begins, befores,
         )  # fmt: skip
 
 
-def _first_again(keys: Sequence[Key]) -> Key:
-    """Return the first key that was there before."""
-    seen = set[Key]()
-    for key in keys:
-        if key in seen:
-            break
-        seen.add(key)
-    return key
+@dataclass(frozen=True, eq=False)
+class Numbers(Mapping[Key, int]):
+    """Numbers of tasks by their keys; the table is made when somebody looks one up."""
 
+    tasks: Sequence[Task]
 
-def _column(tasks: Sequence[Task], name: str) -> NDArray[np.float64]:
-    return np.fromiter(map(attrgetter(name), tasks), np.float64, len(tasks))
+    @cached_property
+    def _all(self) -> dict[Key, int]:
+        return {task.key: number for number, task in enumerate(self.tasks)}
 
+    def __getitem__(self, key: Key) -> int:
+        return self._all[key]
 
-def _durations(tasks: Sequence[Task]) -> NDArray[np.float64]:
-    try:
-        return _column(tasks, "duration")
-    except TypeError:  # one is asked for
-        return np.array([math.nan if callable(task.duration) else task.duration for task in tasks])
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def items(self):  # type: ignore[no-untyped-def,override]
+        """Return keys and numbers, in the order of the numbers."""
+        return self._all.items()
 
 
 def twice(key: Key) -> DataError:

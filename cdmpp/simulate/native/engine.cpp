@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "heap.h"
+#include "pages.h"
 #include "shared_links.h"
+#include "task_columns.h"
 
 namespace {
 
@@ -180,8 +182,8 @@ class Engine {
  private:
   SharedLinks links_;
   const bool keeps_, reports_;
-  std::vector<Run> runs_;
-  std::vector<Edge> edges_;
+  Array<Run> runs_;
+  Array<Edge> edges_;
   std::vector<int32_t> resting_, edges_at_rest_;  // slots of tasks that are over, where they are not kept
   std::vector<int32_t> started_;                  // in the order of their starts
   std::vector<std::vector<int32_t>> sets_;
@@ -377,6 +379,22 @@ int32_t engine_go_on(Engine* engine) { return engine->go_on(); }
 void engine_answer(Engine* engine, double seconds) { engine->answer(seconds); }
 void engine_spans(const Engine* engine, int32_t* order, double* start_s, double* end_s, int32_t* cause) {
   engine->spans(order, start_s, end_s, cause);
+}
+
+
+// Readers of the tasks of a list, called with the interpreter's lock held. They return 1, or 0 where Python's error is
+// set.
+TaskReader* reader_new(int64_t tasks) { return new TaskReader(tasks); }
+void reader_delete(TaskReader* reader) { delete reader; }
+int32_t reader_read(TaskReader* reader, PyObject* tasks, PyObject* none, double* duration_s, double* gap_s,
+                    double* priority, int32_t* resources, int8_t* sends, int64_t* begins, PyObject* sets,
+                    Fault* fault) {
+  return python::called([&] {
+    *fault = reader->read(tasks, none, duration_s, gap_s, priority, resources, sends, begins, sets);
+  });
+}
+int32_t reader_read_inputs(TaskReader* reader, int32_t* befores, Fault* fault) {
+  return python::called([&] { *fault = reader->read_inputs(befores); });
 }
 
 }  // extern "C"
