@@ -15,6 +15,7 @@ from cdmpp.cli.logs import log, logs_to_stderr, set_level
 from cdmpp.cli.parser import Parser
 from cdmpp.cli.verbs import GROUPS, PURPOSES, VERBS, Verb
 from cdmpp.errors import CdmppError
+from cdmpp.execute.executor import LOCAL, executing
 from cdmpp.platform.extension import extension
 from cdmpp.version import __version__
 
@@ -32,13 +33,14 @@ def main(arguments: Sequence[str] | None = None, script: str | None = None) -> i
     gc.set_threshold(50_000, 20, 100)  # imports make objects by the hundred thousand and hardly a cycle
     with logs_to_stderr():
         try:
-            words = old_names.verb_of(list(sys.argv[1:] if arguments is None else arguments))
-            options = _parser(verb := _verb_of(words), script).parse_args(words)
+            words = list(sys.argv[1:] if arguments is None else arguments)
+            verb, options = options_of(words, script)
             set_level(options.verbose, options.quiet)
             log.debug("cdmpp %s, Python %s: %s", __version__, platform.python_version(), " ".join(words))
             for library in VERBS[verb].libraries:  # or it would be missed only when all is read
                 extension(library)
-            options.run(options)
+            with executing(getattr(options, "executor", LOCAL)):
+                options.run(options)
             return 0
         except CdmppError as error:
             log.error("%s", error)
@@ -50,6 +52,14 @@ def main(arguments: Sequence[str] | None = None, script: str | None = None) -> i
         except BrokenPipeError:  # the reader of a pipe, head for one, has seen enough
             sys.stderr.close()
             return 0
+
+
+def options_of(words: Sequence[str], script: str | None = None) -> tuple[str, argparse.Namespace]:
+    """Parse the words behind ``cdmpp``: the verb and its options, among them ``words`` themselves."""
+    words = old_names.verb_of(list(words))
+    options = _parser(verb := _verb_of(words), script).parse_args(words)
+    options.words = list(words)
+    return verb, options
 
 
 def _verb_of(words: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ from cdmpp.cli.logs import log
 from cdmpp.cli.old_names import setting_of
 from cdmpp.cli.settings_help import settings_help
 from cdmpp.errors import CdmppError
+from cdmpp.execute.executor import LOCAL, executing
 from cdmpp.platform.paths import conf_folder
 from cdmpp.recipes.compose import CONFIG_ERRORS, explained, search_path, values_of
 
@@ -45,7 +46,7 @@ class Entry:
         @hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name=self.config)
         def composed(config: DictConfig) -> None:
             values = values_of(config)
-            _ended_well(lambda: self.act(values), values)  # here, since Hydra would add words of its own
+            _ended_well(lambda: self._act(values), values)  # here, since Hydra would add words of its own
 
         if isinstance(sys.stdout, io.TextIOWrapper):  # a log then shows what happened at once
             sys.stdout.reconfigure(line_buffering=True)
@@ -55,6 +56,10 @@ class Entry:
         sys.argv = [program, *settings, *search_path()]
         os.environ["HYDRA_FULL_ERROR"] = "1"  # its errors are raised, not printed
         _ended_well(composed, {})
+
+    def _act(self, values: dict[str, Any]) -> None:
+        with executing(str(values.get("executor", LOCAL))):
+            self.act(values)
 
     def help(self, program: str) -> str:
         """Return the usage, and every setting with its default and meaning."""

@@ -36,9 +36,22 @@ def is_read(output: Path, options: argparse.Namespace, reads: Sequence[str | Pat
     return False
 
 
+def named_files(options: argparse.Namespace) -> list[Path]:
+    """Return the files that are named and there, with those of folders that hold a model, and what these name."""
+    found = list[Path]()
+    for one in _named(options, Path()):
+        if os.path.isfile(one):
+            found += [one, *_named_inside(one)]
+        elif os.path.isdir(one) and (one / "config.json").is_file():
+            found += [path for path in one.iterdir() if path.is_file()]
+    return found
+
+
 def _named(options: argparse.Namespace, output: Path) -> Iterator[Path]:
     """All texts and paths that are given, with the files of lists, of ``FILE.py:FUNCTION`` and of ``hf:FOLDER``."""
-    for value in vars(options).values():
+    for name, value in vars(options).items():
+        if name == "words":
+            continue
         for one in value if isinstance(value, list | tuple) else [value]:
             if isinstance(one, Path) and one is not output:
                 yield one

@@ -19,8 +19,8 @@ from cdmpp.predict.catalogue import models, state_of
 from cdmpp.report.report import Column, Report, Table, Total
 from cdmpp.version import __version__
 
-_SHOWN_ONLY = ("run", "json", "rows", "csv", "parquet", "plot", "verbose", "quiet")
-"""Options that change how an answer is shown, and not the answer."""
+_SHOWN_ONLY = ("run", "words", "executor", "json", "rows", "csv", "parquet", "plot", "verbose", "quiet")
+"""Options that change how an answer is shown or where it is worked out, and not the answer."""
 _WHOLE = ("html", "timeline", "measure", "sweep")
 """Options of which the answer needs more than is kept."""
 

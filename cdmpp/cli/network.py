@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdmpp.cli.options import add_device, add_model, add_runtime
+from cdmpp.cli.options import add_device, add_executor, add_model, add_runtime
 from cdmpp.cli.output import add_output_arguments, check_output, say, show
 from cdmpp.cli.sweep import add_sweep_arguments, check_sweep, run_sweep
 from cdmpp.errors import UsageError
@@ -34,6 +34,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     add_network_arguments(verb)
     verb.add_argument("--measure", action="store_true", help="also run kernels and network here, which is the device")
     add_sweep_arguments(verb)
+    add_executor(verb)
     add_output_arguments(verb, "csv", "html", "timeline", rows=20)
 
 

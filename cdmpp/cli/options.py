@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from cdmpp.errors import UsageError
+from cdmpp.execute.executor import LOCAL, executor_address
 from cdmpp.network.runtime import INDUCTOR, RUNTIMES
 from cdmpp.platform.limits import text
 
@@ -41,3 +43,20 @@ def add_place(verb: argparse._ActionsContainer, required: bool = False) -> None:
     place.add_argument("--cluster", type=text, help="a file of conf/cluster, such as dgx-a100")
     link = "a file of conf/interconnect, such as nvlink3, in place of a cluster, or a CSV file of bytes,seconds"
     place.add_argument("--link", type=text, help=link)
+
+
+def add_executor(verb: argparse.ArgumentParser) -> None:
+    """Declare where the work is done."""
+    where = (
+        f"{LOCAL}: processes of this machine, or dask://HOST:PORT: the workers of a Dask scheduler, with the same "
+        f"result (default {LOCAL})"
+    )
+    verb.add_argument("--executor", type=address, default=LOCAL, metavar="WHERE", help=where)
+
+
+def address(given: str) -> str:
+    """Read the name of an executor, as ``type`` of ``argparse``."""
+    try:
+        return executor_address(given)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -13,19 +13,23 @@ from cdmpp.cli import step
 from cdmpp.cli.framework import framework_question
 from cdmpp.cli.memory import add_memory_arguments, is_memory_only, memory
 from cdmpp.cli.network import precision_option
+from cdmpp.cli.options import add_executor
 from cdmpp.cli.output import show
 from cdmpp.cli.partition import add_partition_arguments, is_partition, partition
+from cdmpp.cli.parts import parts_of
 from cdmpp.cli.plan_options import add_memory_argument, add_search_arguments, check_torch, write_plan, write_torch
 from cdmpp.cli.provision import add_provision_arguments, is_asked, provision
 from cdmpp.cli.ranks import check_searched
 from cdmpp.cli.table import is_table, table_source
 from cdmpp.cli.unlike import device_counts, unlike_source
 from cdmpp.errors import UsageError
+from cdmpp.execute.executor import is_here
 from cdmpp.network.runtime import INDUCTOR, NETWORK_RUNTIMES
 from cdmpp.platform.limits import Limits, numbers, text
 
 if TYPE_CHECKING:
     from cdmpp.devices import Device
+    from cdmpp.plans.oracle import RankedPlan, Replays
     from cdmpp.plans.question import Question
     from cdmpp.plans.sources.source import StepSource
 
@@ -85,6 +89,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     add_memory_arguments(verb)
     add_provision_arguments(verb)
     add_partition_arguments(verb)
+    add_executor(verb)
     verb.set_defaults(optimize=True, runtime="torch", sweep=[], plot=None)
     _say_what_is_taken(verb)
 
@@ -105,6 +110,13 @@ def run(options: argparse.Namespace) -> None:
             "--framework is of equal devices and a number of them: leave out other questions, and --devices"
         )
     _check_ranked(options)
+    ranks_all = options.runtime in ("torch", INDUCTOR) and not any(getattr(options, name) for name in _ONE_WAY)
+    others = is_partition(options) or is_memory_only(options) or is_asked(options)
+    if not is_here() and (others or not ranks_all):
+        raise UsageError(
+            f"--executor {options.executor} replays the plans of a ranking of all ways to train: leave it out for "
+            "other questions"
+        )
     if is_partition(options):
         partition(options, _source)
         return
@@ -120,7 +132,7 @@ def run(options: argparse.Namespace) -> None:
         provision(options, _source)
         return
     given = [name for name in _ALL_WAYS if getattr(options, name)]
-    if options.runtime in ("torch", INDUCTOR) and not any(getattr(options, name) for name in _ONE_WAY):
+    if ranks_all:
         _ask(options)
         return
     if options.framework is not None:
@@ -167,7 +179,7 @@ def _ask(options: argparse.Namespace) -> None:
     counts = sorted({*COUNTS, question.ranks}) if options.scaling else ()
     gc.disable()  # a tenth of the time would go into looking at graphs, which are all kept
     try:
-        found = ask(question, options.top, options.replays, counts, sys.stderr.isatty())
+        found = ask(question, options.top, options.replays, counts, sys.stderr.isatty(), _elsewhere(options))
     finally:
         gc.freeze()  # nor does it go there from now on
         gc.enable()
@@ -186,6 +198,31 @@ def _ask(options: argparse.Namespace) -> None:
         plan, batch = searched.plan, question.global_batch
         work = question.source.work(micro_batch_of(plan, batch), plan.degrees, plan.model_parallel)
         write_torch(step.step_workload(options), plan, batch, work.rank, options)
+
+
+def _elsewhere(options: argparse.Namespace) -> Replays | None:
+    """Who replays plans where this process does not."""
+    if is_here():
+        return None
+    return lambda count: parts_of(options, range(count), "replays of plans", sys.stderr.isatty())
+
+
+def part(options: argparse.Namespace, place: int) -> RankedPlan:
+    """Replay the plan at a place of the order by closed form."""
+    from cdmpp.plans.oracle import replayed_plan
+
+    return replayed_plan(_asked(tuple(options.words), options), place)
+
+
+_questions = dict[tuple[str, ...], "Question"]()
+
+
+def _asked(words: tuple[str, ...], options: argparse.Namespace) -> Question:
+    """The question of a command, read once."""
+    if words not in _questions:
+        _questions.clear()
+        _questions[words] = _question(options)
+    return _questions[words]
 
 
 def _question(options: argparse.Namespace) -> Question:

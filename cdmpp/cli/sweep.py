@@ -19,13 +19,18 @@ _MOST = 10_000
 
 def add_sweep_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare which sizes are swept, and where a picture goes."""
+    add_sweep_argument(verb)
+    verb.add_argument("--plot", type=path, metavar="FILE", help="with --sweep: also a picture, PNG; needs matplotlib")
+
+
+def add_sweep_argument(verb: argparse.ArgumentParser) -> None:
+    """Declare which sizes are swept."""
     sizes = (
         "answer at each of these sizes: batch, seq (tokens of each example), decoder-seq, past, image (side) or an "
         "open dimension of an ONNX file, such as batch=1,2,4, seq=1..512 or N=128..4096:x2; once for each axis, all "
         "combinations"
     )
     verb.add_argument("--sweep", type=text, action="append", default=[], metavar="AXIS=SIZES", help=sizes)
-    verb.add_argument("--plot", type=path, metavar="FILE", help="with --sweep: also a picture, PNG; needs matplotlib")
 
 
 def check_sweep(options: argparse.Namespace, *others: str) -> None:

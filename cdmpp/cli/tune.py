@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from cdmpp.cli.network import add_graph_arguments, workload_of
-from cdmpp.cli.options import add_device
+from cdmpp.cli.options import add_device, add_executor
 from cdmpp.cli.output import add_output_arguments, check_output, say, show
 from cdmpp.network.compiled.rule import SCHEDULES
 from cdmpp.platform.limits import Limits, path
@@ -29,6 +29,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
         help="schedules to sample of each kernel (default 256)",
     )
     add_graph_arguments(verb)
+    add_executor(verb)
     add_output_arguments(verb, "csv", "html")
 
 

@@ -21,11 +21,13 @@ from cdmpp.data.derived_table import write_codes, write_rows
 from cdmpp.data.schema import Record
 from cdmpp.devices import Device, sheets_of
 from cdmpp.errors import DataError, UnsupportedProgramError
+from cdmpp.execute.executor import is_here, replies_of
+from cdmpp.execute.work import Work
 from cdmpp.platform.cache import keep_json, note_use, note_write
 from cdmpp.platform.extension import extension
 from cdmpp.platform.files import read_json
 from cdmpp.platform.paths import cache_root
-from cdmpp.platform.workers import Reply, keep_worker, run_many, take_worker
+from cdmpp.platform.workers import Reply, keep_worker, take_worker
 from cdmpp.programs.task import Task
 
 log = logging.getLogger(__name__)
@@ -159,12 +161,13 @@ def derive(
     jobs.sort(key=lambda job: (job[0], job[1].workload))  # neighbours share a parsed workload
     groups = list(_grouped(jobs, together))
     chunks = {kind: _Chunk(kind, folder) for kind, (folder, _) in wanted.items()}
-    pool = [take_worker(COMMAND) for _ in range(max(1, min(workers, -(-len(jobs) // _PER_WORKER))))]
+    longest_s = limit_s * max(len(sources) for _, sources in groups)
+    work = Work(COMMAND, longest_s, min(workers, -(-len(jobs) // _PER_WORKER)))
     requests = (_request(kind, sources) for kind, sources in groups)
     again: list[Source] = []
     try:
         with (
-            closing(run_many(pool, requests, limit_s * max(len(sources) for _, sources in groups))) as replies,
+            closing(replies_of(work, requests, len(groups))) as replies,
             closing(_shown(replies, title, groups, progress)) as bar,
         ):
             for index, reply in bar:
@@ -181,8 +184,6 @@ def derive(
                         chunks[kind].failed[source.key] = reasons[kind][source.key]
                 chunks[kind].write(some=True)
     finally:
-        for worker in pool:
-            keep_worker(worker)
         for chunk in chunks.values():
             chunk.write()
     if again:
@@ -230,7 +231,12 @@ def _shown(replies: Generator[T], title: str, jobs: Sequence[object], progress: 
 
 
 def start_workers(n: int, codes: bool = False) -> None:
-    """Begin to start ``n`` processes for the next call of ``derive``, and go on; ``codes``: to compile as well."""
+    """Begin to start ``n`` processes for the next call of ``derive``, and go on; ``codes``: to compile as well.
+
+    Nothing is started where the work is done elsewhere.
+    """
+    if not is_here():
+        return
     taken = [take_worker(COMMAND, {"op": "ready", "codes": codes}) for _ in range(n)]
     for worker in taken:
         worker.launch()

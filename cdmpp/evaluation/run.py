@@ -1,21 +1,22 @@
-"""Many cells: one after the other or in parallel processes, continued where a run was cut off."""
+"""Many cells: one after the other, in parallel processes or on a cluster, continued where a run was cut off."""
 
 from __future__ import annotations
 
 import datetime
+import os
 import shutil
 import subprocess
+import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from joblib import Parallel, delayed
-from joblib.externals.loky.process_executor import TerminatedWorkerError
 from rich.console import Console
 from rich.progress import track
 
@@ -25,9 +26,15 @@ from cdmpp.evaluation.cell import Cell, CellOptions
 from cdmpp.evaluation.evaluation_data import EvaluationData
 from cdmpp.evaluation.forecast import forecast
 from cdmpp.evaluation.results import Result, collect, results_of
+from cdmpp.evaluation.stored_data import write_data
+from cdmpp.execute.executor import is_here, replies_of
+from cdmpp.execute.work import FOREVER_S, Work
 from cdmpp.platform.files import read_json, write_json, write_text
+from cdmpp.platform.workers import Reply
 from cdmpp.training.metrics import score
 from cdmpp.uncertainty.coverage import coverage
+
+COMMAND = ("-m", "cdmpp.evaluation.worker")
 
 
 def evaluate(
@@ -43,21 +50,54 @@ def evaluate(
     """Run every (split, seed, model) and return all results of ``options.out`` for this data set.
 
     Finished cells are kept, so a second call continues; folders ``cells/`` of several machines can be copied together.
-    ``jobs`` cells are computed at the same time. ``DataError``, after all were tried, names those that failed and why.
+    ``jobs`` cells are computed at the same time, in processes of their own; on a cluster as many as it has threads.
+    ``DataError``, after all were tried, names those that failed and why.
     """
     cells = [Cell(split, int(seed), model) for split in splits for seed in seeds for model in models]
-    tried = Parallel(n_jobs=max(1, min(jobs, len(cells))), return_as="generator_unordered")(
-        delayed(_try_cell)(data, dataset_name, cell, options) for cell in cells
+    several = jobs > 1 or not is_here()
+    tried = (
+        _elsewhere(data, dataset_name, cells, options, jobs) if several else _here(data, dataset_name, cells, options)
     )
-    bar = track(tried, "evaluate", len(cells), console=Console(stderr=True), disable=not progress)
-    try:
+    with closing(tried):
+        bar = track(tried, "evaluate", len(cells), console=Console(stderr=True), disable=not progress)
         failures = [failure for failure in bar if failure]
-    except TerminatedWorkerError as error:
-        reason = "a process that computed a cell was killed, often for want of memory. Finished cells are kept"
-        raise DataError(f"{reason}: run the same command again, with fewer jobs") from error
     if failures:
         raise DataError(f"{len(failures)} of {len(cells)} cells failed, the rest is kept: " + "; ".join(failures))
     return results_of(collect(options.out, dataset_name))
+
+
+def _here(data: EvaluationData, dataset_name: str, cells: Sequence[Cell], options: CellOptions) -> Generator[str]:
+    for cell in cells:
+        yield try_cell(data, dataset_name, cell, options)
+
+
+def _elsewhere(
+    data: EvaluationData, dataset_name: str, cells: Sequence[Cell], options: CellOptions, jobs: int
+) -> Generator[str]:
+    """The cells in other processes, which read the data from files in the folder of the results."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".data-", dir=options.out) as scratch:
+        write_data(data, folder := Path(scratch))
+        requests = [cell_request(folder, dataset_name, cell, options) for cell in cells]
+        with closing(replies_of(Work(COMMAND, FOREVER_S, jobs), requests, len(cells))) as replies:
+            for index, reply in replies:
+                yield _reason(cells[index], reply)
+
+
+def cell_request(folder: Path, dataset_name: str, cell: Cell, options: CellOptions) -> dict[str, Any]:
+    """Ask a child process for a cell of the data in ``folder``; all paths are absolute."""
+    told = {**asdict(options), "out": str(options.out.resolve())}
+    return {"op": "cell", "data": str(folder.resolve()), "name": dataset_name, "cell": str(cell), "options": told,
+            "directory": os.getcwd()}  # fmt: skip
+
+
+def _reason(cell: Cell, reply: Reply) -> str:
+    """Why a cell was not computed, or nothing."""
+    if "cause" not in reply:
+        return str(reply["failed"])
+    if reply.get("status") == -9:
+        return f"{cell} (its process was killed, often for want of memory: take fewer jobs)"
+    return f"{cell} ({reply.get('message', reply['cause'])})"
 
 
 def run_cell(data: EvaluationData, dataset_name: str, cell: Cell, options: CellOptions) -> dict[str, Any]:
@@ -96,8 +136,8 @@ def run_cell(data: EvaluationData, dataset_name: str, cell: Cell, options: CellO
     return result
 
 
-def _try_cell(data: EvaluationData, dataset_name: str, cell: Cell, options: CellOptions) -> str:
-    """Run a cell; returns why it failed, or nothing."""
+def try_cell(data: EvaluationData, dataset_name: str, cell: Cell, options: CellOptions) -> str:
+    """Run a cell as ``run_cell`` does; returns why it failed, or nothing."""
     before = torch.get_num_threads()
     torch.set_num_threads(options.threads)
     try:

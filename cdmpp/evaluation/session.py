@@ -28,6 +28,7 @@ from cdmpp.evaluation.learned import train_config
 from cdmpp.evaluation.noise import noise_floor
 from cdmpp.evaluation.results import collect, update_results
 from cdmpp.evaluation.run import evaluate
+from cdmpp.execute.executor import executor_address
 from cdmpp.model.config import check_keys
 from cdmpp.platform.limits import PROCESSES, SEED, check_choice, fitting_values
 from cdmpp.recipes.settings import data_paths
@@ -35,7 +36,7 @@ from cdmpp.report.metric_table import metric_table
 from cdmpp.report.text import print_table
 
 _KEYS = ("splits", "seeds", "models", "overrides", "device", "data", "sources", "variants", "stored", "out", "name",
-         "jobs", "threads", "accelerator", "force", "features")  # fmt: skip
+         "executor", "jobs", "threads", "accelerator", "force", "features")  # fmt: skip
 _LISTS = ("splits", "seeds", "models", "overrides")
 _HINTS: dict[str, Any] = {
     **dict.fromkeys(("splits", "models", "overrides"), list[str]),
@@ -43,7 +44,7 @@ _HINTS: dict[str, Any] = {
     "sources": list[str] | None,
     **dict.fromkeys(("device", "data"), dict),
     **dict.fromkeys(("variants", "stored"), dict | None),
-    **dict.fromkeys(("out", "accelerator", "features"), str),
+    **dict.fromkeys(("out", "executor", "accelerator", "features"), str),
     "name": str | None,
     **dict.fromkeys(("jobs", "threads"), int),
     "force": bool,
@@ -72,6 +73,7 @@ class EvaluationSettings:
         # One name needs no brackets.
         values = {**values, **{key: [values[key]] for key in _LISTS if not isinstance(values[key], list)}}
         fitting_values(values, _HINTS, _LIMITS)
+        executor_address(values["executor"])
         check_choice("features", values["features"], tuple(FEATURES))
         check_choice("accelerator", values["accelerator"], ("auto", "cpu", "gpu"))
         for split in values["splits"]:

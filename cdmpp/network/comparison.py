@@ -58,6 +58,18 @@ class Comparison:
 
     answers: tuple[Answer, ...]
 
+    @staticmethod
+    def of(answers: Sequence[Answer]) -> Comparison:
+        """Compare ``answers``; ``CdmppError`` where none has a prediction."""
+        if not any(answer.prediction for answer in answers):
+            reasons = {answer.reason for answer in answers}
+            raise CdmppError(
+                reasons.pop()
+                if len(reasons) == 1
+                else f"no device has an answer. {some([f'{answer.device}: {answer.reason}' for answer in answers])}"
+            )
+        return Comparison(tuple(answers))
+
     @property
     def network(self) -> str:
         """This is the name of the network."""
@@ -99,11 +111,4 @@ def compare_devices(
             answers.append(Answer(name, predict_network(workload, device, runtime, progress=progress)))
         except CdmppError as error:
             answers.append(Answer(name, None, str(error)))
-    if not any(answer.prediction for answer in answers):
-        reasons = {answer.reason for answer in answers}
-        raise CdmppError(
-            reasons.pop()
-            if len(reasons) == 1
-            else f"no device has an answer. {some([f'{answer.device}: {answer.reason}' for answer in answers])}"
-        )
-    return Comparison(tuple(answers))
+    return Comparison.of(answers)

@@ -5,7 +5,7 @@ All plans are judged by closed form, the best ones replayed. The same question g
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -147,8 +147,17 @@ class OracleResult:
         return sorted(found, key=lambda one: one[2] - one[1])
 
 
+Replays = Callable[[int], Iterable[RankedPlan]]
+"""It replays so many of the best plans by closed form, in their order."""
+
+
 def ask(
-    question: Question, top: int = 10, replays: int = 20, counts: Iterable[int] = (), progress: bool = False
+    question: Question,
+    top: int = 10,
+    replays: int = 20,
+    counts: Iterable[int] = (),
+    progress: bool = False,
+    elsewhere: Replays | None = None,
 ) -> OracleResult:
     """Judge all plans and rank them.
 
@@ -158,6 +167,7 @@ def ask(
         replays: best plans by closed form that are replayed.
         counts: numbers of devices of the scaling curve; empty: none.
         progress: whether a bar is shown on standard error while plans are replayed.
+        elsewhere: who replays the best plans, as ``replayed_plan`` does; None: this process.
 
     Raises:
         InfeasiblePlanError: no plan is possible, or none fits into memory; it says what is missing and what would help.
@@ -172,7 +182,7 @@ def ask(
     parts = terms(judged.costs)
     found = [_ranked(question, judged, parts, int(row)) for row in order[: max(top, replayed)]]
     made = (_by_replay(question, one) for one in found[:replayed])
-    first = list(shown(made, "replays of plans", replayed, progress))
+    first = list(elsewhere(replayed) if elsewhere else shown(made, "replays of plans", replayed, progress))
     for row in order[replayed : 2 * replayed]:  # they may be faster, as far as the closed form tells
         if judged.costs.step_s[row] >= min(one.step_s for one in first):
             break
@@ -186,6 +196,13 @@ def ask(
     return OracleResult(
         question, ranked, judged, rejected, curve, front, (*judged.warnings, *_warnings(question, ranked)), top
     )
+
+
+def replayed_plan(question: Question, place: int) -> RankedPlan:
+    """Judge all plans, and replay the one at ``place`` of their order by closed form, from 0."""
+    judged = question.judged()
+    row = int(judged.order()[place])
+    return _by_replay(question, _ranked(question, judged, terms(judged.costs), row))
 
 
 def _replayed(judged: Judged, order: np.ndarray, replays: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from cdmpp.network.sweep import Sweep
@@ -37,6 +38,28 @@ def sweep_report(found: Sweep) -> Report:
             Plot(title, points(title, _series(found, key), (across, ""), (title.lower(), unit), True), _NOTE)
             for title, key, unit in curves
         ),
+    )
+
+
+def swept_devices_report(found: Sequence[Sweep]) -> Report:
+    """Report sweeps of one network on several devices: a row a device and point, the devices as they were given."""
+    rows = [{"device": sweep.device, **row} for sweep in found for row in sweep.table()]
+    rates = [_rate(sweep) for sweep in found]
+    best = {
+        sweep.device: max(row[rate] or 0.0 for row in sweep.table()) for sweep, rate in zip(found, rates, strict=True)
+    }
+    columns = {column.key: column for sweep in found for column in _table(sweep).columns}
+    warnings = dict.fromkeys(
+        sentence for sweep in found for sentence in (*sweep.notes, *(w for p in sweep.points for w in p.warnings))
+    )
+    return Report(
+        title=f"{found[0].network} on {len(found)} devices, {len(rows)} points",
+        answer={"network": found[0].network, "devices": [sweep.to_dict() for sweep in found]},
+        totals=tuple(
+            Total(f"most a second on {sweep.device}", best[sweep.device], RATE, note=_what(sweep)) for sweep in found
+        ),
+        tables=(Table("Points", (Column("device", "device", kind="text"), *columns.values()), rows),),
+        warnings=_told(tuple(warnings)),
     )
 
 

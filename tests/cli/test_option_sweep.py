@@ -20,6 +20,7 @@ from cdmpp.cli import command, old_names, verbs
 from cdmpp.cli.data import measure
 from cdmpp.cli.data.import_data import ImportSettings
 from cdmpp.cli.model import train
+from cdmpp.cli.options import address
 from cdmpp.cli.provision import counts
 from cdmpp.errors import CdmppError
 from cdmpp.evaluation import network_session
@@ -116,7 +117,7 @@ def test_no_verb_is_left_out():
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_number_of_a_command_line_has_limits(verb, refused):
     for action in options_of(verb):
-        if action.choices or action.type in (path, text):
+        if action.choices or action.type in (path, text, address):
             continue
         assert isinstance(action.type, Limits) or action.type is counts or action.dest == "bucket_mb", (
             f"{verb} {action.dest}: declare it with cdmpp.platform.limits"

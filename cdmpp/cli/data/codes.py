@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from cdmpp.cli.options import add_executor
 from cdmpp.errors import UsageError
 from cdmpp.platform.limits import PROCESSES, check_once, path
 
@@ -16,6 +17,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--ship", action="store_true", help="write them into the data set instead of the cache")
     verb.add_argument("--workers", type=PROCESSES, default=2, help="processes that compile (default 2)")
+    add_executor(verb)
     verb.add_argument("--json", action="store_true", help="machine-readable")
 
 

@@ -11,10 +11,14 @@ from cdmpp import devices
 from cdmpp.cli.hydra_entry import entry
 from cdmpp.data.importers.ansor_features import import_features
 from cdmpp.errors import CdmppError
+from cdmpp.execute.executor import LOCAL, executor_address
 from cdmpp.model.config import check_keys
 from cdmpp.platform.limits import Limits, check_choice, check_fields, fitting_values, hints_of
 
 SOURCES = ("metaschedule", "tvmscript", "ansor_features", "neusight")
+
+_MAPPED = ("tvmscript", "neusight")
+"""Sources whose programs are restored one by one."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class ImportSettings:
     network: str | None = None
     out: Path | None = None
     on_bad: str = "error"
+    executor: str = LOCAL
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> ImportSettings:
@@ -42,6 +47,11 @@ class ImportSettings:
         check_fields(self)
         check_choice("source", self.source, SOURCES)
         check_choice("on_bad", self.on_bad, ("error", "skip"))
+        if executor_address(self.executor) != LOCAL and self.source not in _MAPPED:
+            raise CdmppError(
+                f"executor={self.executor}: source={self.source} is one file, read here; a cluster restores "
+                f"programs of source={' and source='.join(_MAPPED)}"
+            )
         if self.source == "neusight" and self.device is not None:
             raise CdmppError(f"device={self.device}: rows of NeuSight say their device, leave it out")
         if self.source != "neusight":

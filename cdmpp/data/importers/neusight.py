@@ -12,9 +12,8 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,12 +22,15 @@ from rich.progress import track
 from cdmpp import devices
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.table import AstTable, write_asts
+from cdmpp.data.derive_worker import unpacked
 from cdmpp.data.importers.neusight_convolutions import without_time_added
 from cdmpp.data.importers.neusight_source import data_folder, read_files
 from cdmpp.data.merge import each_once
 from cdmpp.data.records import append_records, read_info, record_parts, write_info, write_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError, UnsupportedProgramError
+from cdmpp.execute.executor import replies_of
+from cdmpp.execute.work import FOREVER_S, Work
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_task import operator_task, record_id, served_by, task_id
 from cdmpp.operators.operator_vector import operator_program
@@ -39,6 +41,7 @@ from cdmpp.programs.task import Task
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+COMMAND = ("-m", "cdmpp.data.importers.worker")
 PROTOCOL = "neusight"
 RUNTIME = "torch"
 FEATURES_KIND = "library"
@@ -209,11 +212,17 @@ def _slices(items: Sequence[T], size: int) -> list[Sequence[T]]:
 
 
 def _asts(operators: list[EagerOperator], workers: int, progress: bool) -> list[CompactAST]:
-    texts = [[operator.to_json() for operator in part] for part in _slices(operators, _TOGETHER)]
-    with ProcessPoolExecutor(workers) as pool:
-        found = pool.map(_part_of_asts, texts)
-        return list(chain.from_iterable(track(found, "compact ASTs", total=len(texts), disable=not progress)))
+    parts = _slices([operator.to_json() for operator in operators], _TOGETHER)
+    requests = ({"op": "operators", "operators": part} for part in parts)
+    found = dict[int, AstTable]()
+    with closing(replies_of(Work(COMMAND, FOREVER_S, workers), requests, len(parts))) as replies:
+        for index, reply in track(replies, "compact ASTs", total=len(parts), disable=not progress):
+            if "cause" in reply:
+                raise DataError(f"the compact ASTs of operators cannot be made: {reply.get('message', reply['cause'])}")
+            found[index] = AstTable(**unpacked(reply["arrays"]))
+    return [found[index][place] for index in range(len(parts)) for place in range(len(parts[index]))]
 
 
-def _part_of_asts(texts: list[str]) -> list[CompactAST]:
-    return [operator_program(EagerOperator.from_json(text), "gpu") for text in texts]
+def asts_of(operators: Sequence[str]) -> list[CompactAST]:
+    """Make the compact AST of each operator, which is JSON."""
+    return [operator_program(EagerOperator.from_json(text), "gpu") for text in operators]

@@ -6,9 +6,11 @@ import hashlib
 import json
 import statistics
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +25,20 @@ from cdmpp.data.records import OnBad
 from cdmpp.data.schema import Record
 from cdmpp.data.targets import disagreement
 from cdmpp.errors import DataError
+from cdmpp.execute.executor import in_order, is_here, replies_of
+from cdmpp.execute.work import Work
 from cdmpp.platform.content import lines_of, parse_json
+from cdmpp.platform.workers import Reply, Request
 from cdmpp.programs.database import FAILED_SECONDS
 from cdmpp.programs.identity import canonical_json
 from cdmpp.programs.legacy import convert_trace
 from cdmpp.programs.replay import parse_target, parse_workload, replay_on
 from cdmpp.programs.task import Task
 
+COMMAND = ("-m", "cdmpp.data.importers.worker")
 PROTOCOL = "tvmscript"
+_LIMIT_S = 600.0
+"""Longest seconds for restoring a program on a cluster."""
 EMPTY_TRACE = "[[],[]]"
 _TEXTS = ("tvmscript", "workload", "task", "network", "name", "measured_at")
 _FIELDS = (*_TEXTS, "trace", "latency_s", "latency_samples_s", "target", "software")
@@ -49,32 +57,69 @@ def import_programs(
     """
     source, out = Path(source), Path(out)
     check_on_bad(on_bad)
-    reader, report = _Reader(devices.get(device), f"{PROTOCOL}:{source.name}", network), ImportReport()
+    report, sheet = ImportReport(), devices.get(device)
     tasks: dict[str, Task] = {}
     records: list[Record] = []
-    for path, number, line in track(_lines(source), f"reading {source.name}", disable=not progress):
-        report.lines += 1
-        try:
-            values = _checked(line)
-            samples = _samples(values)
-            if max(samples) >= FAILED_SECONDS:
-                report.failed += 1
+    asked = {"op": "program", "device": device, "origin": f"{PROTOCOL}:{source.name}", "network": network}
+    with closing(_programs(source, asked)) as programs:
+        for path, number, found in track(programs, f"reading {source.name}", disable=not progress):
+            report.lines += 1
+            if "record" not in found:
+                report.failed += "failed" in found
+                if reason := found.get("bad") or found.get("message") or found.get("cause"):
+                    report.bad.append(f"{path} line {number}: {reason}")
                 continue
-            task, record = reader.program(values, samples)
-        except ValueError as error:  # a CdmppError is one
-            report.bad.append(f"{path} line {number}: {error}")
-            continue
-        if reason := disagreement(reader.device, record.target):
-            raise DataError(f"{path} line {number} is not of device {device}: {reason}")
-        first = tasks.get(task.task_id, task)
-        tasks[task.task_id] = replace(first, networks={**first.networks, **task.networks})
-        record = replace(record, extra={"file": path.name, "line": str(number)})
-        records.append(identified(record, task.workload, first.workload))
+            task, record = Task(**found["task"]), Record(**found["record"])
+            if reason := disagreement(sheet, record.target):
+                raise DataError(f"{path} line {number} is not of device {device}: {reason}")
+            first = tasks.get(task.task_id, task)
+            tasks[task.task_id] = replace(first, networks={**first.networks, **task.networks})
+            samples = tuple(record.latency_samples_s)
+            record = replace(record, latency_samples_s=samples, extra={"file": path.name, "line": str(number)})
+            records.append(identified(record, task.workload, first.workload))
     united = [replace(record, flagged=record.spread > FLAG_SPREAD) for record in each_once(records)[0]]
     report.judge(source, on_bad, len(united))
-    programs = [(tasks[record.task_id], record) for record in united]
-    write_programs(out, programs, report, source.name, network, progress)
+    pairs = [(tasks[record.task_id], record) for record in united]
+    write_programs(out, pairs, report, source.name, network, progress)
     return report
+
+
+def read_program(request: Request) -> Reply:
+    """Restore the program of a ``line`` that was measured on ``device``: its task and its record without an id.
+
+    The reply has why it is ``bad`` in place of them, or that its measurement ``failed``.
+    """
+    try:
+        values = _checked(request["line"].encode("utf-8", "surrogateescape"))
+        samples = _samples(values)
+        if max(samples) >= FAILED_SECONDS:
+            return {"failed": True}
+        task, record = _reader(request["device"], request["origin"], request["network"]).program(values, samples)
+    except ValueError as error:  # a CdmppError is one
+        return {"bad": str(error)}
+    return {"task": asdict(task), "record": asdict(record)}
+
+
+@lru_cache(maxsize=1)
+def _reader(device: str, origin: str, network: str | None) -> _Reader:
+    return _Reader(devices.get(device), origin, network)
+
+
+def _programs(source: Path, asked: Request) -> Generator[tuple[Path, int, Reply]]:
+    """What ``read_program`` says of each line, in their order: here, or on a cluster."""
+    places: list[tuple[Path, int]] = []
+
+    def requests() -> Iterator[Request]:
+        for path, number, line in _lines(source):
+            places.append((path, number))
+            yield {**asked, "line": line.decode("utf-8", "surrogateescape")}
+
+    if is_here():
+        yield from ((*places[-1], read_program(request)) for request in requests())
+        return
+    replies = replies_of(Work(COMMAND, _LIMIT_S, 1), requests(), sum(1 for _ in _lines(source)))
+    with closing(in_order(replies)) as ordered:
+        yield from ((*places[index], reply) for index, reply in enumerate(ordered))
 
 
 def _lines(source: Path) -> Iterator[tuple[Path, int, bytes]]:

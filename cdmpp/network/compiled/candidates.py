@@ -15,11 +15,12 @@ from cdmpp.data.derive import COMMAND, derived_folder
 from cdmpp.data.derive_worker import unpacked
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError, some
+from cdmpp.execute.executor import replies_of
+from cdmpp.execute.work import Work
 from cdmpp.measure.plan import schedule_seed
 from cdmpp.platform.cache import note_use, note_write
 from cdmpp.platform.cores import cores
 from cdmpp.platform.progress import shown
-from cdmpp.platform.workers import keep_worker, run_many, take_worker
 from cdmpp.programs.task import Task
 
 LIMIT_S = 600.0
@@ -67,24 +68,22 @@ def _sampled(
     # The heaviest first: what is left at the end is small.
     tasks = sorted(tasks, key=lambda task: -task.flops)
     requests = [{**asked, "task": asdict(t), "seed": schedule_seed(t.task_id, seed)} for t in tasks]
-    pool = [take_worker(COMMAND) for _ in range(min(cores(), -(-len(tasks) // 2)))]
+    work = Work(COMMAND, LIMIT_S, min(cores(), -(-len(tasks) // 2)))
     found, faults = dict[str, Candidates](), list[str]()
     title = "sampling schedules" if n else "reading kernels"
-    try:
-        replies = run_many(pool, requests, LIMIT_S)
-        with closing(replies), closing(shown(replies, title, len(tasks), progress)) as bar:
-            for index, reply in bar:
-                task = tasks[index]
-                if "arrays" not in reply:
-                    faults.append(f"{task.op_name}: {reply.get('reason') or reply.get('cause')}")
-                    continue
-                table = AstTable(**unpacked(reply["arrays"]))
-                found[task.task_id] = Candidates(tuple(reply["schedules"]), table)
-                write_asts(path := _path(task, text, n, seed), reply["schedules"], table)
-                note_write(path)
-    finally:
-        for worker in pool:
-            keep_worker(worker)
+    with (
+        closing(replies_of(work, requests, len(tasks))) as replies,
+        closing(shown(replies, title, len(tasks), progress)) as bar,
+    ):
+        for index, reply in bar:
+            task = tasks[index]
+            if "arrays" not in reply:
+                faults.append(f"{task.op_name}: {reply.get('reason') or reply.get('cause')}")
+                continue
+            table = AstTable(**unpacked(reply["arrays"]))
+            found[task.task_id] = Candidates(tuple(reply["schedules"]), table)
+            write_asts(path := _path(task, text, n, seed), reply["schedules"], table)
+            note_write(path)
     if faults:
         raise CdmppError(f"no program can be made of {len(faults)} of {len(tasks)} kernels: {some(faults)}")
     return found
