@@ -67,7 +67,7 @@ class DaskExecutor:
             client = distributed.Client(place, timeout=CONNECT_S, set_as_default=False, name="cdmpp")
         except (OSError, TimeoutError, ValueError, RuntimeError) as error:
             raise RemoteError(
-                f"no Dask scheduler answers at {place} within {CONNECT_S:g} s ({str(error)[:200]}): start one with "
+                f"no Dask scheduler answers at {place} within {CONNECT_S:g} s ({_line(error)}): start one with "
                 "`dask scheduler`, and workers with `dask worker HOST:PORT`"
             ) from error
         made = DaskExecutor(client, address)
@@ -122,7 +122,7 @@ class DaskExecutor:
     def lost(self, error: object) -> RemoteError:
         """Say that the scheduler does not answer any more."""
         return RemoteError(
-            f"the Dask scheduler {self.address} is gone ({str(error)[:200]}). What was done is kept: start it again, "
+            f"the Dask scheduler {self.address} is gone ({_line(error)}). What was done is kept: start it again, "
             "then give the same command"
         )
 
@@ -151,7 +151,7 @@ class DaskExecutor:
     def _faults(self, given: Any) -> tuple[str, ...]:
         if isinstance(given, str):
             return self._here.differences(Installation.from_json(given))
-        return (f"cdmpp cannot be asked there ({type(given).__name__}: {str(given)[:200]})",)
+        return (f"cdmpp cannot be asked there ({type(given).__name__}: {_line(given)})",)
 
 
 class _Run:
@@ -226,7 +226,7 @@ class _Run:
             return
         except Exception as error:  # noqa: BLE001 - what a worker raised, or what Dask says of a lost connection
             if future.status == "error":
-                raise RemoteError(f"a worker of {self.executor.address} failed: {str(error)[:500]}") from error
+                raise RemoteError(f"a worker of {self.executor.address} failed: {_line(error)}") from error
             raise self.executor.lost(error) from error
         if answers.refused:
             self.executor.check()
@@ -251,3 +251,8 @@ def _quiet() -> None:
     """Dask logs each lost connection, several lines each; what matters is raised here."""
     for name in ("distributed.client", "distributed.batched", "distributed.comm", "distributed.core"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _line(error: object) -> str:
+    """A message of Dask's, in one line."""
+    return " ".join(str(error).split())[:300]

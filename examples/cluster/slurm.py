@@ -1,8 +1,8 @@
 """Workers as jobs of SLURM: prints the address for `--executor`, and keeps the scheduler until Ctrl-C.
 
-    python examples/cluster/slurm.py --jobs 4 --cores 16 --memory 64GB --queue cpu
-    python examples/cluster/slurm.py --script      # the job script that would be submitted
-    python examples/cluster/slurm.py --here        # jobs are processes of this machine: a trial without SLURM
+python examples/cluster/slurm.py --jobs 4 --cores 16 --memory 64GB --queue cpu
+python examples/cluster/slurm.py --script      # the job script that would be submitted
+python examples/cluster/slurm.py --here        # jobs are processes of this machine: a trial without SLURM
 """
 
 from __future__ import annotations

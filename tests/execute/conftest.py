@@ -45,7 +45,7 @@ class Cluster:
 def running() -> Iterator[Cluster]:
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=logging.CRITICAL
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs=logging.CRITICAL
     ) as dask, distributed.Client(dask, set_as_default=False) as client:  # fmt: skip
         yield Cluster(dask, client)
 

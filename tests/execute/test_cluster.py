@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -125,7 +127,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch):
 
 def test_a_scheduler_without_workers_is_told_in_time(monkeypatch):
     monkeypatch.setattr(module, "WORKERS_S", 0.3)
-    with distributed.LocalCluster(n_workers=0, dashboard_address=None) as empty:
+    with distributed.LocalCluster(n_workers=0, dashboard_address=":0") as empty:
         address = empty.scheduler_address.replace("tcp://", "dask://")
         with (
             pytest.raises(RemoteError, match="has no worker after 0.3 s: start some with `dask worker 127"),
@@ -169,13 +171,27 @@ def test_a_cluster_whose_workers_all_go_is_given_up(cluster, monkeypatch):
             next(replies)
 
 
-def test_a_scheduler_that_ends_is_told():
-    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as dask:
-        address = dask.scheduler_address.replace("tcp://", "dask://")
-        with executing(address), closing(replies_of(ECHO, asked(2), 2)) as replies:
-            dask.sync(dask.scheduler.close)
-            with pytest.raises(RemoteError, match="the Dask scheduler .* is gone"):
+def test_a_scheduler_that_ends_is_told(tmp_path, monkeypatch):
+    """Started as a user would: two commands."""
+    monkeypatch.setattr(module, "CONNECT_S", 2.0)
+    place = tmp_path / "scheduler.json"
+    words = (["dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"], ["dask_worker", "--no-nanny"])
+    started = []
+    try:
+        for name, *others in words:
+            command = [sys.executable, "-m", f"distributed.cli.{name}", *others, "--scheduler-file", str(place)]
+            started.append(subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=tmp_path))
+            wait_until(place.is_file)
+        address = json.loads(place.read_text())["address"].replace("tcp://", "dask://")
+        with executing(address), closing(replies_of(ECHO, [*asked(1), {"op": "hang"}], 2)) as replies:
+            assert next(replies) == (0, {"echo": 0})
+            started[0].kill()
+            with pytest.raises(RemoteError, match="the Dask scheduler .* is gone .* then give the same command"):
                 next(replies)
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 def wait_until(is_true, limit_s: float = 20.0) -> None:
