@@ -95,6 +95,6 @@ $(STAMP): pyproject.toml scripts/check_environment.py | $(PY)
 	fi; \
 	echo "installing $(TORCH) and $(TORCHVISION) from $${index:-the default index}"; \
 	$(PIP) install --progress-bar off $${index:+--extra-index-url "$$index"} "$(TORCH)" "$(TORCHVISION)"
-	@$(COMPILER); $(PIP) install --progress-bar off --quiet -e '.[tvm,networks,plots,baselines,chakra,cuda,serve,docs,dev]'
+	@$(COMPILER); $(PIP) install --progress-bar off --quiet -e '.[tvm,networks,plots,baselines,chakra,cluster,cuda,serve,docs,dev]'
 	$(PY) scripts/check_environment.py
 	@touch $(STAMP)

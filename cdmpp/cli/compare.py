@@ -41,7 +41,13 @@ def run(options: argparse.Namespace) -> None:
     if not names:
         raise UsageError("no device to compare on: give the names of some, `cdmpp devices` lists them")
     progress = sys.stderr.isatty()
-    found = [part(options, name) for name in names] if is_here() else parts_of(options, names, "devices", progress)
+    if is_here() and not options.sweep:
+        import cdmpp
+
+        asked = {**runtime_options(options), "progress": progress}
+        found = list(cdmpp.compare_devices(workload_of(options), devices=names, **asked).answers)
+    else:
+        found = [part(options, name) for name in names] if is_here() else parts_of(options, names, "devices", progress)
     if options.sweep:
         from cdmpp.report.sweep import swept_devices_report
 
