@@ -32,7 +32,8 @@ GUIDES = [
     for name in (
         "predicting", "networks", "framework-operators", "precision", "training-steps", "layers", "plans",
         "memory", "synchrony", "parameter-servers", "unlike-devices", "partition", "traces", "collectives",
-        "fitting", "serving", "cluster", "tuning", "training", "data", "measuring", "new-device", "security", "migrating",
+        "fitting", "serving", "cluster", "tuning", "training", "data", "measuring", "new-device", "security",
+        "migrating",
     )
 ]  # fmt: skip
 METHODS = sorted(f"docs/method/{path.name}" for path in (DOCS / "method").glob("*.md"))
