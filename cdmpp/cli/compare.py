@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> None:
     check_once("devices", names)
     if not names:
         raise UsageError("no device to compare on: give the names of some, `cdmpp devices` lists them")
-    progress = sys.stderr.isatty()
+    progress, found = sys.stderr.isatty(), list[Any]()
     if is_here() and not options.sweep:
         import cdmpp
 
