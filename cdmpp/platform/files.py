@@ -8,6 +8,7 @@ import math
 import os
 import secrets
 import stat
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -76,8 +77,8 @@ def check_place(path: Path) -> None:
 
 
 def _temporary(path: Path) -> Path:
-    # Containers that share a cache may have the same process ids.
-    return path.parent / f".{path.name}.{os.getpid()}{_TOKEN}.tmp"
+    # Threads may write one file, and containers that share a cache may have the same ids of them.
+    return path.parent / f".{path.name}.{threading.get_native_id()}{_TOKEN}.tmp"
 
 
 _TOKEN = secrets.token_hex(3)

@@ -8,6 +8,7 @@ import logging
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 120.0
 """Jobs whose servers are all gone are left in the queue after this long."""
 _POLL_S, _PAUSE_S = 0.5, 10.0
+_TRIES = 3
+"""A server with which no session begins is left out after so many."""
 
 
 class FleetClient:
@@ -57,6 +60,7 @@ class FleetClient:
         self._check_keys()
         self._unfit: dict[str, dict[str, str]] = {key: {} for key in self.members}  # -> address -> reason
         self._pause_until = dict.fromkeys(self.members, 0.0)
+        self._dumb: Counter[str] = Counter()  # address -> sessions that did not begin
         self._lanes: dict[Lane, str] = {}
         self._numbers = itertools.count(1)
         self._broken: Exception | None = None
@@ -232,16 +236,21 @@ class FleetClient:
                 case None:
                     pass
                 case ServerUnfitError():
-                    self._unfit[key][lane.address] = str(lane.error)
-                    log.warning("the server %s (key %s) is not used: %s", lane.address, key, lane.error)
+                    self._leave_out(key, lane)
                 case ServerLostError():
                     self._pause_until[key] = time.monotonic() + _PAUSE_S
-                    if lane.address:
+                    if lane.host:
                         log.warning("%s: %s; its jobs go back into the queue", lane.host, lane.error)
-                    else:
-                        log.debug("no server of key %s: %s", key, lane.error)
+                    elif lane.address:
+                        self._dumb[lane.address] += 1
+                        if self._dumb[lane.address] == _TRIES:
+                            self._leave_out(key, lane)
                 case error:
                     raise error
+
+    def _leave_out(self, key: str, lane: Lane) -> None:
+        self._unfit[key][lane.address] = str(lane.error)
+        log.warning("the server %s (key %s) is not used: %s", lane.address, key, lane.error)
 
     def _left(self, keys: list[str], jobs: int) -> str:
         reasons = [f"{address}: {why}" for key in keys for address, why in self._unfit[key].items()]

@@ -23,6 +23,7 @@ from cdmpp.measure.fleet.job import Job
 from cdmpp.measure.fleet.queue import JobQueue
 from cdmpp.measure.fleet.session import LOST, check_architecture
 from cdmpp.measure.fleet.store import FleetStore
+from cdmpp.measure.fleet.tracker import ServerOffer, Tracker
 from cdmpp.measure.labels import record_of
 from cdmpp.measure.plan import schedule_seed
 from cdmpp.measure.protocol import Timed
@@ -38,10 +39,14 @@ log = logging.getLogger(__name__)
 
 RENEW_S = 300.0
 """A session is renewed between two windows once it is that old: the server would end it in the middle of one."""
+OPEN_LIMIT_S = 60.0
+RETURN_S = 15.0
+"""A server whose session broke is back at the tracker by then, if it lives."""
 BUSY_WINDOWS = 3
 """So many in a row that cannot be recorded end the use of a server."""
 BREAKS = 2
 """A program that breaks its session so often, on a server that answers again, is at fault itself."""
+_POLL_S = 0.5
 _parsing = threading.Lock()
 
 
@@ -118,15 +123,27 @@ class Lane(threading.Thread):
 
     def _open(self, address: str | None = None) -> None:
         """Hold a server, and tell what it is; with ``address`` that one."""
-        asked = {"op": "open_session", "tracker": self.settings.tracker, "key": self.settings.server_key}
-        reply = self.worker.request({**asked, "refused": self.refused, **({"address": address} if address else {})}, 60)
-        if "cause" in reply:
-            raise ServerLostError(str(reply.get("message", reply["cause"])))
+        self.worker.request({"op": "close_session"}, OPEN_LIMIT_S)
+        last = time.monotonic() + (RETURN_S if address else 0.0)
+        while (offer := self._offered(address)) is None:
+            if time.monotonic() > last:
+                raise ServerLostError("it is not back at the tracker" if address else "all are busy")
+            time.sleep(_POLL_S)
+        self.address = offer.address
+        self.facts = self.worker.request({"op": "open_session", **offer._asdict()}, OPEN_LIMIT_S)
+        if cause := self.facts.get("cause"):
+            raise ServerLostError(f"it does not answer: {self.facts.get('message') or cause}")
         self._since = time.monotonic()
-        self.address = reply["address"]
-        self.facts = {name: value for name, value in reply.items() if name != "address"}
         name = ", ".join(filter(None, (self.facts.get("hostname"), self.facts.get("cpu"))))
         self.host = f"rpc:{self.settings.server_key} {self.address.rpartition(':')[0]}" + f" ({name})" * bool(name)
+
+    def _offered(self, address: str | None) -> ServerOffer | None:
+        """Return a free server, one of ``address`` where given; those that will not do are back in some seconds."""
+        with Tracker(str(self.settings.tracker)) as tracker:
+            while (offer := tracker.request(self.settings.server_key)) is not None:
+                if offer.address not in self.refused and address in (None, offer.address):
+                    return offer
+        return None
 
     def _measure(self) -> None:
         try:
@@ -250,7 +267,7 @@ class Lane(threading.Thread):
             for job in self._jobs_with(subject.record_id):
                 self.share.queue.fail(job, f"the server {self.address} went away while it was measured")
                 del self._jobs[job]
-            raise ServerLostError(f"it went away ({error})") from error
+            raise ServerLostError(f"it went away: {error}") from error
         breaks = self._breaks[subject.record_id] = self._breaks.get(subject.record_id, 0) + 1
         if breaks < BREAKS:
             subject.visits = protocol.Visits()

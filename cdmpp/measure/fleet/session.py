@@ -6,22 +6,18 @@ All visits to a program must be taken on one host, and a tracker hands out any: 
 from __future__ import annotations
 
 import contextlib
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import CdmppError
 from cdmpp.measure import protocol
-from cdmpp.measure.fleet.tracker import ServerOffer, Tracker
 from cdmpp.measure.reference_kernels import PREFIX
 from cdmpp.measure.timing import make_inputs, time_module
 from cdmpp.platform.workers import Reply, Request
 
 SESSION_LIMIT_S = 900
 """The server ends a session after this long: so long a kernel that hangs keeps it busy."""
-RETURN_S = 15.0
-"""A server whose session broke is back at the tracker by then, if it lives."""
 LOST = "session lost"
 """Cause of a visit that says nothing about its program: the server went away, or a kernel took it along."""
 
@@ -41,37 +37,16 @@ _held = [_Held()]
 
 
 def open_session(request: Request) -> Reply:
-    """Hold a server of ``tracker`` that registered under ``key``, instead of the one held so far.
+    """Hold the server that a tracker offered as ``host``, ``port`` and ``match_key``, instead of the one held so far.
 
-    With ``address`` only that server will do, within ``RETURN_S``; those of ``refused`` will not. The reply tells
-    ``address`` and what the server says of itself (``hostname``, ``cpu``, ``triple``, ``llvm``, as far as it knows), or
-    has a ``cause``.
+    The reply is what the server says of itself (``hostname``, ``cpu``, ``triple``, ``llvm``, as far as it knows).
     """
+    from tvm import rpc
+
     close_session()
-    last = time.monotonic() + (RETURN_S if "address" in request else 0.0)
-    while True:
-        reply = _open(request)
-        if "cause" not in reply or time.monotonic() > last:
-            return reply
-        time.sleep(0.5)
-
-
-def _open(request: Request) -> Reply:
-    wanted, refused = request.get("address"), request.get("refused", ())
-    unwanted: list[Any] = []  # held meanwhile, since the tracker would hand them out again
-    with Tracker(request["tracker"]) as tracker:
-        while (offer := tracker.request(request["key"])) is not None:
-            try:
-                session = _connected(offer)
-            except Exception as error:  # noqa: BLE001 - TVM raises many kinds; the server is gone, or another TVM
-                text = f"{type(error).__name__}: {str(error).strip()[-300:]}"
-                return {"cause": "no server", "message": f"{offer.address} does not answer: {text}"}
-            if offer.address in refused or (wanted and offer.address != wanted):
-                unwanted.append(session)
-                continue
-            _held[0].session = session
-            return {"address": offer.address, **_facts(session)}
-    return {"cause": "no server", "message": "all are busy"}
+    session = rpc.connect(request["host"], request["port"], request["match_key"], SESSION_LIMIT_S)
+    _held[0].session = session
+    return dict(_facts(session))
 
 
 def close_session(_: Request | None = None) -> Reply:
@@ -115,12 +90,6 @@ def _tensors(session: Any, arguments: list[Any], keep: bool) -> list[Any]:
         else:
             _held[0].last = key, tensors
     return tensors
-
-
-def _connected(offer: ServerOffer) -> Any:
-    from tvm import rpc
-
-    return rpc.connect(offer.host, offer.port, offer.match_key, SESSION_LIMIT_S)
 
 
 def _answers(session: Any) -> bool:

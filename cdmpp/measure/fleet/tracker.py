@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -78,40 +79,52 @@ class Tracker:
         """Return key -> its servers, for all keys."""
         summary = self._ask([_SUMMARY])
         addresses: dict[str, set[str]] = {}
-        for server in summary["server_info"]:
-            host, port = server["addr"]
-            addresses.setdefault(server["key"].removeprefix("server:"), set()).add(f"{host}:{port}")
-        free = {key: int(queue["free"]) for key, queue in summary["queue_info"].items()}
+        with self._readable():
+            for server in summary["server_info"]:
+                host, port = server["addr"]
+                addresses.setdefault(server["key"].removeprefix("server:"), set()).add(f"{host}:{port}")
+            free = {key: int(queue["free"]) for key, queue in summary["queue_info"].items()}
         return {key: Servers(frozenset(found), free.get(key, 0)) for key, found in addresses.items()}
 
     def request(self, key: str) -> ServerOffer | None:
-        """Return a free server of ``key``, kept for the caller some seconds; None where all are busy: ask no more."""
+        """Return a free server of ``key``; None where all are busy: then ask no more.
+
+        It is kept for the caller some seconds. One that no session begins with comes back to the tracker.
+        """
         if not self.servers().get(key, NO_SERVERS).free:
             return None
         try:
-            host, port, match_key = self._ask([_REQUEST, key, "", 1])
+            offer = self._ask([_REQUEST, key, "", 1])
         except CdmppError as error:
             if not isinstance(error.__cause__, TimeoutError):
                 raise
             self._socket.close()  # another client was faster: the tracker must not keep the next free one for us
             return None
-        return ServerOffer(host, int(port), match_key)
+        with self._readable():
+            host, port, match_key = offer
+            return ServerOffer(str(host), int(port), str(match_key))
 
     def _ask(self, question: list[Any]) -> Any:
         text = json.dumps(question).encode()
         try:
             self._socket.sendall(struct.pack("<i", len(text)) + text)
             (length,) = struct.unpack("<i", self._receive(4))
-            if not 0 < length <= _LARGEST_REPLY:
-                raise CdmppError(f"what answers at {self.address} is no TVM RPC tracker")
-            status, answer = json.loads(self._receive(length))
+            with self._readable():
+                if not 0 < length <= _LARGEST_REPLY:
+                    raise ValueError(f"a message of {length} bytes")
+                status, answer = json.loads(self._receive(length))
         except OSError as error:
             raise CdmppError(f"the RPC tracker at {self.address} is gone ({error})") from error
-        except (ValueError, TypeError) as error:
-            raise CdmppError(f"what answers at {self.address} is no TVM RPC tracker: {error}") from error
         if status != _SUCCESS:
             raise CdmppError(f"the RPC tracker at {self.address} refuses {question[0]}: {answer}")
         return answer
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
+            raise CdmppError(f"what answers at {self.address} is no TVM RPC tracker: {error!r}") from error
 
     def _receive(self, length: int) -> bytes:
         data = b""

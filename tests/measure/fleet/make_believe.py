@@ -15,7 +15,7 @@ from cdmpp.data.records import write_tasks
 from cdmpp.errors import CdmppError
 from cdmpp.measure import subjects, window
 from cdmpp.measure.fleet import client, lane, queue
-from cdmpp.measure.fleet.tracker import Servers
+from cdmpp.measure.fleet.tracker import ServerOffer, Servers
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.programs.task import Task
 from tests.measure.machine import CalmReferenceKernels, Machine, make_task
@@ -31,6 +31,8 @@ class Server:
     address: str
     lives: bool = True
     held: bool = False
+    offered: bool = False
+    is_dumb: bool = False
     dies_at: int = 10**9
     breaks: Sequence[str] = ()
     triple: str = "x86_64-linux-gnu"
@@ -39,6 +41,10 @@ class Server:
     visits: list[str] = dataclasses.field(default_factory=list)
     grows: float = 0.0
     """So much slower is each visit than the one before."""
+
+    @property
+    def is_free(self) -> bool:
+        return not (self.held or self.offered)
 
 
 class Fleet(Machine):
@@ -56,10 +62,13 @@ class Fleet(Machine):
         living = [server for server in self.servers if server.lives]
         return {
             key: Servers(
-                frozenset(s.address for s in living if s.key == key), sum(s.key == key and not s.held for s in living)
+                frozenset(s.address for s in living if s.key == key), sum(s.key == key and s.is_free for s in living)
             )
             for key in {s.key for s in living}
         }
+
+    def offer(self, key: str) -> Server | None:
+        return next((one for one in self.servers if one.lives and one.key == key and one.is_free), None)
 
 
 class FleetWorker:
@@ -81,6 +90,9 @@ class FleetWorker:
 
     def request(self, message: dict[str, Any], limit_s: float) -> dict[str, Any]:
         with self.fleet.lock:
+            if message["op"] == "close_session":
+                self.stop()
+                return {}
             if message["op"] == "open_session":
                 return self._open(message)
             if message["op"] == "time_held":
@@ -88,13 +100,12 @@ class FleetWorker:
             return self.fleet.answer(message)
 
     def _open(self, message: dict[str, Any]) -> dict[str, Any]:
-        self.stop()
-        for server in self.fleet.servers:
-            wanted = message.get("address") in (None, server.address) and server.address not in message["refused"]
-            if server.lives and not server.held and server.key == message["key"] and wanted:
-                server.held, self.server = True, server
-                return {"address": server.address, "triple": server.triple, "cpu": "znver5", "hostname": "h"}
-        return {"cause": "no server", "message": "all are busy"}
+        (server,) = (one for one in self.fleet.servers if one.address == f"{message['host']}:{message['port']}")
+        server.offered = False
+        if not server.lives or server.is_dumb:
+            return {"cause": "open_session error", "message": "Connection refused"}
+        server.held, self.server = True, server
+        return {"triple": server.triple, "cpu": "znver5", "hostname": "h"}
 
     def _visit(self, message: dict[str, Any]) -> dict[str, Any]:
         server = self.server
@@ -122,10 +133,24 @@ class FleetTracker:
     def __init__(self, address: str) -> None:
         self.fleet.summary()
 
+        self.parked: list[Server] = []
+
     def __enter__(self) -> FleetTracker:
         return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        for server in self.parked[:-1]:  # comes back in some seconds
+            server.offered = False
+
+    def request(self, key: str) -> ServerOffer | None:
+        with self.fleet.lock:
+            if (server := self.fleet.offer(key)) is None:
+                self.parked.append(Server("", ""))
+                return None
+            server.offered = True
+            self.parked.append(server)
+            host, _, port = server.address.partition(":")
+            return ServerOffer(host, int(port), "key")
 
     def servers(self) -> dict[str, Servers]:
         return self.fleet.summary()
@@ -151,8 +176,9 @@ def fleet(monkeypatch: pytest.MonkeyPatch) -> Fleet:
     monkeypatch.setattr(queue.sqlite3, "connect", unsynced)
     for place in (client, lane):
         monkeypatch.setattr(place, "Worker", FleetWorker)
-    monkeypatch.setattr(client, "Tracker", FleetTracker)
-    monkeypatch.setattr(client, "_POLL_S", 0.01)
+        monkeypatch.setattr(place, "Tracker", FleetTracker)
+        monkeypatch.setattr(place, "_POLL_S", 0.01)
+    monkeypatch.setattr(lane, "RETURN_S", 0.3)
     monkeypatch.setattr(client, "_PAUSE_S", 0.05)
     monkeypatch.setattr(lane, "ReferenceKernels", CalmReferenceKernels)
     monkeypatch.setattr(lane, "arguments_of", lambda workload: [[[4], "float32"]])

@@ -123,7 +123,7 @@ def test_a_task_that_takes_every_server_along_is_refused_and_kept(fleet: Fleet, 
             visit.append(schedule)
             server.lives = schedule != poison
             if not server.lives:
-                threading.Timer(0.1, revive).start()
+                threading.Timer(0.6, revive).start()
 
         def __len__(self) -> int:
             return len(visit)
@@ -242,6 +242,17 @@ def test_a_server_that_does_not_fit_is_left_out_and_the_jobs_go_to_others(
     measure(tmp_path)
     assert f"the server a:1 (key board) is not used: {reason}" in caplog.text and unfit.visits == []
     assert_each_once(tmp_path)
+
+
+def test_a_server_that_begins_no_session_is_left_out(
+    fleet: Fleet, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet.servers = [Server("board", "a:1", is_dumb=True), Server("board", "b:1")]
+    measure(tmp_path)
+    assert_each_once(tmp_path)
+    fleet.servers = [Server("board", "a:1", is_dumb=True)]
+    with pytest.raises(CdmppError, match=r"that fits \(a:1: it does not answer: Connection refused\)"):
+        measure(tmp_path / "alone")
 
 
 def test_a_busy_server_records_nothing_and_is_given_up(fleet: Fleet, tmp_path: Path) -> None:
