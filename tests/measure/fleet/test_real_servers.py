@@ -24,6 +24,7 @@ pytest.importorskip("tornado")
 from cdmpp.data.records import read_records, record_parts
 from cdmpp.errors import CdmppError
 from cdmpp.measure import reference_kernels
+from cdmpp.measure.fleet import client, lane
 from cdmpp.measure.fleet.client import FleetClient
 from cdmpp.measure.fleet.queue import JobQueue
 from cdmpp.measure.fleet.tracker import NO_SERVERS, Tracker
@@ -100,6 +101,8 @@ def test_kills_of_a_client_and_of_a_server_lose_nothing_and_double_nothing(
     for name in ("WORKLOADS", "TOLERANCE"):  # restored in the end
         monkeypatch.setattr(reference_kernels, name, getattr(reference_kernels, name))
     shrink_reference_kernels()
+    monkeypatch.setattr(lane, "RETURN_S", 1.0)
+    monkeypatch.setattr(client, "_PAUSE_S", 1.0)
     address, processes = tracker
     out, source = tmp_path / "out", tmp_path / "source"
     write_source(source)
