@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import linecache
 import os
 import sys
 import tempfile
@@ -59,6 +60,7 @@ def ask(request: Request) -> Reply:
         answers = [_written(given, one["form"]) for given, one in zip(found, questions, strict=True)]
     except Exception as error:  # noqa: BLE001 - it costs these questions alone
         answers = [_refused(error)] * len(questions)
+    _forget_sources()
     return {"answers": answers, "grown_bytes": max(0, _resident_bytes() - _began_bytes)}
 
 
@@ -104,6 +106,15 @@ def _no_network(event: str, _: tuple[Any, ...]) -> None:
     """Audit hook: no question leads to another machine."""
     if event in ("socket.connect", "socket.getaddrinfo", "socket.bind"):
         raise CdmppError(f"a question may not reach the network ({event})")
+
+
+def _forget_sources() -> None:
+    """Drop the texts that torch.fx keeps of the code of every graph, for tracebacks that nobody reads any more."""
+    if (module := sys.modules.get("torch.fx.graph_module")) is None:
+        return
+    getattr(module._loader, "eval_cache", {}).clear()
+    for name in [one for one in linecache.cache if one.startswith("<eval_with_key>")]:
+        del linecache.cache[name]
 
 
 def _resident_bytes() -> int:

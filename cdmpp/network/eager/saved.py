@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.network.eager.formula import Formula
+from cdmpp.network.eager.kept import told_of_kept
 from cdmpp.network.eager.policies import Asked, Policies
 from cdmpp.network.eager.saved_attention import attention_function
 from cdmpp.network.eager.saved_form import Form, form_of, forms, known_gradients
@@ -140,14 +141,12 @@ class Autograd:
         packed, kernels, at = dict[int, int](), _kernel_mode()(), list[int]()
         kernels.asked = asked
 
-        def pack(tensor: Any) -> Any:
+        def tell(tensor: Any) -> None:
             packed[self._number(tensor)] = tensor.untyped_storage().nbytes()
             at.append(kernels.count)
-            return tensor.detach()  # a result with its graph would hold that and itself
 
-        hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed)
         try:
-            with kernels, torch.set_grad_enabled(gradients_on(node)), hooks:
+            with kernels, torch.set_grad_enabled(gradients_on(node)), told_of_kept(tell):
                 found = function(*args, **kwargs)
         except Exception as error:
             raise UnsupportedProgramError(

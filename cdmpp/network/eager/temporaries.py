@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from cdmpp.network.eager.formula import Formula, Recorder
+from cdmpp.network.eager.kept import told_of_kept
 
 
 class Gradients(NamedTuple):
@@ -46,15 +47,10 @@ def gradients_of(run: Any, args: Any, kwargs: Any, mode: Any = None) -> Gradient
     wanted = [alone[key] for key in dict.fromkeys(map(id, given))]
     known = {_number(one) for one in alone.values()}
 
-    def pack(tensor: Any) -> Any:
-        known.add(_number(tensor))
-        return tensor.detach()
-
-    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed)
     watch, handed_over = _watch()(known), _handed_over()
     try:
         with mode or nullcontext(), torch.enable_grad():
-            with hooks:
+            with told_of_kept(lambda tensor: known.add(_number(tensor))):
                 results = [one for one in _tensors(apart(*args, **kwargs)) if one.requires_grad]
             if not results:
                 return Gradients(0)
