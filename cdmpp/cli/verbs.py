@@ -70,6 +70,7 @@ PURPOSES: Mapping[str, tuple[Verb, ...]] = {
             "data import", "bring a tuning database, programs or operators into the record format", True, "import_data"
         ),
         Verb("data measure", "measure tensor programs or operators on this machine", True),
+        Verb("data merge", "put data sets of several hosts together, and say where they disagree"),
         Verb("data codes", "compile the programs of a data set for their code vectors"),
         Verb("data probe", "time what no document states of this machine's core: clock, caches, latencies"),
     ),

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from cdmpp.data.agreement import by_several_hosts, conflicts
 from cdmpp.data.merge import each_once
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError, some
@@ -171,10 +172,28 @@ def read_records(
     """Read all parts (or ``parts``) in writing order, each record once, those of ``device`` where given.
 
     Rows of the same record id and device become one: copies are dropped, differing ones united by ``merge_records``,
-    and a log line counts both. A part or row that cannot be used is named by file and number: it raises a
-    ``DataError``, or with ``on_bad="skip"`` it is logged and left out. Columns that this version does not know land in
-    ``extra``.
+    and a log line counts both, unless they are of several hosts, which agree (see ``agreement``). A part or row that
+    cannot be used is named by file and number: it raises a ``DataError``, or with ``on_bad="skip"`` it is logged and
+    left out. Columns that this version does not know land in ``extra``.
     """
+    records = read_rows(folder, device, on_bad, parts)
+    once, dropped, merged = each_once(records)
+    if dropped or merged:
+        text = f"{folder} holds records twice: {dropped} copies dropped, {merged} programs merged"
+        if differing := conflicts(records):
+            text += (
+                f"; {len(differing)} pairs disagree, first {differing[0]}. `cdmpp data merge {folder} --out FOLDER` "
+                "lists them all, and keeps those that you choose"
+            )
+        told = log.warning if dropped or differing or not by_several_hosts(records) else log.debug
+        told("%s", text)
+    return once
+
+
+def read_rows(
+    folder: Path, device: str | None = None, on_bad: OnBad = "error", parts: Sequence[Path] | None = None
+) -> list[Record]:
+    """Read as ``read_records`` does, but every row: several hosts may have measured one program."""
     records: list[Record] = []
     faults: list[str] = []
     for path in record_parts(folder) if parts is None else parts:
@@ -198,10 +217,7 @@ def read_records(
         raise DataError(f"{len(faults)} unusable rows: {some(faults)}. Pass on_bad='skip' to leave them out")
     if faults:
         log.warning("left out %d unusable rows: %s", len(faults), some(faults))
-    once, dropped, merged = each_once(records)
-    if dropped or merged:
-        log.warning("%s holds records twice: %d copies dropped, %d programs merged", folder, dropped, merged)
-    return once
+    return records
 
 
 def _typed(path: Path, table: pa.Table, schema: pa.Schema, names: Iterable[str]) -> pa.Table:

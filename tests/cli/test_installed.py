@@ -52,6 +52,7 @@ COMMANDS = {
     "calibrate": "model calibrate --device a100",
     "network": "network --help",
     "data codes": "data codes --path datasets/none",
+    "data merge": "data merge --help",
     "step": "step --help",
     "plan": "plan --help",
     "trace": "trace --help",

@@ -36,6 +36,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "workers"
 VERBS = {
     "model calibrate": ["--device", "xeon-icelake"],
     "data codes": ["--path", "nowhere"],
+    "data merge": ["nowhere"],
     "devices": [],
     "cache": [],
     "model list": [],

@@ -1,0 +1,226 @@
+"""Data sets of several hosts become one, by content: the same row once, all rows in an order of what they hold.
+
+A union of sets: it does not matter in which order, in how many steps or how often folders are put together, and the
+files come out the same to the bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdmpp.data.agreement import TOLERANCE, Conflict, conflicts
+from cdmpp.data.records import append_records, read_info, read_rows, read_tasks, write_info, write_tasks
+from cdmpp.data.schema import Record
+from cdmpp.errors import DataError, some
+from cdmpp.platform.files import FAILURES_FILE, REPEATS_FILE, append_lines, read_lines
+from cdmpp.programs.task import Task
+
+_JOURNALS = (FAILURES_FILE, REPEATS_FILE)
+
+
+@dataclass(frozen=True)
+class UnitedRow:
+    """A row, and the folders that hold it."""
+
+    record: Record
+    folders: tuple[Path, ...]
+
+    @property
+    def program(self) -> tuple[str, str]:
+        """Return (device, record id)."""
+        return self.record.device, self.record.record_id
+
+    def is_by(self, name: str) -> bool:
+        """Return True where ``name`` is its host, or a folder that holds it."""
+        return name == self.record.host or Path(name) in self.folders
+
+
+@dataclass(frozen=True)
+class DataUnion:
+    """This is what several folders hold together. ``of`` reads it, ``write`` makes a folder of it."""
+
+    rows: tuple[UnitedRow, ...]
+    """Each different row once, in the order of their content."""
+    tasks: tuple[Task, ...]
+    journals: Mapping[str, tuple[str, ...]]
+    """Name of a file -> its lines, sorted: what failed, what was measured again."""
+    features: str
+    protocols: Mapping[str, str]
+    networks: tuple[str, ...]
+    read: int
+    """Rows that were read."""
+
+    @staticmethod
+    def of(folders: Sequence[Path]) -> DataUnion:
+        """Read ``folders``.
+
+        Raises:
+            DataError: one is no data set or has rows that cannot be used, they are of different kinds, or contradict
+                each other in what a program or task is.
+        """
+        folders = sorted(folders)
+        infos = [read_info(folder) for folder in folders]
+        kinds = {str(info.get("features", "cdmpp")): folder for info, folder in zip(infos, folders, strict=True)}
+        if len(kinds) > 1:
+            named = ", ".join(f"{folder} has features={kind}" for kind, folder in sorted(kinds.items()))
+            raise DataError(f"a data set is of one kind: {named}")
+        rows: dict[str, tuple[Record, set[Path]]] = {}
+        read = 0
+        for folder in folders:
+            for record in read_rows(folder):
+                rows.setdefault(_content(record), (record, set()))[1].add(folder)
+                read += 1
+        united = tuple(UnitedRow(record, tuple(sorted(places))) for _, (record, places) in sorted(rows.items()))
+        _check_programs(row.record for row in united)
+        protocols: dict[str, str] = {}
+        for info in infos:
+            for name, text in dict(info.get("protocols", {})).items():
+                protocols[name] = max(str(text), protocols.get(name, ""))
+        return DataUnion(
+            united,
+            _united_tasks(folders),
+            {name: _lines(folders, name) for name in _JOURNALS},
+            next(iter(kinds)),
+            dict(sorted(protocols.items())),
+            tuple(sorted({str(name) for info in infos for name in info.get("networks", ())})),
+            read,
+        )
+
+    def conflicts(self, tolerance: float = TOLERANCE) -> list[Conflict]:
+        """List the measurements that disagree, see ``agreement``."""
+        return conflicts((row.record for row in self.rows), tolerance)
+
+    def folders_of(self, record: Record) -> tuple[Path, ...]:
+        """Return the folders that hold ``record``, one of ``rows``."""
+        return next(row.folders for row in self.rows if row.record is record)
+
+    def resolved(self, tolerance: float, keep: Sequence[str] = (), drop: bool = False) -> DataUnion:
+        """Return what is left once no two measurements disagree.
+
+        Args:
+            tolerance: as of ``conflicts``.
+            keep: hosts, parts of their names where none has the whole, or folders; of programs with a conflict only
+                rows of the first one stay that has any.
+            drop: leave out programs with a conflict that ``keep`` does not settle.
+
+        Raises:
+            DataError: conflicts are left. None is settled by a mean or a minimum: two values that disagree are not
+                better together.
+        """
+        disputed = {_program(one.first) for one in self.conflicts(tolerance)}
+        groups: dict[tuple[str, str], list[UnitedRow]] = {}
+        for row in self.rows:
+            groups.setdefault(row.program, []).append(row)
+        chosen = [
+            row
+            for program, group in groups.items()
+            for row in (_first_of(keep, group) if program in disputed else group)
+        ]
+        left = conflicts((row.record for row in chosen), tolerance)
+        if left and not drop:
+            advice = "give --keep HOST (or a folder) for the one to trust, --drop-conflicts, or measure these again"
+            if keep:
+                advice = f"--keep {' --keep '.join(keep)} does not settle them; " + advice
+            raise DataError(
+                f"measurements disagree in {len(left)} pairs: {some([str(one) for one in left], most=3)}. "
+                f"Nothing was written; {advice}"
+            )
+        lost = {_program(one.first) for one in left}
+        return dataclasses.replace(self, rows=tuple(row for row in chosen if row.program not in lost))
+
+    def write(self, out: Path) -> None:
+        """Write a data set folder, whole or not at all; ``DataError`` where ``out`` holds something."""
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise DataError(f"{out} is there already and not empty: choose another folder")
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-", ignore_cleanup_errors=True) as at:
+                made = Path(at) / "made"
+                self._fill(made, out.name)
+                if out.exists():
+                    out.rmdir()
+                made.rename(out)
+        except OSError as error:
+            raise DataError(f"cannot write {out}: {error.strerror or error}. Nothing was written there") from error
+
+    def _fill(self, folder: Path, name: str) -> None:
+        folder.mkdir()
+        records = [row.record for row in self.rows]
+        append_records(folder, records)
+        measured = {record.task_id for record in records}
+        write_tasks(folder, [task for task in self.tasks if task.task_id in measured])
+        for file, lines in self.journals.items():
+            if lines:
+                append_lines(folder / file, [json.loads(line) for line in lines])
+        write_info(
+            folder,
+            name=name,
+            devices=sorted({record.device for record in records}),
+            hosts=sorted({record.host for record in records if record.host}),
+            protocols=dict(self.protocols),
+            networks=list(self.networks),
+            programs=len({row.program for row in self.rows}),
+            **({"features": self.features} if self.features != "cdmpp" else {}),
+        )
+        for left in (".writer.lock", ".writer.json"):
+            (folder / left).unlink(missing_ok=True)
+
+
+def _program(record: Record) -> tuple[str, str]:
+    return record.device, record.record_id
+
+
+def _first_of(keep: Sequence[str], group: Sequence[UnitedRow]) -> Sequence[UnitedRow]:
+    """Return the rows of a program that are of the first of ``keep`` which has any; all, where none has."""
+    for name in keep:
+        exactly = [row for row in group if row.is_by(name)]
+        if found := exactly or [row for row in group if name in row.record.host]:
+            return found
+    return group
+
+
+def _content(record: Record) -> str:
+    """Return all of a record as one text, which is what rows are sorted by: programs of a device stand together."""
+    values = dataclasses.asdict(record)
+    return json.dumps([record.device, record.record_id, *(values[name] for name in sorted(values))], sort_keys=True)
+
+
+def _check_programs(rows: Iterable[Record]) -> None:
+    """``DataError`` where one id stands for two programs: then a file is damaged, or was written by hand."""
+    first: dict[tuple[str, str], Record] = {}
+    for record in rows:
+        other = first.setdefault(_program(record), record)
+        for name in ("task_id", "target", "schedule"):
+            if getattr(other, name) != getattr(record, name):
+                raise DataError(
+                    f"record {record.record_id} of {record.device} has two values of {name}: an id stands for one "
+                    "program, so one of the folders is damaged"
+                )
+
+
+def _united_tasks(folders: Sequence[Path]) -> tuple[Task, ...]:
+    tasks: dict[str, Task] = {}
+    for folder in folders:
+        for key, task in (read_tasks(folder) if (folder / "tasks.parquet").exists() else {}).items():
+            old = tasks.get(key, task)
+            if old.workload != task.workload:
+                raise DataError(
+                    f"task {key} has another text in {folder} than in a folder before it: schedules name the blocks of "
+                    "their own text. Measure both hosts with the same tasks, tasks_from=FOLDER"
+                )
+            counts = {name: max(old.networks.get(name, 0), task.networks.get(name, 0))
+                      for name in sorted({*old.networks, *task.networks})}  # fmt: skip
+            # Names and origins may differ by where a task was met first: the least text is the same in every order.
+            least = min(old, task, key=lambda one: json.dumps(dataclasses.asdict(one), sort_keys=True))
+            tasks[key] = dataclasses.replace(least, networks=counts)
+    return tuple(tasks[key] for key in sorted(tasks))
+
+
+def _lines(folders: Sequence[Path], name: str) -> tuple[str, ...]:
+    values = (value for folder in folders for value in read_lines(folder / name))
+    return tuple(sorted({json.dumps(value, sort_keys=True) for value in values}))
