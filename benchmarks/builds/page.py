@@ -19,6 +19,9 @@ are those of all processes of a command; a figure with a `*` was measured beside
 seconds and, by less, CPU seconds. Targets are judged by CPU seconds but where the row says wall. One thread
 (`OMP_NUM_THREADS=1`), but for training, which takes as many as it likes. Medians where a row has several runs.
 The models of CPUs were trained again after the baseline, so that what they answer differs.
+
+Of a shipped network (`cdmpp cache` lists them) the package brings the graph, the drawn schedules and the machine code's
+vectors, or the operators; the model predicts live. Of any other network a first question computes all of it.
 """
 
 

@@ -45,9 +45,8 @@ class KeptAnswer:
         known = [[str(one.folder.absolute()), repr(state_of(one.folder))] for one in models()]
         if options.model is not None and Path(options.model).is_dir():
             known.append([str(Path(options.model).absolute()), repr(state_of(Path(options.model)))])
-        key = digest(
-            [network, asked, device_key(devices.get(options.device)), known, surroundings(), __version__, _files()]
-        )
+        versions = [surroundings(options.network), __version__]
+        key = digest([network, asked, device_key(devices.get(options.device)), known, *versions, _files()])
         return cls(cache_root() / "answers" / f"{key}.json")
 
     def read(self) -> Report | None:

@@ -1,5 +1,6 @@
 """Cache: files that are made again when missed, by kind, within a limit: what was not used for longest goes first.
 
+Behind it stand the files that came with the package (``shipped``), which are put into it where they are missed.
 Every file in it is written whole or not at all, and named by what it follows from and by the version of what made it.
 So any of them may go at any time, and a process that was killed leaves at most an unfinished file under another name.
 """
@@ -24,6 +25,7 @@ from cdmpp.platform.files import read_json, write_atomic, write_json, write_text
 from cdmpp.platform.limits import shown
 from cdmpp.platform.lock import LOCK_FILE
 from cdmpp.platform.paths import cache_root
+from cdmpp.platform.shipped import shipped_files
 
 LIMIT, DEFAULT_LIMIT_BYTES = "CDMPP_CACHE_LIMIT", 10 * 10**9
 """Variable of the environment that says the limit, such as ``500MB``, and what holds without it."""
@@ -42,6 +44,7 @@ class Kind:
 KINDS: Mapping[str, Kind] = {
     "answers": Kind("answers to questions about networks", 2),
     "networks": Kind("graphs of networks", 3),
+    "reads": Kind("operators of networks", 3),
     "works": Kind("what a rank of a training job runs", 3),
     "parsed": Kind("tensor programs that are parsed already", 3),
     "asts": Kind("compact ASTs of data sets", 3),
@@ -96,9 +99,17 @@ def limit_bytes() -> int:
 
 def cached_json(path: Path) -> Any:
     """Read a file of the cache, which then was used last; ``DataError`` where it is missing or broken."""
+    bring(path)
     value = read_json(path)
     note_use(path)
     return value
+
+
+def bring(path: Path) -> None:
+    """Put a file of the cache, or the files of a folder, into their places if they are missing and shipped."""
+    with suppress(DataError):  # it cannot be written: what is missing is made again
+        for own, content in shipped_files(path):
+            keep_bytes(own, content)
 
 
 def keep_json(path: Path, value: Any) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cdmpp.network.network_key import toolchain, version_of
 from cdmpp.platform.cache import KINDS, LIMIT, OTHER, Entry
 from cdmpp.platform.paths import cache_root
 from cdmpp.report.report import Column, Report, Table, Total
 
 
-def cache_report(entries: Sequence[Entry], limit_bytes: int) -> Report:
-    """Report the ``entries`` by kind, largest first, beside the limit."""
+def cache_report(entries: Sequence[Entry], limit_bytes: int, known: Sequence[Mapping[str, Any]] = ()) -> Report:
+    """Report the ``entries`` by kind, largest first, beside the limit.
+
+    ``known``: the networks of ``shipped_networks``, of which a first question is as fast as if it was no first one.
+    """
     by_kind: dict[str, list[Entry]] = {}
     for one in entries:
         by_kind.setdefault(one.kind, []).append(one)
@@ -36,9 +40,29 @@ def cache_report(entries: Sequence[Entry], limit_bytes: int) -> Report:
         Column("folder", "folder", kind="text", rank=3),
     )
     caption = f"${LIMIT} is the limit; what was not used for longest goes first. --clear [KIND] deletes"
-    answer = {"folder": str(root), "bytes": whole, "limit_bytes": limit_bytes, "kinds": rows}
+    networks = [_known(one) for one in known]
+    answer = {"folder": str(root), "bytes": whole, "limit_bytes": limit_bytes, "kinds": rows, "known": networks}
     totals = (Total("size", whole, "B"), Total("limit", limit_bytes, "B"), Total("folder", str(root)))
-    return Report("Cache", answer, totals, (Table("Cache", columns, rows, caption),))
+    tables = (Table("Cache", columns, rows, caption), Table("Known networks", _OF_KNOWN, networks, _KNOWN_CAPTION))
+    return Report("Cache", answer, totals, tables if networks else tables[:1])
+
+
+_OF_KNOWN = (
+    Column("network", "network", kind="text"),
+    Column("runtime", "--runtime", kind="text"),
+    Column("on", "on", kind="text", rank=2),
+    Column("is_used", "used here", kind="text"),
+    Column("other", "made with", kind="text", is_optional=True, meaning="Where another version is installed here."),
+)
+_KNOWN_CAPTION = "Shipped with the package: read, drawn and compiled before, for one example; models predict live"
+
+
+def _known(one: Mapping[str, Any]) -> dict[str, Any]:
+    """Row of a shipped network: it is used where all that made it has the version that is installed here."""
+    here = {name: toolchain() if name == "toolchain" else version_of(name) for name in one["made_with"]}
+    other = [f"{name} {made}" for name, made in one["made_with"].items() if made != here[name]]
+    row = {"network": one["network"], "runtime": one["runtime"], "on": ", ".join(one["on"])}
+    return {**row, "is_used": "no" if other else "yes", "other": ", ".join(other)}
 
 
 def cleared_report(what: str, count: int, size_bytes: int) -> Report:

@@ -18,7 +18,8 @@ from cdmpp.errors import CdmppError, DataError, some
 from cdmpp.execute.executor import replies_of
 from cdmpp.execute.work import Work
 from cdmpp.measure.plan import schedule_seed
-from cdmpp.platform.cache import note_use, note_write
+from cdmpp.network.network_key import toolchain
+from cdmpp.platform.cache import bring, note_use, note_write
 from cdmpp.platform.cores import cores
 from cdmpp.platform.progress import shown
 from cdmpp.programs.task import Task
@@ -51,7 +52,8 @@ def candidates_of(
     missing: list[Task] = []
     for task_id, task in tasks.items():
         try:
-            schedules, table = read_asts(path := _path(task, target, n, seed))
+            bring(path := candidates_path(task, target, n, seed))
+            schedules, table = read_asts(path)
             note_use(path)
             found[task_id] = Candidates(tuple(schedules), table)
         except DataError:  # not there, or of another version
@@ -82,13 +84,14 @@ def _sampled(
                 continue
             table = AstTable(**unpacked(reply["arrays"]))
             found[task.task_id] = Candidates(tuple(reply["schedules"]), table)
-            write_asts(path := _path(task, text, n, seed), reply["schedules"], table)
+            write_asts(path := candidates_path(task, text, n, seed), reply["schedules"], table)
             note_write(path)
     if faults:
         raise CdmppError(f"no program can be made of {len(faults)} of {len(tasks)} kernels: {some(faults)}")
     return found
 
 
-def _path(task: Task, target: str, n: int, seed: int) -> Path:
-    folder = derived_folder("candidates", f"{EXTRACTOR_VERSION}-{_SAMPLER}", task.workload, target, str(n), str(seed))
-    return folder / "asts.parquet"
+def candidates_path(task: Task, target: str, n: int, seed: int = 0) -> Path:
+    """Return the place of a task's candidates in the cache; ``target`` is JSON with sorted keys."""
+    version = f"{EXTRACTOR_VERSION}-{_SAMPLER}-{toolchain()}"
+    return derived_folder("candidates", version, task.workload, target, str(n), str(seed)) / "asts.parquet"

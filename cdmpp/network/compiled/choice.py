@@ -19,8 +19,9 @@ from cdmpp.devices import Device
 from cdmpp.errors import DataError
 from cdmpp.network.compiled.candidates import Candidates, candidates_of
 from cdmpp.network.compiled.rule import ScheduleRule
+from cdmpp.network.network_key import toolchain
 from cdmpp.network.prediction import Bounds
-from cdmpp.platform.cache import cached_json, keep_json
+from cdmpp.platform.cache import bring, cached_json, keep_json
 from cdmpp.platform.cores import cores
 from cdmpp.predict.flags import NO_MACHINE_CODE
 from cdmpp.predict.predictor import Predictor
@@ -107,7 +108,9 @@ class Chooser:
         from cdmpp.data.loading import stored_asts
 
         sources = {task_id: self._source(tasks[task_id], schedules[task_id]) for task_id in tasks}
-        folder = derived_folder("candidates", EXTRACTOR_VERSION, "database", json.dumps(self.device.target))
+        folder = derived_folder(
+            "candidates", f"{EXTRACTOR_VERSION}-{toolchain()}", "database", json.dumps(self.device.target)
+        )
         keys = {source.key for source in sources.values()}
         done = stored_asts(folder, keys)
         wanted = [source for source in sources.values() if source.key not in done]
@@ -199,8 +202,7 @@ class Chooser:
     def _with_codes(self, table: AstTable, sources: Sequence[Source], progress: bool, limit_s: float) -> AstTable:
         from cdmpp.predict.program_batch import ProgramBatch
 
-        core = self.device.core or ""
-        folder = derived_folder("codes", VERSIONS["codes"], "candidates", json.dumps(self.device.target), core)
+        bring(folder := codes_folder(self.device))
         present = cached_codes(folder)
         missing = {source.key: source for source in sources if source.key not in present}
         derive({"codes": (folder, list(missing.values()))}, cores(), progress, "compiling", limit_s)
@@ -210,11 +212,11 @@ class Chooser:
 
     def _source(self, task: Task, schedule: str) -> Source:
         target = json.dumps(self.device.target)
-        digest = hashlib.sha256("\0".join([task.workload, schedule]).encode()).hexdigest()[:24]
-        return Source(digest, task.workload, schedule, target, core=self.device.core or "")
+        key = program_key(task.workload, schedule)
+        return Source(key, task.workload, schedule, target, core=self.device.core or "")
 
     def _path(self, task: Task) -> Path:
-        versions = f"{EXTRACTOR_VERSION}-{VERSIONS['codes']}"
+        versions = f"{EXTRACTOR_VERSION}-{VERSIONS['codes']}-{toolchain()}"
         return derived_folder("chosen", versions, task.workload, *self.key) / "chosen.json"
 
     def _remembered(self, task: Task) -> Chosen | None:
@@ -224,6 +226,17 @@ class Chooser:
             return Chosen(**{**stored, "intervals": intervals, "flags": tuple(stored["flags"])})
         except (DataError, TypeError, ValueError, KeyError, AttributeError):
             return None
+
+
+def codes_folder(device: Device) -> Path:
+    """Return the folder of the cache with code vectors of candidates for a device, by ``program_key``."""
+    version = f"{VERSIONS['codes']}-{toolchain()}"
+    return derived_folder("codes", version, "candidates", json.dumps(device.target), device.core or "")
+
+
+def program_key(workload: str, schedule: str) -> str:
+    """Name a scheduled program by its texts."""
+    return hashlib.sha256("\0".join([workload, schedule]).encode()).hexdigest()[:24]
 
 
 def worth_compiling(chances: np.ndarray, most: int, surely: bool = False) -> np.ndarray:

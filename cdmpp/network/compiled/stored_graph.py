@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import DataError, UsageError
 from cdmpp.network.graph import Call, NetworkGraph, check_runs, graph_of
 from cdmpp.network.network_key import digest, name_key, surroundings
+from cdmpp.network.plain_graph import restored_graph
 from cdmpp.network.precision import precision_of
 from cdmpp.network.runtime import ReadNetwork
 from cdmpp.network.source.read import NetworkSource, read_network
@@ -46,22 +47,28 @@ def graph_for(workload: Workload, before_reading: Callable[[], None] = lambda: N
     def read() -> NetworkSource:
         return read_network(workload, exported)
 
-    shapes = {name: list(shape) for name, shape in (workload.inputs or {}).items()}
-    settings = [workload.batch, shapes, precision_of(workload.precision).compiled_dtype, type(network).__name__]
     content = name_key(network) if example is None else _computed(exported)
-    key = None if content is None else digest([content, settings, surroundings()])
-    path = cache_root() / "networks" / f"v{_VERSION}" / f"{key}.json"
+    path = None if content is None else graph_path(workload, content)
     try:
-        stored = cached_json(path) if key else {}
-        graph, batch = _restored(stored["graph"]), int(stored["batch"])
+        stored = cached_json(path) if path else {}
+        graph, batch = restored_graph(stored["graph"]), int(stored["batch"])
         return CompiledNetwork(graph=graph, batch=batch, warnings=warnings, source=cache(read))
     except (DataError, KeyError, TypeError, ValueError):  # not there, or damaged: made again
         before_reading()
     source = read()
     graph = _graph(source)
-    if key:
-        keep_json(path, {"graph": dataclasses.asdict(graph), "batch": source.batch})
+    if path:
+        keep_json(path, {"graph": asdict(graph), "batch": source.batch})
     return CompiledNetwork(graph=graph, batch=source.batch, warnings=warnings or source.warnings, source=lambda: source)
+
+
+def graph_path(workload: Workload, content: Any) -> Path:
+    """Return the place of a graph in the cache; ``content`` says the network, as ``name_key`` does."""
+    shapes = {name: list(shape) for name, shape in (workload.inputs or {}).items()}
+    network, dtype = workload.network, precision_of(workload.precision).compiled_dtype
+    settings = [workload.batch, shapes, dtype, type(network).__name__]
+    key = digest([content, settings, surroundings(network)])
+    return cache_root() / "networks" / f"v{_VERSION}" / f"{key}.json"
 
 
 def network_of_graph(stored: Mapping[str, Any], batch: int) -> CompiledNetwork:
@@ -70,7 +77,7 @@ def network_of_graph(stored: Mapping[str, Any], batch: int) -> CompiledNetwork:
     ``DataError`` names the field that no graph has, or the call that is not after those that it reads.
     """
     try:
-        graph = _restored(stored)
+        graph = restored_graph(stored)
         _check(graph)
     except UsageError as error:
         raise DataError(f"a stored graph: {error}") from error
@@ -159,18 +166,3 @@ def _computed(exported: Any) -> list[Any] | None:
     places = [node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder"]
     kinds = [[list(map(str, getattr(value, "shape", ()))), str(getattr(value, "dtype", value))] for value in places]
     return [exported.graph_module.code, kinds]
-
-
-def _restored(stored: Mapping[str, Any]) -> NetworkGraph:
-    calls = tuple(
-        Call(
-            **{
-                **c,
-                **{key: tuple(c[key]) for key in ("inputs", "held")},
-                "resident": tuple((int(n), int(size)) for n, size in c["resident"]),
-            }
-        )
-        for c in stored["calls"]
-    )
-    tasks = {key: Task(**task) for key, task in stored["tasks"].items()}
-    return NetworkGraph(**{**stored, "calls": calls, "tasks": tasks, "results": tuple(stored["results"])})

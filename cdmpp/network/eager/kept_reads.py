@@ -13,6 +13,7 @@ from typing import Any
 from cdmpp.network.eager.read import EagerNetwork, ExportedRun, export_run
 from cdmpp.network.eager.repeated import UnlikeBlocksError
 from cdmpp.network.eager.step import ExportedStep, read_blocks
+from cdmpp.network.eager.stored_read import stored_read
 from cdmpp.network.eager.swept import Point, SweptReader
 from cdmpp.network.source.checkpoint import read_checkpoints
 from cdmpp.network.workload import Workload
@@ -28,8 +29,8 @@ class KeptReads:
     """The latest networks that were read, with their exports.
 
     Only those of shipped names are kept: a file may change, and so may a module. The first question exports a network
-    at its sizes; the second at other ones exports it with open sizes, as a sweep does, and what has the same graph
-    follows from that.
+    at its sizes, unless what that gives is shipped; the second at other ones exports it with open sizes, as a sweep
+    does, and what has the same graph follows from that.
     """
 
     def __init__(self) -> None:
@@ -57,8 +58,12 @@ class KeptReads:
             sized = self._sized.pop((kind, key), None) or _Sized(workload, place)
             self._sized[kind, key] = sized
             _drop_oldest(self._sized)
-            if (found := sized.read(point, place)) is not None:
-                return found
+        if (stored := stored_read(workload, place)) is not None:
+            if sized is not None and sized.before is None:
+                sized.before = point
+            return stored
+        if sized is not None and (found := sized.read(point, place)) is not None:
+            return found
         exported, read = _read(workload, place)
         self._exports[own] = exported
         _drop_oldest(self._exports)

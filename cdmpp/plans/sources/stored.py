@@ -86,7 +86,7 @@ class StoredSource(StepSource):
         settings = [repr(getattr(one, name)) for name in _OF_WORKLOAD]
         return [
             network, *settings, repr(precision_of(one.precision)), repr(one.update), device_key(self.device),
-            self.model, surroundings(),
+            self.model, surroundings(self.workload.network),
         ]  # fmt: skip
 
     def _work(self, batch: int, split: _Split) -> RankWork:
