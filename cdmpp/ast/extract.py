@@ -8,6 +8,7 @@ from typing import Any
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.lowering import lower
 from cdmpp.ast.native import summarize
+from cdmpp.ast.unlowered import read_unlowered
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.programs.task import Program
 
@@ -20,6 +21,8 @@ def is_gpu_target(target: Any) -> bool:
 def extract(module: Any, target: Any) -> CompactAST:
     """Extract the compact AST of a scheduled or lowered program.
 
+    What is sure to be the same is read of the program as it is scheduled; the rest is lowered by TVM's passes first.
+
     Args:
         module: ``tvm.IRModule`` with one PrimFunc, or the PrimFunc; for a Schedule, its ``.mod``.
         target: ``tvm.target.Target``.
@@ -28,7 +31,9 @@ def extract(module: Any, target: Any) -> CompactAST:
         UnsupportedProgramError: no store, symbolic shape, while loop, several functions, TVM cannot lower it, or a
             GPU target and no loop bound to threads.
     """
-    return summarize(lower(module, target), is_gpu_target(target))
+    gpu = is_gpu_target(target)
+    (read,) = read_unlowered([module], gpu, True)
+    return summarize(lower(module, target), gpu) if read is None else read
 
 
 def extract_many(programs: Iterable[Program]) -> list[CompactAST]:

@@ -11,7 +11,8 @@ from cdmpp.ast import lowering  # noqa: E402
 from cdmpp.ast.extract import extract  # noqa: E402
 from cdmpp.ast.layout import KERNEL_NAMES, LEAF_NAMES  # noqa: E402
 from cdmpp.ast.native import read_scheduled  # noqa: E402
-from cdmpp.ast.scheduled import _passes, extract_scheduled  # noqa: E402
+from cdmpp.ast.scheduled import extract_scheduled  # noqa: E402
+from cdmpp.ast.unlowered import passes  # noqa: E402
 from cdmpp.errors import UnsupportedProgramError  # noqa: E402
 from cdmpp.programs.replay import parse_target  # noqa: E402
 from cdmpp.programs.sampling import sample_programs  # noqa: E402
@@ -62,7 +63,7 @@ def test_what_is_read_is_what_lowering_gives(device, n, name):
 def test_programs_of_cpus_are_read_without_a_pass_of_tvm():
     modules, _ = programs("xeon-icelake", "matmul", 12)
     nothing = tvm.transform.Sequential([tvm.tirx.transform.Filter(lambda _: False)])  # would leave no function
-    assert all(ast is not None for ast in read_scheduled(modules, nothing, False, 300, 2))
+    assert all(ast is not None for ast in read_scheduled(modules, nothing, False, 300, 2, True))
 
 
 def test_what_is_not_decomposed_is_lowered_a_little():
@@ -72,8 +73,8 @@ def test_what_is_not_decomposed_is_lowered_a_little():
 
     module = Schedule(parse_workload(tasks()["matmul"].workload)).mod  # with its initial value inside
     target = parse_target(devices.get("xeon-icelake").target)
-    assert read_scheduled([module], tvm.transform.Sequential([]), False, 300, 1) == [None]
-    assert read_scheduled([module], _passes(), False, 300, 1) != [None]
+    assert read_scheduled([module], tvm.transform.Sequential([]), False, 300, 1, False) == [None]
+    assert read_scheduled([module], passes(), False, 300, 1, False) != [None]
     assert not differing(extract_scheduled(module, target), extract(module, target)) - COUNTED
 
 

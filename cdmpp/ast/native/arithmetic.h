@@ -52,7 +52,11 @@ class Counter {
           if (sums_->decided(child(e, side))) return value(child(e, rest), guards);
         }
       }
+      if (exactly && (kind == Kind::And || kind == Kind::Or)) doubt_joined(e);
       if (Node arm = decided_arm(e, *sums_); arm != e) return value(arm, guards);
+      if (kind == Kind::Not && is_compare(kind_of(child(e, Field::a)))) return value(child(e, Field::a), guards);  // x != y
+      if (is_compare(kind) && !is_float(child(e, Field::a))) doubt_comparison(e);
+      if ((kind == Kind::Min || kind == Kind::Max) && !is_float(e)) doubt("the smaller or larger of two integers");
     }
     if (kind == Kind::TensorLoad) {
       const auto* indices = list(e, Field::indices);
@@ -103,6 +107,7 @@ class Counter {
     const Placement* placement = placement_of(leaf_, buffer);
     for (size_t i = 0; i < indices->size(); ++i) {
       Node index = item(indices, i);
+      if (exactly && has_load(index)) doubt_loads(index);
       if (placement == nullptr || kind_of(index) == Kind::TensorLoad) {
         value_of_index(index, guards);
         continue;
@@ -127,6 +132,7 @@ class Counter {
     if (is_immediate(kind) || (kind == Kind::Var && sums_ == nullptr)) return;
     if (kind == Kind::TensorLoad) return value(e, guards);
     if (sums_ != nullptr && (kind == Kind::Var || (kind >= Kind::Add && kind <= Kind::FloorMod))) return sum(sums_->of(e), true, guards);
+    if (sums_ != nullptr) doubt("an index that is no sum");
     if (is_division(kind)) {
       Node divisor = child(e, Field::b);
       bool power_of_two = kind_of(divisor) == Kind::IntImm && (int_value(divisor) & (int_value(divisor) - 1)) == 0;
@@ -145,11 +151,23 @@ class Counter {
   }
 
  private:
-  // What computing a sum takes, below an index or as a value. Of its terms the first ones are added first.
+  // What computing a sum takes, below an index or as a value.
   void sum(const Sum& all, bool index, const Guards& guards) {
+    if (exactly) {
+      doubt_sum(all);
+      doubt_bounded(all, leaf_.guards);
+      doubt_bounded(all, guards);
+    }
     std::vector<Node> before;
-    bool first = true;
-    for (const auto& [atom, factor] : all.terms) {
+    bool first = true, constant = all.constant != 0;
+    auto add_constant = [&] {
+      if (constant && !first) add(OP_int, rate(before));
+      first = first && !constant;
+      constant = false;
+    };
+    for (const auto* term : as_written(all)) {
+      const auto& [atom, factor] = *term;
+      if (factor < 0 && all.constant > 0) add_constant();
       std::vector<Node> own;
       sums_->variables(atom, [&](Node variable) { own.push_back(variable); });
       if (atom.inside != nullptr) {
@@ -164,7 +182,118 @@ class Counter {
       if (!first) add(OP_int, rate(before));
       first = false;
     }
-    if (all.constant != 0 && !first) add(OP_int, rate(before));
+    add_constant();
+  }
+
+  // `x % 4 == 0 and x / 4 == 0` is x == 0.
+  void doubt_joined(Node e) const {
+    std::vector<Node> first = divided_variables(child(e, Field::a)), second = divided_variables(child(e, Field::b));
+    for (Node variable : first) {
+      if (std::find(second.begin(), second.end(), variable) != second.end()) doubt("two conditions that may be one");
+    }
+  }
+
+  std::vector<Node> divided_variables(Node condition) const {
+    Kind kind = kind_of(condition);
+    std::vector<Node> found;
+    if (kind == Kind::Not || kind == Kind::And || kind == Kind::Or || is_compare(kind)) {
+      for (Field side : {Field::a, Field::b}) {
+        Node part = kind == Kind::Not && side == Field::b ? nullptr : child(condition, side);
+        if (part == nullptr || is_float(part)) continue;
+        if (!is_compare(kind)) {
+          for (Node variable : divided_variables(part)) found.push_back(variable);
+          continue;
+        }
+        const Sum sum = sums_->of(part);
+        for (const auto& term : sum.terms) {
+          if (term.first.inside != nullptr) sums_->variables(term.first, [&](Node variable) { found.push_back(variable); });
+        }
+      }
+    }
+    return found;
+  }
+
+  // An index that is loaded depends on what is left of the index of that load.
+  void doubt_loads(Node e) const {
+    Kind kind = kind_of(e);
+    if (kind == Kind::TensorLoad && placement_of(leaf_, child(e, Field::source)) != nullptr) {
+      doubt("an index that is loaded from a buffer of the program's own");
+    }
+    if (is_immediate(kind) || kind == Kind::Var) return;
+    Sums::below(e, kind, [&](Node part) { doubt_loads(part); });
+  }
+
+  // A bound of a sum stays as it is, unless all that moves by less than a common factor of the rest goes.
+  void doubt_comparison(Node e) const {
+    if (!exactly) return;
+    Sum a = sums_->of(child(e, Field::a)), b = sums_->of(child(e, Field::b));
+    if (a.terms.empty()) std::swap(a, b);
+    if (!b.terms.empty() || a.constant != 0) doubt("a comparison of two sums");
+    int64_t common = 0;
+    auto terms = as_written(a);
+    for (const auto* term : terms) {
+      if (term->second < 0) doubt("a comparison of a difference");
+      if (terms.size() == 1 && term->first.inside != nullptr && kind_of(e) > Kind::NE) doubt("a comparison of a quotient");
+      if (term != terms.back()) common = std::gcd(common, term->second);
+    }
+    common = std::gcd(common, b.constant);
+    if (common != 1 && (terms.size() > 1 || terms[0]->second > 1)) doubt("a comparison that can be divided");
+  }
+
+  // What TVM's simplifier may write otherwise than `sum` counts.
+  static void doubt_sum(const Sum& all) {
+    bool added = all.constant > 0;
+    for (const auto& [atom, factor] : all.terms) {
+      added |= factor > 0;
+      if (atom.other != nullptr) doubt("an integer that is no sum of loop variables");
+      if (atom.inside == nullptr) continue;
+      const Atom* remainder = only_atom(*atom.inside, Kind::FloorMod);
+      const Sum& index = remainder != nullptr && atom.division == Kind::FloorDiv ? *remainder->inside : *atom.inside;
+      if (index.constant != 0 || range_of(index).low < 0) doubt("a quotient of what a constant is added to");
+      for (const auto& term : index.terms) {
+        if (term.first.variable == nullptr) doubt("a quotient of a quotient");
+        if (remainder != nullptr && term.second % atom.divisor == 0) doubt("a quotient of a remainder that parts");
+      }
+      for (const auto& [other_atom, other_factor] : all.terms) {
+        if (merge(atom, factor, other_atom, other_factor)) doubt("quotient and remainder that join");
+      }
+    }
+    if (!all.terms.empty() && !added) doubt("a sum that only takes away");
+  }
+
+  // Behind `x < 4` or `x / 8 == 0` TVM knows more of quotients and remainders of x.
+  void doubt_bounded(const Sum& all, const Guards& guards) const {
+    for (const auto& [condition, positive] : guards) {
+      for (const auto& term : all.terms) {
+        if (term.first.inside == nullptr) continue;
+        sums_->variables(term.first, [&, guard = condition](Node variable) {
+          if (bounds(guard, variable)) doubt("a quotient behind a bound of its variable");
+        });
+      }
+    }
+  }
+
+  bool bounds(Node condition, Node variable) const {
+    Kind kind = kind_of(condition);
+    if (kind == Kind::Not) return bounds(child(condition, Field::a), variable);
+    if (kind == Kind::And || kind == Kind::Or) {
+      return bounds(child(condition, Field::a), variable) || bounds(child(condition, Field::b), variable);
+    }
+    if (!is_compare(kind)) return kind != Kind::IntImm;
+    if (is_float(child(condition, Field::a))) return false;
+    Sum difference = sums_->of(child(condition, Field::a));
+    cdmpp::add(difference, sums_->of(child(condition, Field::b)), -1);
+    if (difference.terms.size() != 1 || difference.terms[0].first.division == Kind::FloorMod) return false;
+    bool found = false;
+    sums_->variables(difference.terms[0].first, [&](Node one) { found = found || one == variable; });
+    return found;
+  }
+
+  // (x / 6) * 6 + x % 6 is x.
+  static bool merge(const Atom& one, int64_t factor, const Atom& other, int64_t other_factor) {
+    Split a = split_of(one), b = split_of(other);
+    if (&one == &other || factor % other_factor != 0 || a.lower != b.upper) return false;
+    return a.lower == factor / other_factor * b.lower;
   }
 
   void other(Node e, bool index, const Guards& guards) {

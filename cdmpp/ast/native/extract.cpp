@@ -104,7 +104,8 @@ static void refuse_deep(Node function, int64_t most) {
   }
 }
 
-// The same of a scheduled function that TVM has not lowered, nearly: see sums.h and placement.h.
+// The same of a scheduled function that TVM has not lowered, nearly, or, where `exactly` is set, to the last bit: see
+// sums.h and placement.h.
 static ffi::Bytes read_scheduled(Node function, bool gpu) {
   Placements placements = Surveyor().run(function);
   return summary(walk(function, &placements), gpu);
@@ -117,13 +118,15 @@ static Node only_function(const ffi::ObjectRef& module) {
 }
 
 // Of each scheduled module; empty bytes for one that has to be lowered, or is to be refused. `passes` are TVM's, for what
-// schedules of GPUs hold and those of CPUs seldom do. The caller's interpreter is not needed meanwhile.
+// schedules of GPUs hold and those of CPUs seldom do. `exact`: also empty where a number may differ from what lowering
+// gives. The caller's interpreter is not needed meanwhile.
 ffi::Array<ffi::Bytes> extract_scheduled(ffi::Array<ffi::ObjectRef> modules, ffi::ObjectRef passes, bool gpu,
-                                         int64_t most_deep, int64_t threads) {
+                                         int64_t most_deep, int64_t threads, bool exact) {
   auto run = ffi::Function::GetGlobalRequired("transform.RunPass");
   std::vector<ffi::Bytes> found(modules.size());
   std::atomic<size_t> next = 0;
   auto work = [&] {
+    exactly = exact;
     for (size_t i = next++; i < found.size(); i = next++) {
       try {
         const ffi::ObjectRef module = modules[static_cast<int64_t>(i)];
@@ -132,6 +135,8 @@ ffi::Array<ffi::Bytes> extract_scheduled(ffi::Array<ffi::ObjectRef> modules, ffi
         if (!gpu) {
           try {
             found[i] = read_scheduled(function, gpu);
+            continue;
+          } catch (const Doubt&) {
             continue;
           } catch (const Unsupported&) {
           }

@@ -35,6 +35,7 @@ class Surveyor {
         if (touch.guarded == guarded && (!guarded || whole_.count(touch.buffer) == 0)) place(found[touch.buffer], touch);
       }
     }
+    if (exactly) doubt_conditional(found);
     for (auto& [buffer, placement] : found) {
       for (size_t k = 0; k < placement.extents.size(); ++k) placement.extents[k] -= placement.low[k] - 1;
     }
@@ -55,6 +56,7 @@ class Surveyor {
     std::vector<Around> loops;
     Bindings bindings;
     bool guarded;  // by a condition that keeps it within what other accesses need
+    bool conditional;  // in an arm of a choice
   };
 
   void visit(Node node) {
@@ -133,24 +135,38 @@ class Surveyor {
     Kind kind = kind_of(e);
     if (is_immediate(kind) || kind == Kind::Var) return;
     if (kind == Kind::TensorLoad) touch(child(e, Field::source), list(e, Field::indices), false);
+    bool outside = conditional_;
+    conditional_ |= kind == Kind::Select || (kind == Kind::Call && call_name(e) == "if_then_else");
     if (kind == Kind::TensorLoad || kind == Kind::Call) {
       const auto* parts = list(e, kind == Kind::Call ? Field::args : Field::indices);
       for (size_t i = 0; i < parts->size(); ++i) {
         if (Node part = item(parts, i)) expression(part);
       }
-      return;
+    } else {
+      for (Field field : CHILDREN) {
+        if (Node part = child(e, field)) expression(part);
+      }
     }
-    for (Field field : CHILDREN) {
-      if (Node part = child(e, field)) expression(part);
-    }
+    conditional_ = outside;
   }
 
   void touch(Node buffer, const ffi::ArrayObj* indices, bool store) {
     if (std::find(allocated_.begin(), allocated_.end(), buffer) == allocated_.end()) return;
     std::vector<Node> path;
     for (size_t i = 0; i < loops_.size() && (!store || i < limit_); ++i) path.push_back(loops_[i].variable);
-    touches_.push_back({buffer, indices, std::move(path), loops_, bindings_, guarded_});
-    if (!guarded_) whole_.insert(buffer);
+    for (size_t i = 0; i < indices->size(); ++i) {
+      if (divides(item(indices, i))) doubt("a buffer of the program's own at a quotient of a block's variable");
+    }
+    touches_.push_back({buffer, indices, std::move(path), loops_, bindings_, guarded_, conditional_});
+    if (!guarded_ && !(exactly && conditional_)) whole_.insert(buffer);
+  }
+
+  static bool divides(Node e) {
+    Kind kind = kind_of(e);
+    if (is_immediate(kind) || kind == Kind::Var) return false;
+    bool found = is_division(kind);
+    Sums::below(e, kind, [&](Node part) { found = found || divides(part); });
+    return found;
   }
 
   std::vector<std::pair<Node, Range>> ranges() const {
@@ -184,7 +200,9 @@ class Surveyor {
     if (shape->size() != touch.indices->size()) throw Unsupported("an access has fewer or more indices than dimensions");
     for (size_t k = 0; k < shape->size(); ++k) {
       int64_t whole = dimension(shape, k, touch.buffer);
-      Range range = range_of(sums.of(item(touch.indices, k)));
+      Sum index = sums.of(item(touch.indices, k));
+      Range range = range_of(index);
+      if (exactly) doubt_mixed(touch, path.size(), item(touch.indices, k), whole);
       std::vector<Node> mentioned = moving_with(item(touch.indices, k), touch);
       range = {std::clamp<int64_t>(range.low, 0, whole - 1), std::clamp<int64_t>(range.high, 0, whole - 1)};
       if (placement.low.size() <= k) {
@@ -201,6 +219,46 @@ class Surveyor {
     }
   }
 
+  // A quotient of loops both around and inside the place of a buffer, or an index beyond it: TVM bounds where it begins.
+  static void doubt_mixed(const Touch& touch, size_t depth, Node index, int64_t extent) {
+    std::vector<std::pair<Node, Range>> ranges;
+    for (const Around& loop : touch.loops) ranges.emplace_back(loop.variable, loop.range);
+    Sums sums(std::move(ranges), touch.bindings);
+    const Sum whole = sums.of(index);
+    Range range = range_of(whole);
+    if (!touch.conditional && (range.low < 0 || range.high >= extent)) doubt("an access beyond a buffer");
+    for (const auto& term : whole.terms) {
+      if (term.first.inside == nullptr) continue;
+      bool around = false, inside = false;
+      sums.variables(term.first, [&](Node variable) {
+        for (size_t i = 0; i < touch.loops.size(); ++i) {
+          if (touch.loops[i].variable == variable) (i < depth ? around : inside) = true;
+        }
+      });
+      if (around && inside) doubt("a quotient of loops around and inside a buffer");
+    }
+  }
+
+  // TVM reads conditions when it looks for the region of a buffer that is needed: only a whole one is sure.
+  void doubt_conditional(const Placements& found) {
+    Placements sure;
+    for (const Touch& touch : touches_) {
+      if (!touch.conditional) place(sure[touch.buffer], touch);
+    }
+    for (const Touch& touch : touches_) {
+      if (touch.guarded && whole_.count(touch.buffer) == 0) doubt("a buffer that is only reached behind a condition");
+      if (!touch.conditional) continue;
+      const Placement& placement = found.at(touch.buffer);
+      auto it = sure.find(touch.buffer);
+      if (placement.site != nullptr || it == sure.end()) doubt("a choice that reads a part of a buffer");
+      const auto* shape = list(buffer_type(touch.buffer), Field::shape);
+      for (size_t k = 0; k < shape->size(); ++k) {
+        bool whole = it->second.low[k] == 0 && it->second.extents[k] == dimension(shape, k, touch.buffer) - 1;
+        if (!whole) doubt("a choice that reads a part of a buffer");
+      }
+    }
+  }
+
   static constexpr const char* REWRITE = "meta_schedule.layout_rewrite_preproc";
   static constexpr int64_t REDUCTION = 2;  // tirx.IterVar.CommReduce
   std::vector<Around> loops_;
@@ -211,6 +269,7 @@ class Surveyor {
   std::unordered_set<Node> whole_;  // buffers with an access that nothing guards
   size_t limit_ = SIZE_MAX;
   bool guarded_ = false;
+  bool conditional_ = false;
 };
 
 // Of a buffer of the program's own; null for its inputs and outputs, and in a lowered program.

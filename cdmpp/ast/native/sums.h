@@ -2,6 +2,8 @@
 // once block variables stand for their values and what cannot be is dropped. TVM's simplifier does this when it lowers.
 #pragma once
 
+#include <limits>
+#include <numeric>
 #include <optional>
 
 #include "tree.h"
@@ -9,6 +11,18 @@
 namespace cdmpp {
 
 constexpr int64_t FAR_AWAY = int64_t{1} << 40;
+
+// Whether only what is sure to be what TVM's simplifier leaves may be read: see `doubt`.
+inline thread_local bool exactly = false;
+
+struct Doubt : Unsupported {
+  using Unsupported::Unsupported;
+};
+
+// What is read may differ from what lowering gives: a guess of how much TVM's simplifier leaves, or of what a region is.
+inline void doubt(const char* what) {
+  if (exactly) throw Doubt(what);
+}
 
 // Smallest and largest value.
 struct Range {
@@ -69,6 +83,40 @@ inline Range range_of(const Sum& sum) {
   return {std::max(range.low, -FAR_AWAY), std::min(range.high, FAR_AWAY)};
 }
 
+// ((index % upper) / lower): TVM's canonical simplifier keeps a sum as such splits.
+struct Split {
+  int64_t lower = 1, upper = std::numeric_limits<int64_t>::max();
+  const Atom* index;
+};
+
+inline const Atom* only_atom(const Sum& sum, Kind division) {
+  bool one = sum.constant == 0 && sum.terms.size() == 1 && sum.terms[0].second == 1;
+  return one && sum.terms[0].first.division == division ? &sum.terms[0].first : nullptr;
+}
+
+inline Split split_of(const Atom& atom) {
+  Split split;
+  split.index = &atom;
+  if (split.index->division == Kind::FloorDiv) {
+    split.lower = atom.divisor;
+    split.index = only_atom(*atom.inside, Kind::FloorMod);
+  }
+  if (split.index != nullptr && split.index->division == Kind::FloorMod) split.upper = split.index->divisor;
+  return split;
+}
+
+// The terms of a sum as TVM writes them: those that are added first, by falling factor, then those that are taken away.
+inline std::vector<const std::pair<Atom, int64_t>*> as_written(const Sum& sum) {
+  std::vector<const std::pair<Atom, int64_t>*> terms;
+  for (const auto& term : sum.terms) terms.push_back(&term);
+  std::stable_sort(terms.begin(), terms.end(), [](const auto* one, const auto* other) {
+    if (one->second != other->second) return one->second > other->second;
+    Split a = split_of(one->first), b = split_of(other->first);
+    return a.lower != b.lower ? a.lower > b.lower : a.upper > b.upper;
+  });
+  return terms;
+}
+
 inline int64_t quotient(int64_t a, int64_t b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 
 // Reads expressions below some loops and blocks.
@@ -101,6 +149,7 @@ class Sums {
       }
       case Kind::Cast:
         if (is_float(e) || is_float(child(e, Field::value))) break;
+        doubt("a conversion of integers");
         return of(child(e, Field::value));
       case Kind::FloorDiv:
       case Kind::FloorMod:
@@ -153,6 +202,21 @@ class Sums {
     }
   }
 
+  // Calls visit(Node part) for what is right below an expression.
+  template <typename Visit>
+  static void below(Node e, Kind kind, const Visit& visit) {
+    if (kind == Kind::TensorLoad || kind == Kind::Call) {
+      const auto* parts = list(e, kind == Kind::Call ? Field::args : Field::indices);
+      for (size_t i = 0; i < parts->size(); ++i) {
+        if (Node part = item(parts, i)) visit(part);
+      }
+    } else {
+      for (Field field : CHILDREN) {
+        if (Node part = child(e, field)) visit(part);
+      }
+    }
+  }
+
   // Calls visit(Node variable) for every loop variable that a value depends on.
   template <typename Visit>
   void variables(Node e, const Visit& visit) const {
@@ -177,20 +241,6 @@ class Sums {
   }
 
  private:
-  template <typename Visit>
-  static void below(Node e, Kind kind, const Visit& visit) {
-    if (kind == Kind::TensorLoad || kind == Kind::Call) {
-      const auto* parts = list(e, kind == Kind::Call ? Field::args : Field::indices);
-      for (size_t i = 0; i < parts->size(); ++i) {
-        if (Node part = item(parts, i)) visit(part);
-      }
-    } else {
-      for (Field field : CHILDREN) {
-        if (Node part = child(e, field)) visit(part);
-      }
-    }
-  }
-
   Sum variable(Node e) const {
     for (const auto& [name, range] : loops_) {
       if (name != e) continue;
@@ -227,6 +277,11 @@ class Sums {
 
   // Quotient or remainder of `sum` by `divisor`, without the parts that divide evenly.
   static Sum divided(const Sum& sum, int64_t divisor, bool whole) {
+    if (exactly && sum.terms.size() > 1) {
+      for (const auto& term : sum.terms) {
+        if (term.first.inside != nullptr) doubt("a quotient of a sum of quotients");
+      }
+    }
     auto [even, rest] = parted(sum, divisor);
     Range range = range_of(rest);
     int64_t low = quotient(range.low, divisor), high = quotient(range.high, divisor);
@@ -244,6 +299,7 @@ class Sums {
       if (small.low >= 0 && small.high < factor) common = factor;
     }
     if (common > 0) {
+      if (rest.terms.size() > 2) doubt("a quotient of more than two variables with a common factor");
       auto [multiple, small] = parted(rest, common);
       Sum inner = divided(multiple, divisor / common, whole);
       if (!whole) {
@@ -252,6 +308,13 @@ class Sums {
       }
       add(even, inner, 1);
       return even;
+    }
+    if (!whole) {
+      if (const Atom* inner = only_atom(rest, Kind::FloorDiv)) {  // (x / c) % d is (x % (c d)) / c
+        return divided(divided(*inner->inside, divisor * inner->divisor, false), inner->divisor, true);
+      }
+      const Atom* inner = only_atom(rest, Kind::FloorMod);
+      if (inner != nullptr && inner->divisor % divisor == 0) return divided(*inner->inside, divisor, false);
     }
     Atom atom;
     atom.division = whole ? Kind::FloorDiv : Kind::FloorMod;
