@@ -167,6 +167,14 @@ SECTIONS = {
         _sizes("loading.py", "5000", "50000"),
         tables.loading,
     ),
+    "fleet": Section(
+        "Measuring a fleet",
+        "What the queue and a held session cost a job, against measuring over RPC without them. One tracker and one "
+        "server on this machine, a kernel of 64x64x64 in every visit; medians of visits taken in turns. Each change of "
+        "the queue is waited for until it is on the disk.",
+        lambda folder: _run("fleet.py", folder / "result.json"),
+        tables.fleet,
+    ),
     "trace_reading": Section(
         "Reading traces",
         "A made-up trace of one GPU, written step after step: one pass over its events, then what becomes steps, "

@@ -101,6 +101,25 @@ def loading(rows: list[dict[str, float]]) -> list[str]:
     return table(headings, [[f"{row[key]:,.{n}f}" for key, n in digits.items()] for row in rows], left=0)
 
 
+def fleet(result: dict[str, float]) -> list[str]:
+    """Milliseconds of each part, and of a whole job."""
+    programs, visits = int(result["programs"]), 2 * int(result["programs"])
+    queue_ms = result["queued_ms"] + result["leased_and_ended_ms"]
+    own, held = result["own_visit_ms"], result["held_visit_ms"]
+    rows = [
+        [
+            f"the queue, of a job among {result['jobs']:,.0f}, {result['leased_at_once']:.0f} leased at once",
+            0.0,
+            queue_ms,
+        ],
+        ["opening a session that is held for a lane", 0.0, result["open_visit_ms"]],
+        ["a visit", own, held],
+        [f"a job of {programs} programs, two visits each", visits * own, visits * held + queue_ms],
+    ]
+    headings = ["what", "without a queue (ms)", "a fleet (ms)"]
+    return table(headings, [[what, *(f"{one:,.1f}" if one else "-" for one in ms)] for what, *ms in rows])
+
+
 def trace_reading(rows: list[dict[str, float]]) -> list[str]:
     """Rates and memory of reading, a row a size."""
     headings = [

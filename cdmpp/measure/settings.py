@@ -163,10 +163,10 @@ class MeasureSettings:
 
     def _check_fleet(self) -> None:
         """``DataError`` for what does not go with ``devices``."""
+        if not self.devices:
+            raise DataError("devices=[] names none: devices=[KEY:DEVICE,...], or leave it out")
         if self.runner != "rpc" or self.tracker is None:
-            raise DataError(
-                f"devices={','.join(self.devices or ())} are measured over RPC: add runner=rpc tracker=HOST:PORT"
-            )
+            raise DataError(f"devices={','.join(self.devices)} are measured over RPC: add runner=rpc tracker=HOST:PORT")
         given: dict[str, Any] = {"runtime": self.runtime != "tvm" and self.runtime, "kit": self.kit, "key": self.key}
         given |= {"repeat": self.repeat, "revise": self.revise}
         if others := [f"{name}={value}" for name, value in given.items() if value]:

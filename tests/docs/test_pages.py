@@ -32,7 +32,7 @@ GUIDES = [
     for name in (
         "predicting", "networks", "framework-operators", "precision", "training-steps", "layers", "plans",
         "memory", "synchrony", "parameter-servers", "unlike-devices", "partition", "traces", "collectives",
-        "fitting", "serving", "cluster", "tuning", "training", "data", "measuring", "new-device", "security",
+        "fitting", "serving", "cluster", "tuning", "training", "data", "measuring", "fleets", "new-device", "security",
         "migrating",
     )
 ]  # fmt: skip

@@ -139,11 +139,20 @@ class Lane(threading.Thread):
 
     def _offered(self, address: str | None) -> ServerOffer | None:
         """Return a free server, one of ``address`` where given; those that will not do are back in some seconds."""
-        with Tracker(str(self.settings.tracker)) as tracker:
+        with suppress(CdmppError), Tracker(str(self.settings.tracker)) as tracker:  # it may be gone for a moment too
             while (offer := tracker.request(self.settings.server_key)) is not None:
                 if offer.address not in self.refused and address in (None, offer.address):
                     return offer
         return None
+
+    def _renew(self) -> None:
+        """Hold the server anew, so that the time its session has begins again, unless the tracker is gone."""
+        try:
+            with Tracker(str(self.settings.tracker)):
+                pass
+        except CdmppError:
+            return
+        self._open(self.address)
 
     def _measure(self) -> None:
         try:
@@ -164,7 +173,7 @@ class Lane(threading.Thread):
             finished = windows.measure(fresh, self._failed)
             self._keep(finished)
             if time.monotonic() - self._since > RENEW_S:
-                self._open(self.address)
+                self._renew()
 
     def _references(self) -> ReferenceKernels:
         """Build the reference kernels and run each once: a server that cannot is of no use."""

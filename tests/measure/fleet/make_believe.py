@@ -33,6 +33,8 @@ class Server:
     held: bool = False
     offered: bool = False
     is_dumb: bool = False
+    broken_once: bool = False
+    """Its session breaks at the next visit."""
     dies_at: int = 10**9
     breaks: Sequence[str] = ()
     triple: str = "x86_64-linux-gnu"
@@ -117,7 +119,8 @@ class FleetWorker:
         server.visits.append(schedule)
         if len(server.visits) >= server.dies_at:
             server.lives = False
-        if not server.lives or schedule in server.breaks:
+        if not server.lives or schedule in server.breaks or server.broken_once:
+            server.broken_once = False
             self.stop()
             return {"cause": "session lost", "message": "Connection reset by peer"}
         reply = self.fleet.answer({**message, "op": "time"})

@@ -13,6 +13,7 @@ import pytest
 
 from cdmpp.data.records import read_info, read_records, record_parts
 from cdmpp.errors import CdmppError, DataError
+from cdmpp.measure.fleet import lane
 from cdmpp.measure.fleet.client import FleetClient
 from cdmpp.measure.fleet.queue import QUEUE_FILE, JobQueue
 from cdmpp.measure.fleet.store import FleetStore
@@ -280,14 +281,20 @@ def test_when_all_servers_are_gone_the_jobs_wait_in_the_queue(fleet: Fleet, tmp_
     assert_each_once(tmp_path)
 
 
-def test_a_tracker_that_is_gone_for_a_moment_costs_nothing(fleet: Fleet, tmp_path: Path) -> None:
-    fleet.servers = [Server("board", "a:1")]
+@pytest.mark.parametrize("breaks", [False, True])
+def test_a_tracker_that_is_gone_for_a_moment_costs_nothing(
+    fleet: Fleet, tmp_path: Path, breaks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sessions that are held stay; one that breaks meanwhile, or must be renewed, waits for the tracker."""
+    monkeypatch.setattr(lane, "RENEW_S", 0.0)
+    fleet.servers = [server := Server("board", "a:1")]
     answer = fleet.answer
 
     def gone(message: dict[str, Any]) -> dict[str, Any]:
         if len(fleet.visits) == 7 and fleet.tracker_lives:
             fleet.tracker_lives = False
             threading.Timer(0.1, lambda: setattr(fleet, "tracker_lives", True)).start()
+            server.broken_once = breaks
         return answer(message)
 
     fleet.answer = gone  # type: ignore[method-assign]
