@@ -53,7 +53,7 @@ class FleetProgress:
         console = Console(stderr=True)
         self.bars = Progress(*columns, said, TimeRemainingColumn(), auto_refresh=False, disable=not show,
                              console=console, speed_estimate_period=3600.0)  # fmt: skip
-        self._bar_of = {name: self.bars.add_task(name, total=None, said="planned") for name in devices}
+        self._bar_of = {name: self.bars.add_task(name, total=None, said="being planned") for name in devices}
 
     def __enter__(self) -> FleetProgress:
         self.bars.start()
@@ -61,7 +61,7 @@ class FleetProgress:
 
     def __exit__(self, *_: object) -> None:
         self.bars.stop()
-        self.state["phase"] = "done"
+        self.state["phase"] = "done" if self.state["done"] == self.state["total"] else "stopped"
         write_json(self.path, self.state)
 
     def show(self, counts: Mapping[str, Mapping[str, int]], lanes: Mapping[str, int]) -> None:

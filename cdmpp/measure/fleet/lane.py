@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -45,9 +46,9 @@ RETURN_S = 15.0
 BUSY_WINDOWS = 3
 """So many in a row that cannot be recorded end the use of a server."""
 BREAKS = 2
-"""A program that breaks its session so often, on a server that answers again, is at fault itself."""
+"""A program that breaks its session so often, on whatever servers, is at fault itself: it is not sent to a third."""
 _POLL_S = 0.5
-_parsing = threading.Lock()
+_parsing, _counting = threading.Lock(), threading.Lock()
 
 
 class ServerLostError(CdmppError):
@@ -74,6 +75,14 @@ class Share:
     scratch: Path
     stopped: threading.Event = field(default_factory=threading.Event)
     """No new job is begun."""
+    breaks: Counter[str] = field(default_factory=Counter)
+    """Program -> sessions that it broke."""
+
+    def broke(self, record_id: str) -> int:
+        """Count one more session that a program broke; returns how many these are."""
+        with _counting:
+            self.breaks[record_id] += 1
+            return self.breaks[record_id]
 
     @contextmanager
     def builder(self) -> Iterator[Worker]:
@@ -102,7 +111,6 @@ class Lane(threading.Thread):
         self._jobs: dict[Job, set[str]] = {}  # -> its programs that are not done
         self._programs: dict[Job, int] = {}
         self._doubts: dict[Job, str] = {}
-        self._breaks: dict[str, int] = {}
         self._retry: list[Subject] = []
         self._failures: list[dict[str, Any]] = []
         self._busy_windows, self._since = 0, 0.0
@@ -270,20 +278,21 @@ class Lane(threading.Thread):
         if reply["cause"] not in (LOST, "crash", "timeout"):
             self._give_up(subject, reply)
             return
+        breaks = self.share.broke(subject.record_id)
+        if breaks >= BREAKS:
+            said = reply.get("message", f"no answer within {protocol.VISIT_LIMIT_S:g} s")
+            self._give_up(subject, {"cause": "remote crash", "message": f"{breaks} times: {said}"})
         try:
             self._open(self.address)
         except ServerLostError as error:
-            for job in self._jobs_with(subject.record_id):
+            self.share.store.keep([], self._failures)
+            for job in self._jobs_with(subject.record_id):  # none where the program is at fault
                 self.share.queue.fail(job, f"the server {self.address} went away while it was measured")
                 del self._jobs[job]
             raise ServerLostError(f"it went away: {error}") from error
-        breaks = self._breaks[subject.record_id] = self._breaks.get(subject.record_id, 0) + 1
         if breaks < BREAKS:
             subject.visits = protocol.Visits()
             self._retry.append(subject)
-        else:
-            said = reply.get("message", f"no answer within {protocol.VISIT_LIMIT_S:g} s")
-            self._give_up(subject, {"cause": "remote crash", "message": f"{breaks} times: {said}"})
 
     def _give_up(self, subject: Subject, reply: Reply) -> None:
         entry = {"id": subject.record_id, "task_id": subject.task.task_id, "device": self.settings.device, **reply}

@@ -113,8 +113,9 @@ def test_the_jobs_of_a_server_that_dies_go_to_another(
     assert unrecorded <= set(other.visits)
 
 
-def test_a_task_that_takes_every_server_along_is_refused_and_kept(fleet: Fleet, tmp_path: Path) -> None:
-    """Only the task that was under way is to blame; the others of the lane count as not begun."""
+@pytest.mark.parametrize("attempts", [1, 5])
+def test_a_program_that_takes_every_server_along_is_found_out(fleet: Fleet, tmp_path: Path, attempts: int) -> None:
+    """It has two servers at most. Only its task is to blame; the others of the lane count as not begun."""
     poison = json.dumps([["a" + "0" * 15, 1], []])
     fleet.servers = [server := Server("board", "a:1")]
     visit, stopped = server.visits, threading.Event()
@@ -133,15 +134,19 @@ def test_a_task_that_takes_every_server_along_is_refused_and_kept(fleet: Fleet, 
         server.lives = not stopped.is_set()
 
     server.visits = Deadly()
-    found = FleetClient(settings(tmp_path, attempts=2), tmp_path, patience_s=5.0).run()
+    found = FleetClient(settings(tmp_path, attempts=attempts), tmp_path, patience_s=5.0).run()
     stopped.set()
+    assert visit.count(poison) == min(attempts, 2)
+    if attempts > 1:
+        assert found["refused"] == [] and found["devices"]["epyc-9005"]["failures"] == {"remote crash": 1}
+        assert_each_once(tmp_path, ALL - 1)
+        return
     assert found["devices"]["epyc-9005"]["jobs"] == {"queued": 0, "leased": 0, "done": 9, "refused": 1}
     (refused,) = found["refused"]
     assert refused == {
-        "device": "epyc-9005", "task_id": "a" + "0" * 15, "attempts": 2,
+        "device": "epyc-9005", "task_id": "a" + "0" * 15, "attempts": 1,
         "reason": "the server a:1 went away while it was measured",
     }  # fmt: skip
-    assert visit.count(poison) == 2
     assert_each_once(tmp_path, ALL - 3)
     visit.clear()
     server.visits = visit
