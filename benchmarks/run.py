@@ -247,6 +247,16 @@ SECTIONS = {
         lambda folder: _run("serving.py", folder / "result.json"),
         tables.serving,
     ),
+    "cluster": Section(
+        "Work on a Dask cluster",
+        "10,000 small tasks, each a fixed number of hashes in a child process: by two processes of this machine, "
+        "and by a Dask scheduler with two workers, all on this machine too, in turns, the better of two. The "
+        "overhead is what the cluster takes more than the two processes, in CPU seconds of all processes together "
+        "(client, scheduler, workers, children), and in wall seconds. Real tasks are longer: lowering a program "
+        "takes 30 ms, compiling one 300. The goal is at most 15 % for tasks of some milliseconds.",
+        lambda folder: _run("cluster.py", folder / "result.json"),
+        tables.cluster,
+    ),
     "jobs": Section(
         "Replay of jobs with servers",
         "Asynchronous workers, 1,000 commits of each to one server: a drawn batch, a push, the adding and a pull for "

@@ -274,3 +274,18 @@ def serving(result: dict[str, Any]) -> list[str]:
         f"theirs: {len(bad['wrong'])}; tracebacks: {bad['tracebacks']}; exit status after SIGTERM: {bad['exit']}."
     )
     return [*table(head, loads), "", *textwrap.wrap(told, 120), "", *table(["", "before", "after"], left)]
+
+
+def cluster(rows: list[dict[str, Any]]) -> list[str]:
+    """Seconds of both, and how much more the cluster takes."""
+    head = ["task", "tasks", "CPU s, two processes", "CPU s, Dask", "overhead", "wall s, two processes", "wall s, Dask",
+            "overhead of wall"]  # fmt: skip
+    lines = [
+        [f"{row['length_ms']:g} ms", f"{row['tasks']:,}",
+         *(text for kind in ("cpu_s", "wall_s") for text in (
+             f"{row['local'][kind]:.1f}", f"{row['dask'][kind]:.1f}",
+             f"{100 * (row['dask'][kind] / row['local'][kind] - 1):+.1f} %",
+         ))]
+        for row in rows
+    ]  # fmt: skip
+    return table(head, lines)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+import threading
 
 from dask_jobqueue import SLURMCluster
 from dask_jobqueue.local import LocalCluster
@@ -39,7 +40,10 @@ def main() -> None:
             return
         cluster.scale(jobs=given.jobs)
         print(cluster.scheduler_address.replace("tcp://", "dask://"), flush=True)
-        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+        stopped = threading.Event()
+        for one in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(one, lambda *_: stopped.set())
+        stopped.wait()
 
 
 if __name__ == "__main__":
