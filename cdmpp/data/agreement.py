@@ -70,14 +70,6 @@ def compared(a: Record, b: Record, tolerance: float = TOLERANCE) -> Conflict | N
     return Conflict(first, second, difference, allowed) if difference > allowed else None
 
 
-def by_several_hosts(records: Iterable[Record]) -> bool:
-    """Return True where every program that is there twice was measured by hosts of different names."""
-    hosts: dict[tuple[str, str], list[str]] = {}
-    for record in records:
-        hosts.setdefault((record.device, record.record_id), []).append(record.host)
-    return all(len(set(names)) == len(names) for names in hosts.values())
-
-
 def _label(record: Record, other: Record) -> float:
     """Return what is compared, in seconds: labels of one kind, else medians, which all have that tell more."""
     if record.statistic != other.statistic and record.latency_median_s > 0 and other.latency_median_s > 0:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from cdmpp.data.agreement import by_several_hosts, conflicts
+from cdmpp.data.agreement import conflicts
 from cdmpp.data.merge import each_once
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError, some
@@ -172,9 +172,9 @@ def read_records(
     """Read all parts (or ``parts``) in writing order, each record once, those of ``device`` where given.
 
     Rows of the same record id and device become one: copies are dropped, differing ones united by ``merge_records``,
-    and a log line counts both, unless they are of several hosts, which agree (see ``agreement``). A part or row that
-    cannot be used is named by file and number: it raises a ``DataError``, or with ``on_bad="skip"`` it is logged and
-    left out. Columns that this version does not know land in ``extra``.
+    and a log line counts both where there are copies, or measurements that disagree (see ``agreement``). A part or row
+    that cannot be used is named by file and number: it raises a ``DataError``, or with ``on_bad="skip"`` it is logged
+    and left out. Columns that this version does not know land in ``extra``.
     """
     records = read_rows(folder, device, on_bad, parts)
     once, dropped, merged = each_once(records)
@@ -185,7 +185,7 @@ def read_records(
                 f"; {len(differing)} pairs disagree, first {differing[0]}. `cdmpp data merge {folder} --out FOLDER` "
                 "lists them all, and keeps those that you choose"
             )
-        told = log.warning if dropped or differing or not by_several_hosts(records) else log.debug
+        told = log.warning if dropped or differing else log.debug
         told("%s", text)
     return once
 

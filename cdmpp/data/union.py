@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cdmpp.ast.layout import EAGER_FEATURES
 from cdmpp.data.agreement import TOLERANCE, Conflict, conflicts
 from cdmpp.data.records import append_records, read_info, read_rows, read_tasks, write_info, write_tasks
 from cdmpp.data.schema import Record
@@ -20,6 +21,8 @@ from cdmpp.errors import DataError, some
 from cdmpp.platform.files import FAILURES_FILE, REPEATS_FILE, append_lines, read_lines
 from cdmpp.programs.task import Task
 
+_DERIVED = ("cdmpp", EAGER_FEATURES)
+"""Kinds whose vectors are derived from the rows."""
 _JOURNALS = (FAILURES_FILE, REPEATS_FILE)
 
 
@@ -69,6 +72,13 @@ class DataUnion:
         if len(kinds) > 1:
             named = ", ".join(f"{folder} has features={kind}" for kind, folder in sorted(kinds.items()))
             raise DataError(f"a data set is of one kind: {named}")
+        (kind,) = kinds
+        if kind not in _DERIVED:
+            raise DataError(
+                f"{folders[0]} has features={kind}, which lie beside its rows: import all files into one folder"
+            )
+        if begun := [folder for folder, info in zip(folders, infos, strict=True) if info.get("complete") is False]:
+            raise DataError(f"{begun[0]} is the beginning of an import that did not end: run the import again first")
         rows: dict[str, tuple[Record, set[Path]]] = {}
         read = 0
         for folder in folders:
@@ -85,7 +95,7 @@ class DataUnion:
             united,
             _united_tasks(folders),
             {name: _lines(folders, name) for name in _JOURNALS},
-            next(iter(kinds)),
+            kind,
             dict(sorted(protocols.items())),
             tuple(sorted({str(name) for info in infos for name in info.get("networks", ())})),
             read,

@@ -9,7 +9,7 @@ from typing import Any
 
 from cdmpp.data.agreement import Conflict
 from cdmpp.data.union import DataUnion
-from cdmpp.report.report import Column, Report, Table
+from cdmpp.report.report import Column, Report, Table, Total
 from cdmpp.units import SHARE
 
 _FOLDERS = (
@@ -45,18 +45,18 @@ def merge_report(union: DataUnion, conflicts: Sequence[Conflict], folders: Seque
     several = sum(number > 1 for number in programs.values())
     disagree = len({(one.first.device, one.first.record_id) for one in conflicts})
     rows = [_row(one, union, names) for one in conflicts]
-    caption = (
-        f"{union.read} rows, {len(union.rows)} of them different, of {len(programs)} programs; {several} were measured "
-        f"more than once, of which {several - disagree} agree and {disagree} do not"
+    agree = f"{several} measured more than once: {several - disagree} agree, {disagree} do not" if several else ""
+    totals = (
+        Total("rows", union.read, note=f"{len(union.rows)} of them different"),
+        Total("programs", len(programs), note=agree),
+        *([] if out is None else [Total("written", str(out))]),
     )
     answer = {
         "rows": union.read, "different": len(union.rows), "programs": len(programs), "measured_more_than_once": several,
         "folders": places, "conflicts": rows, "written": None if out is None else str(out),
     }  # fmt: skip
-    tables = [Table("Folders", _FOLDERS, places, caption)]
-    if rows:
-        tables.append(Table("Measurements that disagree", _CONFLICTS, rows))
-    return Report("Merged data", answer, tables=tuple(tables))
+    disputes = Table("Measurements that disagree", _CONFLICTS, rows, "" if rows else "none")
+    return Report("Merged data", answer, totals, (disputes, Table("Folders", _FOLDERS, places)))
 
 
 def _row(one: Conflict, union: DataUnion, names: dict[str, str]) -> dict[str, Any]:

@@ -180,7 +180,7 @@ def test_a_conflict_names_both_values_and_hosts_and_nothing_is_written(
     assert "and 1.300 ms by there, 30.0 % apart where their repeats allow 4.2 %. Nothing was written" in shown.err
     assert "--keep HOST" in shown.err and not out.exists()
     table = " ".join(shown.out.split())
-    assert "Measurements that disagree" in table and "2 were measured more than once, of which 1 agree" in table
+    assert "Measurements that disagree" in table and "2 measured more than once: 1 agree, 1 do not" in table
     assert cli.main([*words, "--json"]) == 2
     answer = json.loads(capsys.readouterr().out)
     (conflict,) = answer["conflicts"]
@@ -236,6 +236,14 @@ def test_what_contradicts_itself_is_refused(tmp_path: Path) -> None:
         DataUnion.of([a, write(tmp_path / "b", [record(1, schedule="[[9],[]]")])])
     with pytest.raises(DataError, match="features=cdmpp, .*features=library"):
         DataUnion.of([a, write(tmp_path / "c", [record(2)], features="library")])
+    for number, (info, message) in enumerate(
+        [
+            ({"features": "ansor164"}, "features=ansor164, which lie beside"),
+            ({"complete": False}, "did not end: run the"),
+        ]
+    ):
+        with pytest.raises(DataError, match=message):
+            DataUnion.of([write(tmp_path / f"kind{number}", [record(1)], **info)])
     other = write(tmp_path / "d", [record(1, host="d")])
     write_tasks(tmp_path / "e", [dataclasses.replace(task, workload="other") for task in read_tasks(other).values()])
     (tmp_path / "e" / "tasks.parquet").replace(other / "tasks.parquet")
