@@ -42,16 +42,23 @@ def build_model(spec: Mapping[str, Any], most_bytes: float = math.inf) -> tuple[
         raise
     except Exception as error:  # a config may ask for what its model cannot be
         raise CdmppError(f"{library} cannot build {spec['build']}: {first_line(error)}") from error
+    return model.eval(), example_of(model, spec)
+
+
+def example_of(model: Any, spec: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Make example inputs of a model that was built from an entry, or from one that differs in sizes of its inputs."""
+    import torch
+
     example = _example(spec["input"])
     if (past := spec.get("past")) and (tokens := spec.get("decoder_tokens")):
         states = states_of(model, example)
         new = torch.randint(0, 100, (len(example), tokens))
-        return model.eval(), (new, states, cache_of(model, len(example), past, states))
+        return new, states, cache_of(model, len(example), past, states)
     if past:
-        return model.eval(), (example, cache_of(model, len(example), past))
+        return example, cache_of(model, len(example), past)
     if tokens := spec.get("decoder_tokens"):
-        return model.eval(), (example, torch.randint(0, 100, (len(example), tokens)))
-    return model.eval(), (example,)
+        return example, torch.randint(0, 100, (len(example), tokens))
+    return (example,)
 
 
 def _example(given: Mapping[str, Any]) -> Any:

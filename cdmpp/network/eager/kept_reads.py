@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import fields, replace
-from functools import cache
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, cached_property
 from threading import Lock
 from typing import Any
 
+from cdmpp.network.eager.noted_calls import UnlikeError
 from cdmpp.network.eager.read import EagerNetwork, ExportedRun, export_run
 from cdmpp.network.eager.repeated import UnlikeBlocksError
+from cdmpp.network.eager.retrace import Retrace
 from cdmpp.network.eager.step import ExportedStep, read_blocks
 from cdmpp.network.eager.stored_read import stored_read
 from cdmpp.network.eager.swept import Point, SweptReader
 from cdmpp.network.source.checkpoint import read_checkpoints
+from cdmpp.network.source.torch_network import other_inputs
 from cdmpp.network.workload import Workload
+from cdmpp.programs.exported import export
 from cdmpp.programs.zoo import read_zoo
 
 MOST = 4
 """So many networks are kept, the latest: each may hold its weights."""
+_BASES = 2
+"""So many exports of one network: at one example other operators may run than at several."""
 AXES: Mapping[str, str] = {"batch": "batch", "seq": "sequence", "past": "past"}
 """Name of an axis -> the field of a ``Workload`` that it sets."""
 
@@ -29,14 +35,17 @@ class KeptReads:
     """The latest networks that were read, with their exports.
 
     Only those of shipped names are kept: a file may change, and so may a module. The first question exports a network
-    at its sizes, unless what that gives is shipped; the second at other ones exports it with open sizes, as a sweep
-    does, and what has the same graph follows from that.
+    at its sizes, unless what that gives is shipped. At other ones its Python runs again, without an exporter; where it
+    does something else there, and neither size is 1, it is exported with open sizes, as a sweep does, and what has the
+    same graph follows from that.
     """
 
     def __init__(self) -> None:
         """Begin with none."""
         self._exports = OrderedDict[Any, ExportedRun | ExportedStep]()
         self._sized = OrderedDict[Any, _Sized]()
+        self._bases = OrderedDict[Any, list[_Base]]()
+        """The latest exports of each network, from which others follow."""
         self._lock = Lock()
 
     def read(self, workload: Workload, place: str) -> EagerNetwork:
@@ -62,14 +71,72 @@ class KeptReads:
             if sized is not None and sized.before is None:
                 sized.before = point
             return stored
+        if sized is not None and (run := self._again(workload, (kind, key))) is not None:
+            self._keep(own, run)
+            return replace(run, place=place).read()
         if sized is not None and (found := sized.read(point, place)) is not None:
             return found
-        exported, read = _read(workload, place)
-        self._exports[own] = exported
-        _drop_oldest(self._exports)
-        if sized is not None:
+        exporter = _Noting()
+        exported, read = _read(workload, place, exporter)
+        self._keep(own, exported)
+        if sized is not None and isinstance(exported, ExportedRun):
             sized.before = point
+            bases = self._bases.setdefault((kind, key), [])
+            bases[:] = [_Base(workload, exported, exporter), *bases[: _BASES - 1]]
+            _drop_oldest(self._bases)
         return read
+
+    def _again(self, workload: Workload, key: Any) -> ExportedRun | None:
+        """Return the run of a network that was exported at other sizes; None where it needs an export of its own.
+
+        ``CdmppError``: the network has no inputs of these sizes.
+        """
+        if key not in self._bases:
+            return None
+        self._bases.move_to_end(key)
+        return next((run for base in self._bases[key] if (run := base.at(workload)) is not None), None)
+
+    def _keep(self, key: Any, exported: ExportedRun | ExportedStep) -> None:
+        self._exports[key] = exported
+        _drop_oldest(self._exports)
+
+
+@dataclass(eq=False)
+class _Noting:
+    """It exports, and keeps what it was given."""
+
+    model: Any = None
+    inputs: tuple[Any, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, model: Any, inputs: tuple[Any, ...], **options: Any) -> Any:
+        self.model, self.inputs, self.options = model, inputs, options
+        return export(model, inputs, **options)
+
+
+@dataclass(frozen=True, eq=False)
+class _Base:
+    """A network was exported at these sizes."""
+
+    workload: Workload
+    run: ExportedRun
+    exporter: _Noting
+
+    def at(self, workload: Workload) -> ExportedRun | None:
+        """Return the run at other sizes; None where it has to be exported. ``CdmppError``: it has no such inputs."""
+        if self._retrace is None:
+            return None
+        if (inputs := other_inputs(self.run.network, self.workload, workload)) is None:
+            return None
+        with suppress(UnlikeError):
+            return self._retrace.at(inputs)
+        return None
+
+    @cached_property
+    def _retrace(self) -> Retrace | None:
+        with suppress(UnlikeError):
+            return Retrace(self.run, self.exporter.model, self.exporter.inputs, self.exporter.options)
+        return None
 
 
 class _Sized:
@@ -96,6 +163,8 @@ class _Sized:
         before = self.before
         if before is None or before.keys() != point.keys() or not self.can_derive:
             return None
+        if not any(size != before[axis] and min(size, before[axis]) > 1 for axis, size in point.items()):
+            return None  # no axis can be open between them
         self.reader.kind = place
         reads = {tuple(one.point.items()): one for one in self.reader.read([before, point])}
         self.can_derive = not self.reader.reasons
@@ -147,10 +216,12 @@ def _fields(point: Point) -> dict[str, Any]:
     return {AXES[axis]: size for axis, size in point.items()}
 
 
-def _read(workload: Workload, place: str) -> tuple[ExportedRun | ExportedStep, EagerNetwork]:
+def _read(
+    workload: Workload, place: str, exporter: Callable[..., Any] = export
+) -> tuple[ExportedRun | ExportedStep, EagerNetwork]:
     if workload.mode == "training_step":
         return read_blocks(workload, place)
-    exported = export_run(workload, place)
+    exported = export_run(workload, place, exporter)
     return exported, exported.read()
 
 

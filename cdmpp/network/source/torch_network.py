@@ -26,7 +26,7 @@ from cdmpp.network.source.weightless import as_on_cpu, is_weightless
 from cdmpp.network.workload import KINDS, Workload, is_instance
 from cdmpp.platform.allocation import within_free_memory
 from cdmpp.programs.caches import register_caches
-from cdmpp.programs.models import build_model
+from cdmpp.programs.models import build_model, example_of
 from cdmpp.programs.zoo import network_of, read_zoo
 
 _MOST_BYTES = 1e8
@@ -75,6 +75,32 @@ def read_torch(workload: Workload, needs_values: bool = True) -> TorchNetwork:
         return network
     model, example = as_on_cpu(network.model, network.example)
     return replace(network, model=model, example=example)
+
+
+def other_inputs(network: TorchNetwork, before: Workload, after: Workload) -> tuple[Any, ...] | None:
+    """Return inputs without values of another workload of a network of a name; None where its model is another one.
+
+    Args:
+        network: that of the workload ``before``.
+        before: of a name.
+        after: of the same name.
+
+    Raises:
+        UsageError: the network does not have these sizes.
+    """
+    import torch
+
+    from cdmpp.network.source.in_type import floats_in  # it imports torch
+
+    (*told, own), (*other, spec) = ((name, said, entry) for name, entry, said in map(entry_of, (before, after)))
+    same = [{key: value for key, value in one.items() if key != "input"} for one in (own, spec)]
+    if told != other or same[0] != same[1]:
+        return None
+    _check_positions(str(after.network), network.model, spec)
+    with torch.device("meta"):
+        example = example_of(network.model, spec)
+    weights = network.precision.weights
+    return example if weights == "float32" else floats_in(example, weights)
 
 
 def positional(model: Any, example: Any) -> tuple[Any, tuple[Any, ...]]:
