@@ -75,7 +75,7 @@ def _row(task: Task, device: str, target: Any) -> dict[str, Any]:
         "hash_s": hash_s,
         "read_s": _timed(read),
         "judge_s": _timed(lambda: scorer.fast(asts, "task")),
-        "learned_s": _timed(lambda: learner.residuals(features, "task")),
+        "learned_s": _timed(lambda: learner.expected(features, "task")),
         "again_s": again_s,
         "lower_ms": 1e3 * _each(lambda module: extract(module, target), modules[:48]),
         "read_ms": 1e3 * _each(lambda module: extract_scheduled(module, target), modules[:48]),

@@ -1,42 +1,81 @@
-"""Measure what a cost model itself takes for a trial of a search: predicting and learning, while nothing is measured.
+"""Measure what a search takes beside its measuring, and what of it the cost model takes: predicting and learning.
 
 Called as ``python benchmarks/search_own_time.py RESULT.json`` by ``run.py``. Programs are neither built nor run: their
-seconds are made up, the same for all models.
+seconds are made up from their structural hash, the same for all models, so that each search has the seconds of TVM's
+search and of its cost model alone. Each search has a process of its own.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from timing import finish
-
 from benchmarks.search_tasks import named_tasks
+from benchmarks.timing import finish
 
-DEVICE, TASKS, TRIALS, BATCH = "epyc-genoa", "matmul,softmax", 32, 16
-MODELS = ("online", "xgb")
+DEVICE, TASKS, SEEDS = "epyc-genoa", "matmul,softmax", (1,)
+TRIALS, BATCH = 192, 16
+"""XGBModel scores at random until it has seen ``WARM_UP``: fewer trials would say nothing about it."""
+WARM_UP = 100
+MODELS = ("online", "xgb", "random")
+"""Ours by ASTs alone, which learns and compiles nothing; that of MetaSchedule; scores at random, which cost nothing."""
 
 
 def main() -> None:
-    """Search each task with each model."""
-    logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.ERROR)
-    finish(
-        [
-            {"task": name, "trials": TRIALS, **{model: own_time(task, model) for model in MODELS}}
-            for name, task in named_tasks(DEVICE, TASKS).items()
-        ]
-    )
+    """Search each task with each model, in turns."""
+    if len(sys.argv) > 2:
+        finish(own_time(*sys.argv[2:4], int(sys.argv[4])))
+        return
+    rows = []
+    for name in TASKS.split(","):
+        for seed in SEEDS:
+            rows.append({"task": name, "seed": seed, "trials": TRIALS, "batch": BATCH, "warm_up": WARM_UP})
+            for model in MODELS:
+                rows[-1][model] = _in_process(name, model, seed)
+    finish(rows)
 
 
-def own_time(task: Any, name: str) -> dict[str, float]:
-    """Processor seconds of predicting and of learning, of all threads; how many candidates were scored."""
+def _in_process(*words: Any) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "result.json"
+        subprocess.run([sys.executable, __file__, str(path), *map(str, words)], check=True)
+        return json.loads(path.read_text())
+
+
+class Spent:
+    """Seconds that parts of a search took: of the processors, all threads together, and of the wall."""
+
+    def __init__(self) -> None:
+        self.cpu_s = dict.fromkeys(("search", "predict", "learn", "measure"), 0.0)
+        self.wall_s = dict(self.cpu_s)
+        self.scored = self.measured = 0
+
+    @contextmanager
+    def on(self, part: str) -> Iterator[None]:
+        """Count what runs inside."""
+        start = time.process_time(), time.perf_counter()
+        try:
+            yield
+        finally:
+            self.cpu_s[part] += time.process_time() - start[0]
+            self.wall_s[part] += time.perf_counter() - start[1]
+
+
+def own_time(name: str, model_name: str, seed: int) -> dict[str, Any]:
+    """Search one task with one model."""
     import tvm_ffi
     from tvm.ir.utils import derived_object
     from tvm.s_tir import meta_schedule as ms
     from tvm.s_tir.meta_schedule.builder import BuilderResult, PyBuilder
-    from tvm.s_tir.meta_schedule.cost_model import PyCostModel, XGBModel
+    from tvm.s_tir.meta_schedule.cost_model import PyCostModel, RandomModel, XGBModel
     from tvm.s_tir.meta_schedule.runner import PyRunner, PyRunnerFuture, RunnerResult
 
     import cdmpp
@@ -44,11 +83,15 @@ def own_time(task: Any, name: str) -> dict[str, float]:
     from cdmpp.programs.intrinsics import intrinsics_for
     from cdmpp.programs.replay import parse_target, parse_workload
 
-    sheet = devices.get(DEVICE)
+    logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.ERROR)
+    sheet, task, spent = devices.get(DEVICE), named_tasks(DEVICE, name)[name], Spent()
     target = parse_target(sheet.target)
-    judged = XGBModel(num_tuning_cores=2) if name == "xgb" else cdmpp.make_cost_model(sheet, two_stage=False)
-    model = getattr(judged, "_inst", judged)
-    spent = {"predict_s": 0.0, "learn_s": 0.0, "scored": 0.0}
+    made = {
+        "online": lambda: cdmpp.make_cost_model(sheet, two_stage=False),
+        "xgb": lambda: XGBModel(num_tuning_cores=2, num_warmup_samples=WARM_UP),
+        "random": lambda: RandomModel(seed=seed),
+    }[model_name]()
+    model = getattr(made, "_inst", made)
 
     @derived_object
     class Timed(PyCostModel):
@@ -56,23 +99,21 @@ def own_time(task: Any, name: str) -> dict[str, float]:
         def save(self, path: str) -> None: ...
 
         def predict(self, context: Any, candidates: Any) -> Any:
-            start = time.process_time()
-            scores = model.predict(context, candidates)
-            spent["predict_s"] += time.process_time() - start
-            spent["scored"] += len(candidates)
-            return scores
+            spent.scored += len(candidates)
+            with spent.on("predict"):
+                return model.predict(context, candidates)
 
         def update(self, context: Any, candidates: Any, results: Any) -> None:
-            start = time.process_time()
-            model.update(context, candidates, results)
-            spent["learn_s"] += time.process_time() - start
+            spent.measured += len(candidates)
+            with spent.on("learn"):
+                model.update(context, candidates, results)
 
     @derived_object
     class Unbuilt(PyBuilder):
         def build(self, build_inputs: Any) -> Any:
-            return [
-                BuilderResult(f"{tempfile.mkdtemp()}/{tvm_ffi.structural_hash(one.mod)}", None) for one in build_inputs
-            ]
+            with spent.on("measure"):
+                places = (f"{tempfile.mkdtemp()}/{tvm_ffi.structural_hash(one.mod)}" for one in build_inputs)
+                return [BuilderResult(place, None) for place in places]
 
     @derived_object
     class Known(PyRunnerFuture):
@@ -88,14 +129,16 @@ def own_time(task: Any, name: str) -> dict[str, float]:
     @derived_object
     class Unrun(PyRunner):
         def run(self, runner_inputs: Any) -> Any:
-            return [Known(1e-3 * (1 + int(one.artifact_path.rpartition("/")[2]) % 97)) for one in runner_inputs]
+            with spent.on("measure"):
+                numbers = [int(Path(one.artifact_path).name) for one in runner_inputs]
+                return [Known(1e-3 * (1 + number % 97)) for number in numbers]
 
-    with tempfile.TemporaryDirectory() as folder, intrinsics_for(target):
+    with tempfile.TemporaryDirectory() as folder, intrinsics_for(target), spent.on("search"):
         ms.tune_tir(
             parse_workload(task.workload), target, folder, TRIALS, num_trials_per_iter=BATCH, builder=Unbuilt(),
-            runner=Unrun(), cost_model=Timed(), num_tuning_cores=2, seed=1,
+            runner=Unrun(), cost_model=Timed(), num_tuning_cores=2, seed=seed,
         )  # fmt: skip
-    return spent
+    return {"cpu_s": spent.cpu_s, "wall_s": spent.wall_s, "scored": spent.scored, "measured": spent.measured}
 
 
 if __name__ == "__main__":

@@ -63,15 +63,49 @@ def training_runs(runs: list[dict[str, Any]]) -> list[str]:
 
 
 def search_own_time(rows: list[dict[str, Any]]) -> list[str]:
-    """Processor milliseconds a trial of both cost models."""
+    """Milliseconds a trial of each search, and the shares of ours in those of XGBModel's."""
     lines = []
     for row in rows:
-        own = {name: row[name]["predict_s"] + row[name]["learn_s"] for name in ("online", "xgb")}
-        each = [f"{1e3 * own[name] / row['trials']:,.1f}" for name in own]
-        scored = [f"{row[name]['scored']:,.0f}" for name in own]
-        lines.append([row["task"], str(row["trials"]), *scored, *each, f"{100 * own['online'] / own['xgb']:.0f} %"])
-    heads = ["task", "trials", "scored by ours", "by XGBModel", "ours (ms/trial)", "XGBModel (ms/trial)", "share"]
-    return table(heads, lines)
+        parts = {name: _own_parts(row[name]) for name in ("random", "online", "xgb")}
+        for name, title in (("random", "scores at random"), ("online", "ours"), ("xgb", "XGBModel")):
+            own, trees = parts[name], parts["xgb"]
+            lines.append(
+                [
+                    row["task"],
+                    title,
+                    f"{row[name]['measured']:,}",
+                    f"{row[name]['scored']:,}",
+                    *(f"{1e3 * own[part]:,.1f}" for part in ("predict", "learn", "model", "rest", "whole", "wall")),
+                    *(f"{100 * own[part] / trees[part]:,.0f}" for part in ("model", "whole")),
+                ]
+            )
+    heads = [
+        "task",
+        "cost model",
+        "trials",
+        "scored",
+        "predict",
+        "update",
+        "model",
+        "TVM's search",
+        "whole",
+        "whole, wall",
+    ]
+    return table([*heads, "model, % of XGBModel's", "whole, % of XGBModel's"], lines, left=2)
+
+
+def _own_parts(one: dict[str, Any]) -> dict[str, float]:
+    """Processor seconds a trial of a search without its measuring, and those of the wall."""
+    cpu, wall = ({name: value / one["measured"] for name, value in one[key].items()} for key in ("cpu_s", "wall_s"))
+    whole, model = cpu["search"] - cpu["measure"], cpu["predict"] + cpu["learn"]
+    return {
+        "predict": cpu["predict"],
+        "learn": cpu["learn"],
+        "model": model,
+        "rest": whole - model,
+        "whole": whole,
+        "wall": wall["search"] - wall["measure"],
+    }
 
 
 def convergence(result: dict[str, Any]) -> list[str]:

@@ -58,7 +58,7 @@ class TwoStageScorer:
             return Judged({}, frozenset(), reasons)
         readable = list(read)
         said = self.scorer.fast(list(read.values()), task)
-        logs = said.log_latency + self.fast.residuals(said.features, task)[0]
+        logs = said.log_latency + self.fast.expected(said.features, task)
         coded: list[int] = []
         if self.look:
             place, late = np.argsort(logs, kind="stable"), self._late(list(read.values()))
@@ -67,7 +67,7 @@ class TwoStageScorer:
             coded = [int(i) for i in place if artifacts[readable[i]].code is not None]
             if coded:
                 precise = self._said_of_code(asts, [readable[i] for i in coded])
-                better = precise.log_latency + self.precise.residuals(precise.features, task)[0]
+                better = precise.log_latency + self.precise.expected(precise.features, task)
                 # What looked best turns out worse, mostly: without this those that nobody looked at would win.
                 logs += np.mean(better - logs[coded])
                 logs[late] = np.maximum(logs[late], better.max())
