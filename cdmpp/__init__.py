@@ -596,29 +596,29 @@ def make_cost_model(
     return make(device, model, frozen=frozen, two_stage=two_stage, seed=seed)
 
 
-def remote(url: str, *, timeout_s: float = 600.0) -> RemoteServer:
+def remote(
+    url: str, *, timeout_s: float = 600.0, token: str | None = None, ca_file: str | Path | None = None
+) -> RemoteServer:
     """Ask a server of ``cdmpp serve`` in place of this process, which then needs neither torch nor TVM.
 
-    What is returned has ``predict``, ``predict_network``, ``predict_step`` and ``search_plans``, with the arguments and
-    the results of this package.
+    Its methods have the arguments and results of this package.
 
     Args:
         url: of the server, such as ``http://127.0.0.1:8321``.
         timeout_s: longest seconds for an answer.
+        token: what the server asks for; None: the variable ``CDMPP_TOKEN`` of the environment, where it is set.
+        ca_file: PEM file of the certificates that are trusted; None: those that httpx trusts.
 
     Raises:
-        UsageError: ``url`` is no address.
-        RemoteError: nothing answers there, or what is no server of this version.
+        UsageError: ``url`` is no address, ``token`` none, or ``ca_file`` cannot be read.
+        RemoteError: nothing answers there, or what is no server of this version, or it asks for another token.
 
     Examples:
-        >>> import cdmpp
-        >>> server = cdmpp.remote("http://127.0.0.1:8321")  # doctest: +SKIP
-        >>> server.predict_network("hf:gpt2", device="h100", runtime="torch").latency_s  # doctest: +SKIP
-        0.0046
+        >>> cdmpp.remote("http://127.0.0.1:8321").predict_network("hf:gpt2", device="h100")  # doctest: +SKIP
     """
     from cdmpp.serve.client import RemoteServer
 
-    return RemoteServer(url, timeout_s)
+    return RemoteServer(url, timeout_s, token, ca_file)
 
 
 def _workload(network: Any, example_inputs: Any, mode: Any = None) -> Workload:

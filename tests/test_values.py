@@ -154,7 +154,9 @@ def test_every_argument_of_a_function_of_tvm_has_limits(name, monkeypatch, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-OF_A_SERVER: dict[str, dict[str, Any]] = {"remote": {"url": "http://127.0.0.1:1", "timeout_s": 1.0}}
+OF_A_SERVER: dict[str, dict[str, Any]] = {
+    "remote": {"url": "http://127.0.0.1:1", "timeout_s": 1.0, "token": "t" * 32, "ca_file": None}
+}
 
 
 @pytest.mark.parametrize("name", OF_A_SERVER)

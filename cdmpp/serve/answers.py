@@ -92,7 +92,11 @@ class Answers:
         return str(reply["body"]).encode()
 
     def _lane(self, verb: str, asked: Mapping[str, Any]) -> Lane:
-        is_slow = verb == "plan" or (verb in ("network", "step") and asked.get("runtime", "tvm") != "torch")
+        is_slow = (
+            verb == "plan"
+            or asked.get("ranks") is not None
+            or (verb in ("network", "step") and asked.get("runtime", "tvm") != "torch")
+        )
         return self.slow if is_slow else self.quick
 
     def _came(self, key: str, done: asyncio.Task[bytes]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import ssl
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from cdmpp.network.update import update_of
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.platform.files import read_json
 from cdmpp.platform.limits import numbers, shown
+from cdmpp.serve.token import checked_token, token_of
 from cdmpp.version import __version__
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from cdmpp.network.workload import Workload
     from cdmpp.plans.oracle import OracleResult
     from cdmpp.predict.prediction import Prediction
+    from cdmpp.steps.step_replay import StepReplay
+    from cdmpp.steps.strategy import Strategy
 
 _SECONDS = numbers(0, 86_400, "seconds", above=True)
 _VERSION_HEADER = "x-cdmpp-version"
@@ -38,16 +42,22 @@ class RemoteServer:
     Programs are a file of TVMScript, whose text is sent, framework operators, or programs in memory.
     """
 
-    def __init__(self, url: str, timeout_s: float = 600.0) -> None:
+    def __init__(
+        self, url: str, timeout_s: float = 600.0, token: str | None = None, ca_file: str | Path | None = None
+    ) -> None:
         """Look whether a server of this version answers at ``url``; errors as of ``cdmpp.remote``."""
         _check_address(url)
         _SECONDS.fitting("timeout_s", timeout_s)
+        token = token_of(None) if token is None else checked_token(token, "token")
+        trusted = True if ca_file is None else _trusted(ca_file)
         try:
             import httpx
         except ImportError as error:
             raise CdmppError(f"asking a server needs httpx ({error}): pip install 'cdmpp[serve]'") from error
         self.url, self._httpx = url.rstrip("/"), httpx
-        self._client = httpx.Client(base_url=self.url, timeout=httpx.Timeout(timeout_s, connect=10.0), trust_env=False)
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        limit = httpx.Timeout(timeout_s, connect=10.0)
+        self._client = httpx.Client(base_url=self.url, timeout=limit, trust_env=False, headers=headers, verify=trusted)
         self._send("GET", "/v1/health", may_be_starting=True)
 
     def predict(
@@ -105,6 +115,43 @@ class RemoteServer:
         """
         options = {"runtime": runtime, "model": model, "schedule": schedule, "fallback": fallback}
         return self._ask("step", {**_network(network), "device": device, **options, "cuda_graphs": cuda_graphs})
+
+    def replay_step(
+        self, network: Workload | str | Path, *, device: str, ranks: int, runtime: str = "torch",
+        model: str | None = None, schedule: str | None = None, fallback: bool | None = None,
+        cluster: str | None = None, link: str | None = None, backend: str | None = None,
+        strategy: str | Strategy | None = None, offload: Sequence[str] = (), granularity: str = "collective",
+        slow: Mapping[int, float] | None = None, global_batch: int | None = None,
+    ) -> StepReplay:  # fmt: skip
+        """Predict and replay a training step on several devices, also where they divide the model.
+
+        The ``graph`` of the result stays at the server.
+
+        Args:
+            network: as of ``predict_step``, and so ``device``.
+            device: of every rank.
+            ranks: number of devices.
+            runtime: as of ``predict_step``, and so the next three.
+            model: as there.
+            schedule: as there.
+            fallback: as there.
+            cluster: as of ``cdmpp.replay_step``, and so the others but ``offload``.
+            link: as there.
+            backend: as there.
+            strategy: as there.
+            offload: what lies in the memory of the host: ``parameters``, ``activations`` or both.
+            granularity: as there.
+            slow: as there.
+            global_batch: as there, in place of the batch of the network.
+        """
+        own = _strategy(strategy) | {
+            "offload": list(offload),
+            "slow": {str(rank): factor for rank, factor in (slow or {}).items()},
+        }
+        place = {"cluster": cluster, "link": link, "backend": backend, "granularity": granularity}
+        options = {"runtime": runtime, "model": model, "schedule": schedule, "fallback": fallback}
+        given = {**place, **options, **own, "ranks": ranks, "global_batch": global_batch}
+        return self._ask("step", {**_network(network), "device": device, **given})
 
     def search_plans(
         self, network: Workload | str | Path, *, device: str | Mapping[str, int], global_batch: int,
@@ -197,6 +244,17 @@ def _check_address(url: Any) -> None:
     raise UsageError(f"{shown(url)} is no address of a server: give one such as http://127.0.0.1:8321")
 
 
+def _trusted(ca_file: Any) -> ssl.SSLContext:
+    """Trust the certificates of a file alone."""
+    if not isinstance(ca_file, str | Path) or not str(ca_file):
+        raise UsageError(f"ca_file is {shown(ca_file)}: expected a PEM file of certificates")
+    try:
+        return ssl.create_default_context(cafile=str(ca_file))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read the certificates of {ca_file}: {why}; expected a PEM file") from error
+
+
 def _refusal(url: str, reply: Any) -> CdmppError:
     """The error that the server raised, as what it is here."""
     try:
@@ -224,6 +282,18 @@ def _network(network: Any, with_mode: bool = False) -> dict[str, Any]:
     if with_mode and workload.mode != "inference":
         found["mode"] = workload.mode
     return found
+
+
+def _strategy(strategy: str | Strategy | None) -> dict[str, Any]:
+    """A strategy by name, with its settings that are not as usual."""
+    if strategy is None or isinstance(strategy, str):
+        return {"strategy": strategy}
+    usual = type(strategy)()
+    each = {one.name: getattr(strategy, one.name) for one in fields(strategy)}  # type: ignore[arg-type]
+    return {
+        "strategy": strategy.name,
+        "settings": {name: each[name] for name in each if each[name] != getattr(usual, name)},
+    }
 
 
 def _plain(name: str, value: Any) -> Any:

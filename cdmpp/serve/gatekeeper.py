@@ -13,6 +13,7 @@ from typing import Any
 
 from cdmpp.serve.refusal import refusal
 from cdmpp.serve.settings import ServeSettings
+from cdmpp.serve.token import bearer, is_token
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -20,6 +21,10 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _MOST_DROPPED, _DROPPED_S = 2**26, 5.0
 """Most bytes and seconds of a refused body that are read all the same."""
+OF_THE_PAGE = {("GET", "/"), ("HEAD", "/"), ("POST", "/report")}
+"""Method and address of what needs no token in a header: the form, and its answers, which look for it in the form."""
+_FORM_BYTES = 2**16
+"""Most bytes of a form."""
 _AT_A_TIME = 4
 """Bodies of the largest size that may arrive at a time."""
 
@@ -71,12 +76,16 @@ class Gatekeeper:
 
     async def _body(self, scope: Scope, receive: Receive, held: _Held) -> bytes | None:
         """Read the body; None where the client has gone."""
-        headers = dict(scope["headers"])
+        headers, asks = dict(scope["headers"]), (scope["method"], scope["path"])
+        token = self.settings.token
+        if token is not None and asks not in OF_THE_PAGE and not is_token(bearer(scope["headers"]), token):
+            raise _RefusedError(401, "TokenError", "the token of this server is missing, or it is another one")
         if headers.get(b"content-encoding", b"identity") != b"identity":
             raise _RefusedError(415, "UsageError", "packed bodies are not read: send it as it is")
-        most, declared = self.settings.body_bytes, headers.get(b"content-length", b"0")
+        most = min(_FORM_BYTES, self.settings.body_bytes) if asks in OF_THE_PAGE else self.settings.body_bytes
+        declared = headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared[:20]) > most:
-            raise _RefusedError(413, "UsageError", self._too_large())
+            raise _RefusedError(413, "UsageError", _too_large(most))
         parts = []
         while True:
             message = await receive()
@@ -86,15 +95,16 @@ class Gatekeeper:
             held.bytes += len(part)
             self._bytes += len(part)
             if held.bytes > most:
-                raise _RefusedError(413, "UsageError", self._too_large())
+                raise _RefusedError(413, "UsageError", _too_large(most))
             if self._bytes > _AT_A_TIME * most:
                 raise _RefusedError(503, "BusyError", "large bodies of others are being read: ask again later")
             parts.append(part)
             if not message.get("more_body"):
                 return b"".join(parts)
 
-    def _too_large(self) -> str:
-        return f"the body has more than {self.settings.body_mb:g} MB (1e6 bytes), which is the most that is read"
+
+def _too_large(most: int) -> str:
+    return f"the body has more than {1e-6 * most:g} MB (1e6 bytes), which is the most that is read"
 
 
 @dataclass
@@ -124,7 +134,8 @@ async def _dropped(receive: Receive) -> None:
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, status: int, kind: str, text: str) -> None:
     """Answer, and end the connection: what is left of the body is not read."""
-    await refusal(status, kind, text, {"connection": "close"})(scope, receive, send)
+    asks = {"www-authenticate": 'Bearer realm="cdmpp"'} if status == 401 else {}
+    await refusal(status, kind, text, {"connection": "close", **asks})(scope, receive, send)
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from fastapi import FastAPI, Request, Response
 from pydantic import ValidationError
@@ -16,9 +17,11 @@ from cdmpp.serve.answers import AnswerError, Answers
 from cdmpp.serve.names import network_names
 from cdmpp.serve.refusal import HEADERS, status_of
 from cdmpp.serve.request import NetworkRequest, StepRequest
+from cdmpp.serve.token import is_token
 from cdmpp.version import __version__
 
 _TEMPLATES = Path(__file__).with_name("templates")
+_MOST_FIELDS = 20
 _VERBS = {"network": NetworkRequest, "step": StepRequest}
 _SAFE = {
     **HEADERS,
@@ -36,11 +39,27 @@ def add_page(app: FastAPI, answers: Answers) -> None:
 
     @app.get("/report", include_in_schema=False)
     async def report(request: Request) -> Response:
-        given = {name: text for name, text in request.query_params.items() if text}
+        return await answered(dict(request.query_params))
+
+    async def filled_in(request: Request) -> Response:
+        """A form with the token, which stands in no address, so that no log has it."""
+        try:
+            given = dict(parse_qsl((await request.body()).decode(), max_num_fields=_MOST_FIELDS))
+        except ValueError:
+            return _page(answers, {}, "this is no form", 400)
+        token = answers.settings.token
+        if not is_token(given.pop("token", ""), token or ""):
+            return _page(answers, given, "the token of this server is missing, or it is another one", 401)
+        return await answered(given)
+
+    app.add_route("/report", filled_in, methods=["POST"], include_in_schema=False)
+
+    async def answered(fields: dict[str, str]) -> Response:
+        given = {name: text for name, text in fields.items() if text}
         verb = given.pop("verb", "network")
         try:
             kind = _VERBS.get(verb)
-            if kind is None or len(given) > 20:
+            if kind is None or len(given) > _MOST_FIELDS:
                 return _page(answers, given, f"there is no question {verb[:40]!r}: network or step", 400)
             asked = kind.model_validate({name: _value(name, text) for name, text in given.items()})
             body = await answers.ask(verb, asked.model_dump(exclude_unset=True), "html")
@@ -58,9 +77,11 @@ def add_page(app: FastAPI, answers: Answers) -> None:
 
 
 def _page(answers: Answers, given: dict[str, str], error: str, status: int) -> Response:
+    asks = answers.settings.token is not None  # then nobody is told what is here
+    networks = [] if asks else sorted(network_names() | answers.torchvision)
     text = _template().render(
-        networks=sorted(network_names() | answers.torchvision), devices=devices.names(), runtimes=NETWORK_RUNTIMES,
-        given=given, error=error, version=__version__,
+        networks=networks, devices=[] if asks else devices.names(), runtimes=NETWORK_RUNTIMES, asks=asks, given=given,
+        error=error, version=__version__,
     )  # fmt: skip
     return Response(text, status, media_type="text/html; charset=utf-8", headers=_SAFE)
 

@@ -25,8 +25,10 @@ from cdmpp.plans.search_plans import search_plans
 from cdmpp.report.network import network_report
 from cdmpp.report.oracle import oracle_report
 from cdmpp.report.plan import plan_report
+from cdmpp.report.replay import replay_report
 from cdmpp.report.report import Report
 from cdmpp.report.step import step_report
+from cdmpp.serve.ranks import plan_of, replayed
 
 _FIELDS = frozenset(one.name for one in fields(Workload))
 _OF_STORED = {"network", "device", "runtime", "model", "schedule", "cuda_graphs"}
@@ -40,6 +42,14 @@ class Answered:
     found: Any
     reports: Mapping[str, Report]
     """By their keys in the JSON."""
+    others_lead: bool = False
+    """True if on a page the report of the empty key stands below the others."""
+
+    @property
+    def shown(self) -> list[Report]:
+        """Return the reports as a page has them."""
+        first, *others = self.reports.values()
+        return [*others, first] if self.others_lead else [first, *others]
 
 
 def answer(verb: str, asked: Mapping[str, Any], folder: Path) -> Answered:
@@ -67,7 +77,11 @@ def _network(asked: Mapping[str, Any], folder: Path) -> Answered:
 
 
 def _step(asked: Mapping[str, Any], folder: Path) -> Answered:
-    found = predict_step(_workload(asked, "training_step", folder), asked["device"], _runtime(asked), progress=False)
+    workload, runtime = _workload(asked, "training_step", folder), _runtime(asked)
+    if (plan := plan_of(asked)) is not None:
+        step, made = replayed(asked, workload, plan, runtime, asked.get("runtime", "tvm"))
+        return Answered(made, {"": step_report(step, is_part=True), "replay": replay_report(made)}, others_lead=True)
+    found = predict_step(workload, asked["device"], runtime, progress=False)
     return Answered(found, {"": step_report(found)})
 
 

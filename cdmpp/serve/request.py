@@ -173,9 +173,21 @@ class NetworkRequest(_OnRuntime):
 
 
 class StepRequest(_OnRuntime):
-    """Time of a training step on one device, as `cdmpp step`."""
+    """Time of a training step on one device, or with `ranks` on several, as `cdmpp step`."""
 
     fallback: bool | None = Field(None, description="Of runtime tvm: a backward pass without a graph is a ratio.")
+    ranks: int | None = Field(None, description="Devices that train; the answer then has a replay of all.")
+    cluster: Name | None = None
+    link: Name | None = Field(None, description="In place of a cluster.")
+    backend: Name | None = None
+    strategy: Name | None = Field(None, description="As `cdmpp step --strategy`, such as fsdp; else ddp.")
+    settings: dict[Name, bool | int | float | Name] = Field(
+        default={}, max_length=20, description="Fields of the strategy, such as overlap: false."
+    )
+    offload: list[Name] = Field(default=[], max_length=4, description="What lies on the host: parameters, activations.")
+    granularity: Literal["collective", "ring step"] = "collective"
+    slow: dict[Name, float] = Field(default={}, max_length=1000, description="Rank -> how many times as long it takes.")
+    global_batch: int | None = Field(None, description="Examples of all devices in one step, in place of batch.")
 
 
 class PlanRequest(_Workload):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Callable
+from typing import Any
 
 from cdmpp.errors import CdmppError
 from cdmpp.serve.settings import ServeSettings
@@ -30,6 +32,7 @@ def serve(settings: ServeSettings, say: Callable[[str], None]) -> None:
         from cdmpp.serve.connection import connections_within
     except ImportError as error:
         raise CdmppError(f"serving needs FastAPI and uvicorn ({error}): pip install 'cdmpp[serve]'") from error
+    tls = _tls(settings)
     listening = _bound(settings)
     port = listening.getsockname()[1]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -37,16 +40,36 @@ def serve(settings: ServeSettings, say: Callable[[str], None]) -> None:
         make_app(settings), log_config=None, access_log=False, server_header=False, timeout_keep_alive=15,
         limit_concurrency=2 * settings.waiting, timeout_graceful_shutdown=int(settings.drain_s) or 1,
         backlog=_BACKLOG, h11_max_incomplete_event_size=16_384, proxy_headers=False, ws="none",
-        http=connections_within(settings.body_s),
+        http=connections_within(settings.body_s), **tls,
     )  # fmt: skip
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    say(f"listening on http://{host}:{port} (page at /, OpenAPI at /openapi.json); Ctrl-C or SIGTERM ends it")
+    scheme, asks = "https" if tls else "http", "who asks needs the token; " if settings.token else ""
+    say(f"listening on {scheme}://{host}:{port} ({asks}page at /, OpenAPI at /openapi.json); Ctrl-C or SIGTERM ends it")
     before = signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it once more when all is done
     try:
         uvicorn.Server(config).run(sockets=[listening])
     finally:
         signal.signal(signal.SIGTERM, before)
         listening.close()
+
+
+def _tls(settings: ServeSettings) -> dict[str, Any]:
+    """Return uvicorn's settings of TLS; ``CdmppError``: certificate or key cannot be read, or are no pair."""
+    certificate, key = settings.ssl_certfile, settings.ssl_keyfile
+    if certificate is None:
+        return {}
+    try:
+        for one in filter(None, (certificate, key)):
+            one.open("rb").close()
+        # A key with a passphrase is refused: else OpenSSL asks for it on the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: b"")
+    except OSError as error:  # that of ssl, too
+        both = f"{certificate} and {key}" if key else f"{certificate}"
+        raise CdmppError(
+            f"cannot serve TLS by {both}: {error.strerror or error}; expected PEM files of a certificate and its "
+            "private key, without a passphrase"
+        ) from error
+    return {"ssl_certfile": str(certificate), "ssl_keyfile": None if key is None else str(key)}
 
 
 def _bound(settings: ServeSettings) -> socket.socket:

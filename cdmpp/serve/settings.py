@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
 from cdmpp.errors import UsageError
 from cdmpp.platform.limits import PROCESSES, Limits, check_fields, numbers, shown
+from cdmpp.serve.token import checked_token
 
 _SECONDS = numbers(0, 86_400, "seconds", above=True)
 
@@ -47,9 +49,21 @@ class ServeSettings:
     """Most megabytes of answers that are kept for the same question."""
     drain_s: float = 60.0
     """Most seconds that running requests have to end once the server is told to stop."""
+    token: str | None = field(default=None, repr=False)
+    """Who asks must say it; None: everybody may ask."""
+    ssl_certfile: Path | None = None
+    """Certificates, the server's own first, as PEM: connections are TLS; None: they are not."""
+    ssl_keyfile: Path | None = None
+    """Private key of the certificate as PEM, without a passphrase; None: it stands in ``ssl_certfile``."""
 
     def __post_init__(self) -> None:
+        if self.token is not None:
+            checked_token(self.token, "token")  # first, as it does not show what it was given
         check_fields(self)
+        if self.ssl_keyfile is not None and self.ssl_certfile is None:
+            raise UsageError(
+                f"ssl_keyfile is {shown(str(self.ssl_keyfile))}: it goes with ssl_certfile, which is missing"
+            )
         if self.host != "localhost":
             try:
                 ipaddress.ip_address(self.host)

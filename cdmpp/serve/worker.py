@@ -81,7 +81,7 @@ def _written(given: Any, form: str) -> dict[str, Any]:
     if form == "html":
         from cdmpp.report.html import html_page
 
-        return {"body": html_page(list(given.reports.values()))}
+        return {"body": html_page(given.shown)}
     if form == "object":
         from cdmpp.serve.wire import to_wire
 

@@ -49,7 +49,7 @@ class Served:
         )  # fmt: skip
         self.url = ""
         for _ in range(2000):
-            if found := re.search(r"http://[\d.]+:\d+", self.log.read_text()):
+            if found := re.search(r"https?://[\d.]+:\d+", self.log.read_text()):
                 self.url = found[0]
                 break
             assert self.process.poll() is None, self.log.read_text()

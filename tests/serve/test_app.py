@@ -63,6 +63,20 @@ def close(one: Any, other: Any) -> bool:
             "step bert_tiny --batch 8 --device a100 --runtime torch --optimizer sgd --loss mse",
         ),
         (
+            "step",
+            {"network": "bert_tiny", "batch": 8, "device": "a100", "runtime": "torch", "loss": "mse", "ranks": 4,
+             "link": "nvlink3", "strategy": "fsdp", "settings": {"overlap": False}, "slow": {"2": 1.3}},
+            "step bert_tiny --batch 8 --device a100 --runtime torch --loss mse --ranks 4 --link nvlink3 "
+            "--strategy fsdp --no-overlap --straggler 2=1.3",
+        ),
+        (
+            "step",
+            {"network": "bert_tiny", "device": "a100", "runtime": "torch", "ranks": 2, "cluster": "dgx-a100",
+             "strategy": "tensor", "global_batch": 16},
+            "step bert_tiny --device a100 --runtime torch --ranks 2 --cluster dgx-a100 --strategy tensor "
+            "--global-batch 16",
+        ),
+        (
             "plan",
             {"network": "bert_tiny", "device": "a100", "ranks": 4, "link": "nvlink3", "global_batch": 32,
              "strategies": ["data", "fsdp"]},
@@ -154,3 +168,44 @@ def test_programs_are_read_never_executed(asked, capsys, tmp_path):
     assert reply.status_code == 200, reply.text
     (found,), (expected,) = reply.json()["programs"], whole["programs"]
     assert found["program"] == "doubled" and math.isclose(found["latency_s"], expected["latency_s"], rel_tol=1e-6)
+
+
+RANKS = {"network": "bert_tiny", "batch": 8, "device": "a100", "runtime": "torch", "ranks": 4, "link": "nvlink3"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"ranks": 0}, "ranks"),
+        ({"ranks": 2**40}, "ranks"),
+        ({"link": None}, "no way between them: name a cluster or a link"),
+        ({"link": "/etc/passwd"}, "no name that this server has"),
+        ({"cluster": "no-such"}, "no name that this server has"),
+        ({"strategy": "no-such"}, "no-such"),
+        ({"strategy": "fsdp", "settings": {"colour": 1}}, "settings has 'colour', and fsdp has "),
+        ({"settings": {"overlap": 5}}, "ddp.overlap is 5"),
+        ({"settings": {"overlap": "x\ny"}}, "overlap"),
+        ({"slow": {"9": 2.0}}, "slow rank 9"),
+        ({"slow": {"0": -1.0}}, "slow rank 0"),
+        ({"slow": {"x": 2.0}}, "expected each rank once"),
+        ({"slow": {"1": 2.0, "01": 2.0}}, "expected each rank once"),
+        ({"offload": ["everything"]}, "offload"),
+        ({"granularity": "atom"}, "granularity"),
+        ({"global_batch": 64}, "batch and global_batch"),
+        ({"batch": None, "global_batch": 7}, "7"),
+        ({"strategy": "tensor", "ranks": 2, "runtime": "tvm"}, "divides the operators of runtime torch"),
+        ({"runtime": "torch-compile"}, "ranks is of runtime torch"),
+        ({"ranks": None}, "link goes with ranks"),
+        ({"ranks": None, "link": None, "slow": {"0": 2.0}}, "slow goes with ranks"),
+    ],
+)
+def test_ranks_that_cannot_be_are_refused(asked, changes, text):
+    given = {key: value for key, value in {**RANKS, **changes}.items() if value is not None}
+    reply = asked("POST", "/v1/step", json=given)
+    assert reply.status_code in (400, 422), reply.text
+    assert text in reply.json()["error"]["message"], reply.text
+
+
+def test_a_page_of_ranks_begins_with_all_of_them(asked):
+    text = asked("POST", "/v1/step?form=html", json={**RANKS, "strategy": "fsdp"}).text
+    assert text.index("4 ranks: fsdp") < text.index("bert_tiny on a100")

@@ -12,10 +12,13 @@ from pydantic import ValidationError
 import cdmpp
 from cdmpp.network.workload import Workload
 from cdmpp.serve.client import RemoteServer
+from cdmpp.serve.ranks import OF_RANKS
 from cdmpp.serve.request import NOT_TAKEN, REQUESTS, meanings
 
 OF_THE_CALLER = {"network", "example_inputs", "measure", "progress"}
 """Arguments that say what happens on the machine of the caller, and the network itself."""
+OF_SEVERAL = {"ranks", *OF_RANKS}
+"""Fields of a step on several devices."""
 FUNCTIONS = {"network": "predict_network", "step": "predict_step", "plan": "search_plans"}
 
 
@@ -23,7 +26,7 @@ FUNCTIONS = {"network": "predict_network", "step": "predict_step", "plan": "sear
 def test_every_argument_of_a_function_is_asked_for(verb):
     own = set(inspect.signature(getattr(cdmpp, FUNCTIONS[verb])).parameters) - OF_THE_CALLER
     asked = set(REQUESTS[verb].model_fields) - {one.name for one in fields(Workload)}
-    assert asked == own
+    assert asked == own | (OF_SEVERAL if verb == "step" else set())
     client = set(inspect.signature(getattr(RemoteServer, FUNCTIONS[verb])).parameters) - {"self", "network"}
     assert client == own
 
@@ -33,6 +36,14 @@ def test_every_field_of_a_workload_is_asked_for(verb):
     taken = {one.name for one in fields(Workload)} - set(NOT_TAKEN)
     assert taken <= set(REQUESTS[verb].model_fields)
     assert all(REQUESTS[verb].model_fields[name].description for name in taken)
+
+
+def test_a_step_on_ranks_is_asked_for_with_every_argument_of_its_function():
+    own = set(inspect.signature(cdmpp.replay_step).parameters) - {"step", "plan"}
+    assert own <= OF_SEVERAL
+    client = set(inspect.signature(RemoteServer.replay_step).parameters) - {"self", "network"}
+    one = set(inspect.signature(RemoteServer.predict_step).parameters) - {"self", "network", "cuda_graphs"}
+    assert client == OF_SEVERAL - {"settings"} | one  # which stand in the strategy itself
 
 
 def test_defaults_are_those_of_the_functions():

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,17 @@ def test_results_are_those_of_the_package(server):
     assert same(server.predict_network(LAYER, **ON), cdmpp.predict_network(LAYER, **ON))
     trained = cdmpp.Workload("bert_tiny", batch=8, optimizer=None, loss="mse", precision="bf16-mixed")
     assert same(server.predict_step(trained, **ON), cdmpp.predict_step(trained, **ON))
+
+
+def test_steps_on_ranks_are_those_of_the_package(server):
+    from cdmpp.plans.strategies.fsdp import FSDP
+
+    step = cdmpp.predict_step(LAYER, **ON)
+    for strategy in ("fsdp", FSDP(overlap=False)):
+        asked = {"ranks": 4, "link": "nvlink3", "strategy": strategy, "slow": {1: 1.5}}
+        assert same(server.replay_step(LAYER, **ON, **asked), replace(cdmpp.replay_step(step, **asked), graph=None))
+    with pytest.raises(UsageError, match="no name that this server has"):
+        server.replay_step(LAYER, **ON, ranks=4, cluster="no-such")
 
 
 @pytest.mark.tvm
