@@ -8,7 +8,7 @@ trains, and answers on GPUs; tests hold both to the same numbers.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, finalize
 
@@ -70,7 +70,9 @@ class _Code(ctypes.Structure):
     )  # fmt: skip
 
 
-class _Programs(ctypes.Structure):
+class ProgramTables(ctypes.Structure):
+    """``ProgramTensors`` as the library reads them, with what it reads of their devices."""
+
     _fields_ = tuple((name, ctypes.c_void_p) for name in (
         "leaves", "leaf_places", "leaf_starts", "leaf_counts", "kernels", "kernel_starts", "kernel_counts", "kinds",
         "devices", "codes", "code_rows", "numbers", "contexts", "own"))  # fmt: skip
@@ -87,19 +89,7 @@ class CompiledModel:
         """Copy the weights of ``model``, which lies on the CPU."""
         self.hidden = model.config.hidden
         self._encoder, self._costs = model.device_encoder, getattr(model, "code_prior", None)
-        values = [
-            None if one is None else np.ascontiguousarray(one.detach().float().numpy()) for one in _weights(model)
-        ]
-        arrays = (_Array * len(values))(
-            *(_Array() if value is None else _Array(value.ctypes.data, value.size) for value in values)
-        )
-        code, self._kept = _code_of(model)
-        bound = np.array(BOUND_OF_PART, np.int32)
-        self._made = ctypes.c_void_p(
-            native_network().network_new(
-                ctypes.byref(_shape_of(model)), arrays, ctypes.byref(layout()), ctypes.byref(code), bound.ctypes.data
-            )
-        )
+        self._made, self._kept = made(model, "new")
         finalize(self, native_network().network_delete, self._made)
         self._of_devices: dict[bytes, tuple[Tensor, Tensor, Tensor]] = {}
 
@@ -107,12 +97,7 @@ class CompiledModel:
     def answers(self, programs: ProgramTensors, rows: np.ndarray) -> Answers:
         """Answer ``rows`` (n,) of ``programs``, which lie on the CPU, in as many threads as torch has."""
         rows = np.ascontiguousarray(rows, np.int64)
-        tables = _Programs(
-            *(tensor.data_ptr() for tensor in (
-                programs.leaf_features, programs.leaf_ints, programs.leaf_starts, programs.leaf_counts,
-                programs.kernel_features, programs.kernel_starts, programs.kernel_counts, programs.kinds,
-                programs.device_index, programs.codes, programs.code_rows, *self._devices(programs)))
-        )  # fmt: skip
+        tables = tables_of(programs, *self._devices(programs))
         n, facts = len(rows), programs.leaf_features.shape[1] + programs.kernel_features.shape[1]
         shapes = ((n, self.hidden), (n, facts), (n, facts))
         found = Answers(np.empty(n), *(np.empty(shape, np.float32) for shape in shapes))
@@ -139,6 +124,16 @@ class CompiledModel:
         return self._of_devices[key]
 
 
+def tables_of(programs: ProgramTensors, *of_devices: Tensor) -> ProgramTables:
+    """Return where ``programs`` lie, which live on; ``of_devices``: the last three fields of ``ProgramTables``."""
+    columns = (
+        programs.leaf_features, programs.leaf_ints, programs.leaf_starts, programs.leaf_counts,
+        programs.kernel_features, programs.kernel_starts, programs.kernel_counts, programs.kinds,
+        programs.device_index, programs.codes, programs.code_rows, *of_devices,
+    )  # fmt: skip
+    return ProgramTables(*(column.data_ptr() for column in columns))
+
+
 _compiled: WeakKeyDictionary[CdmppModel, tuple[list[Tensor], int, CompiledModel]] = WeakKeyDictionary()
 
 
@@ -157,24 +152,45 @@ def _changes(tensors: list[Tensor]) -> int:
     return sum(tensor._version for tensor in tensors)
 
 
-def _weights(model: CdmppModel) -> list[Tensor | None]:
-    """All weights in the order in which the library reads them."""
+def made(model: CdmppModel, kind: str) -> tuple[ctypes.c_void_p, list[np.ndarray]]:
+    """Make a ``kind`` of ``new`` or ``trainer_new`` of a copy of ``model``, and the arrays that have to live as long."""
+    values = [np.ascontiguousarray(one.detach().float().numpy()) for one in (*_fitted(model), *trained(model))]
+    code, kept = _code_of(model)
+    bound = np.array(BOUND_OF_PART, np.int32)
+    shape = ctypes.byref(_shape_of(model)), arrays_of(values), ctypes.byref(layout())
+    place = getattr(native_network(), f"network_{kind}")(*shape, ctypes.byref(code), bound.ctypes.data)
+    return ctypes.c_void_p(place), kept
+
+
+def arrays_of(values: Sequence[np.ndarray]) -> ctypes.Array[_Array]:
+    """Return where float32 ``values`` lie, as the library takes them."""
+    return (_Array * len(values))(*(_Array(value.ctypes.data, value.size) for value in values))
+
+
+def _fitted(model: CdmppModel) -> list[Tensor]:
+    """What is fitted before training and read from then on, in the order of the library."""
     state: Mapping[str, Tensor] = model.state_dict()
+    names = [
+        *(f"{name}_scaler.{part}" for name in ("leaf", "kernel") for part in ("shift", "factor")),
+        *(f"kernel_bins.{part}" for part in ("low", "factor", "mean")),
+        *("prior.log_factor", "prior.sharpness"),
+    ]
+    return [state[name] for name in names]
 
-    def layers(*names: str) -> list[Tensor | None]:
-        return [state.get(f"{name}.{part}") for name in names for part in ("weight", "bias")]
 
-    parts = ("shift", "factor")
-    return [
-        *(state[f"{name}_scaler.{part}"] for name in ("leaf", "kernel") for part in parts),
-        *(state[f"kernel_bins.{part}"] for part in ("low", "factor", "mean")),
+def trained(model: CdmppModel) -> list[torch.nn.Parameter]:
+    """Return the weights that are trained, but for those of the device encoder, in the order of the library."""
+
+    def layers(*names: str) -> list[str]:
+        return [f"{name}.{part}" for name in names for part in ("weight", "bias")]
+
+    names = [
         *layers(*(f"encoder.embed_{name}.{place}" for name in ("leaf", "kernel") for place in (0, 2))),
-        *layers("encoder.kernel_to_leaf"),
-        *(state["encoder.token_type"], state["encoder.kernel_ordinal.weight"]),
+        *("encoder.kernel_to_leaf.weight", "encoder.token_type", "encoder.kernel_ordinal.weight"),
         *layers("encoder.norm", "regressor.0", "regressor.3", "out"),
-        *(state["prior.log_factor"], state["prior.sharpness"]),
         *layers(*(f"encoder.blocks.{i}.{layer}" for i in range(model.config.layers) for layer in _LAYERS)),
     ]
+    return [model.get_parameter(name) for name in names]
 
 
 def _shape_of(model: CdmppModel) -> _Shape:

@@ -29,6 +29,11 @@ def native_network() -> ctypes.CDLL:
         ("new", (pointer,) * 5, pointer),
         ("delete", (pointer,), None),
         ("answers", (pointer, pointer, pointer, number, pointer, ctypes.c_int32), None),
+        ("trainer_new", (pointer,) * 5, pointer),
+        ("trainer_delete", (pointer,), None),
+        ("forward", (*(pointer,) * 6, number, pointer, pointer, ctypes.c_int32), pointer),
+        ("backward", (pointer, pointer, number, pointer, pointer, pointer, ctypes.c_int32), None),
+        ("pass_delete", (pointer,), None),
     ):
         function = getattr(library, f"network_{name}")
         function.argtypes, function.restype = arguments, result

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeGuard
 
 import cdmpp.training.compat  # noqa: F401  isort: skip  (before Lightning)
 import lightning.pytorch as pl
@@ -18,6 +18,8 @@ from torch.utils.data import DataLoader
 from cdmpp.data.batching import Batch, TrainingBatches, ordered_batches
 from cdmpp.errors import CdmppError
 from cdmpp.model.build import Model
+from cdmpp.model.compiled import compiled
+from cdmpp.model.compiled_gradient import CompiledGradient
 from cdmpp.model.doubled_sizes import doubled_sizes
 from cdmpp.model.eager import EagerModel
 from cdmpp.model.old_names import current_names
@@ -46,6 +48,9 @@ class LatencyModule(pl.LightningModule):
         # A function, not a module: as a module it would enter the checkpoint a second time.
         forward = torch.compile(model.forward, dynamic=True) if config.trainer.compile else model.forward
         self._forward = self._with_priors(forward)
+        self._compiled = None
+        if self._priors is not None and self._may_be_compiled(model):
+            self._compiled = CompiledGradient(model, inputs.programs, self._priors)
         self._losses: list[Tensor] = []
         self._errors: list[Tensor] = []
         self._started = time.monotonic()
@@ -54,6 +59,20 @@ class LatencyModule(pl.LightningModule):
         """Give the model what its priors say of a batch: no step changes that."""
         table = self._priors
         return forward if table is None else lambda batch: forward(batch, table.take(batch))
+
+    def _may_be_compiled(self, model: Model) -> TypeGuard[CdmppModel]:
+        return (
+            isinstance(model, CdmppModel)
+            and not self.config.trainer.compile
+            and self.config.trainer.precision == "32"
+            and CompiledGradient.fits(model, self.inputs.programs)
+        )
+
+    def _outputs(self, groups: Sequence[Batch]) -> Output:
+        """Answer the programs of ``groups``, one after the other."""
+        if self._compiled is not None:
+            return self._compiled.outputs(groups)
+        return Output(*(torch.cat(column) for column in zip(*map(self._forward, groups), strict=True)))
 
     def train_dataloader(self) -> TrainingBatches:
         """Return a new set of random batches every epoch."""
@@ -103,7 +122,7 @@ class LatencyModule(pl.LightningModule):
 
     def training_step(self, groups: tuple[Batch, ...], batch_idx: int) -> Tensor:
         """Compute the loss of one batch in ``groups`` of programs of like length."""
-        output = Output(*(torch.cat(column) for column in zip(*map(self._forward, groups), strict=True)))
+        output = self._outputs(groups)
         labels, weights = (torch.cat([getattr(g, name) for g in groups]) for name in ("log_latency", "weights"))
         total = weights.sum()
         if self.trainer.world_size > 1:
@@ -138,7 +157,7 @@ class LatencyModule(pl.LightningModule):
         generator = np.random.default_rng((self.seed, self.current_epoch, step))
         count = int(shared.sum(torch.tensor(len(hidden), device=hidden.device)))
         rows = shared.part(generator.choice(pool, min(count, len(pool)), False))
-        other = self._forward(self.inputs.programs.batch(rows)).hidden if len(rows) else hidden[:0]
+        other = self._outputs([self.inputs.programs.batch(rows)]).hidden if len(rows) else hidden[:0]
         return domain_distance(self.config.loss, hidden, other, shared.mean)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -156,7 +175,12 @@ class LatencyModule(pl.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Compute the errors of the averaged weights."""
-        difference = self._with_priors(self.average)(batch).log_latency.float() - batch.log_latency
+        if self._may_be_compiled(self.average):
+            answers = compiled(self.average).answers(self.inputs.programs, batch.rows.numpy())
+            log_latency = torch.from_numpy(answers.log_latency)
+        else:
+            log_latency = self._with_priors(self.average)(batch).log_latency
+        difference = log_latency.float() - batch.log_latency
         self._errors.append(torch.expm1(difference).abs())
 
     def on_validation_epoch_end(self) -> None:

@@ -1,6 +1,7 @@
 // Functions of whole rows, written so that a compiler makes vectors of their loops.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -48,6 +49,14 @@ INLINE void gelu(float* x, int64_t n) {
     for (int64_t i = 0; i < n; ++i) x[i] = 0.5f * x[i] * (1.0f + error_function(x[i] * 0.70710678118654752f));
 }
 
+// `slope` (n,) becomes that times the derivative of `gelu` at `x` (n,).
+INLINE void gelu_slope(const float* x, float* slope, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+        const float below = 0.5f * (1.0f + error_function(x[i] * 0.70710678118654752f));
+        slope[i] *= below + x[i] * 0.39894228040143268f * exponential(-0.5f * x[i] * x[i]);
+    }
+}
+
 struct Norm {
     std::vector<float> weight, bias;
 };
@@ -76,12 +85,16 @@ INLINE float product_of(const float* x, const float* y, int64_t n) {
     return sum;
 }
 
+// Where wanted also `units` (rows, width), what is normalised before weight and bias, and `scales` (rows,), its factor.
 template <int LANES>
-INLINE void normalise(const Norm& norm, const float* x, int64_t rows, int64_t width, float* to) {
+INLINE void normalise(const Norm& norm, const float* x, int64_t rows, int64_t width, float* to, float* units = nullptr,
+                      float* scales = nullptr) {
     for (int64_t row = 0; row < rows; ++row, x += width, to += width) {
         const float mean = sum_of<LANES>(x, width) / width;
         for (int64_t i = 0; i < width; ++i) to[i] = x[i] - mean;
         const float scale = 1.0f / std::sqrt(product_of<LANES>(to, to, width) / width + 1e-5f);
-        for (int64_t i = 0; i < width; ++i) to[i] = to[i] * scale * norm.weight[i] + norm.bias[i];
+        for (int64_t i = 0; i < width; ++i) to[i] *= scale;
+        if (units) std::copy(to, to + width, units + row * width), scales[row] = scale;
+        for (int64_t i = 0; i < width; ++i) to[i] = to[i] * norm.weight[i] + norm.bias[i];
     }
 }

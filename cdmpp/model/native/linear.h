@@ -13,15 +13,25 @@ struct Linear {
     int64_t in = 0, out = 0, panel = 0;
     std::vector<float> packed, bias;
 
-    Linear() = default;
-    Linear(const float* weight, const float* offset, int64_t out_, int64_t in_, int64_t panel_)
-        : in(in_), out(out_), panel(panel_) {
+    // `columns` (in,): the columns of `weight` (out, stride) that are read; null: all of them.
+    void read(const float* weight, const float* offset, int64_t out_, int64_t in_, int64_t panel_,
+              const int32_t* columns = nullptr, int64_t stride = 0) {
+        in = in_, out = out_, panel = panel_;
         const int64_t panels = (out + panel - 1) / panel;
-        packed.assign(panels * in * panel, 0.0f);
+        packed.resize(panels * in * panel);
         bias.assign(panels * panel, 0.0f);
-        for (int64_t n = 0; n < out; ++n) {
-            if (offset) bias[n] = offset[n];
-            for (int64_t k = 0; k < in; ++k) packed[((n / panel) * in + k) * panel + n % panel] = weight[n * in + k];
+        if (offset) std::copy(offset, offset + out, bias.begin());
+        if (!columns) stride = in;
+        for (int64_t p = 0; p < panels; ++p) {
+            const int64_t first = p * panel, width = std::min(panel, out - first);
+            float* to = packed.data() + p * in * panel;
+            if (width < panel) std::fill(to, to + in * panel, 0.0f);
+            constexpr int64_t SOME = 64;  // of these rows of the panel stay in the first-level cache
+            for (int64_t from = 0; from < in; from += SOME)
+                for (int64_t n = 0; n < width; ++n) {
+                    const float* row = weight + (first + n) * stride;
+                    for (int64_t k = from; k < std::min(in, from + SOME); ++k) to[k * panel + n] = row[columns ? columns[k] : k];
+                }
         }
     }
 };
@@ -83,5 +93,53 @@ INLINE void multiply(const Linear& layer, const float* a, int64_t stride, int64_
         if (row < rows)
             multiply_rows<LANES, 1>(a + row * stride, stride, weights, layer.in, bias, to + row * to_stride + first,
                                     to_stride, columns);
+    }
+}
+
+// `ROWS` rows of a product of depth `depth`; a(r, k) = a[r * row + k * step]. One panel of the other lies side by side.
+template <int LANES, int ROWS>
+INLINE void product_rows(const float* a, int64_t row, int64_t step, const float* panel, int64_t depth, float* to,
+                         int64_t to_stride, int64_t columns) {
+    using V = Vector<LANES>;
+    typename V::type sums[ROWS][2] = {};
+    for (int64_t k = 0; k < depth; ++k, panel += 2 * LANES) {
+        const typename V::type left = V::load(panel), right = V::load(panel + LANES);
+        for (int r = 0; r < ROWS; ++r) {
+            const float x = a[r * row + k * step];
+            sums[r][0] += x * left;
+            sums[r][1] += x * right;
+        }
+    }
+    for (int r = 0; r < ROWS; ++r) {
+        if (columns == 2 * LANES) {
+            V::store(to + r * to_stride, sums[r][0]);
+            V::store(to + r * to_stride + LANES, sums[r][1]);
+        } else {
+            float all[2 * LANES];
+            V::store(all, sums[r][0]);
+            V::store(all + LANES, sums[r][1]);
+            std::copy(all, all + columns, to + r * to_stride);
+        }
+    }
+}
+
+// (rows, depth) x (depth, columns) -> (rows, columns); a(r, k) = a[r * row + k * step], so that it may be transposed.
+template <int LANES>
+INLINE void product(const float* a, int64_t row, int64_t step, int64_t rows, const float* b, int64_t b_stride,
+                    int64_t depth, int64_t columns, float* to, int64_t to_stride, std::vector<float>& spare) {
+    constexpr int64_t panel = 2 * LANES;
+    if (static_cast<int64_t>(spare.size()) < depth * panel) spare.resize(depth * panel);
+    for (int64_t first = 0; first < columns; first += panel) {
+        const int64_t width = std::min(panel, columns - first);
+        float* packed = spare.data();
+        if (width < panel) std::fill(packed, packed + depth * panel, 0.0f);
+        for (int64_t k = 0; k < depth; ++k) std::copy(b + k * b_stride + first, b + k * b_stride + first + width, packed + k * panel);
+        int64_t r = 0;
+        for (; r + 6 <= rows; r += 6)
+            product_rows<LANES, 6>(a + r * row, row, step, packed, depth, to + r * to_stride + first, to_stride, width);
+        for (; r + 2 <= rows; r += 2)
+            product_rows<LANES, 2>(a + r * row, row, step, packed, depth, to + r * to_stride + first, to_stride, width);
+        if (r < rows)
+            product_rows<LANES, 1>(a + r * row, row, step, packed, depth, to + r * to_stride + first, to_stride, width);
     }
 }

@@ -1,46 +1,53 @@
-// Answers of a trained `CdmppModel` on a CPU, each program by itself, without padding. `model/regressor.py` says what is
-// computed; tests hold both to the same numbers.
-
-#include <atomic>
-#include <thread>
+// Answers and gradients of a `CdmppModel` on a CPU, each program by itself, without padding. `model/regressor.py` says what
+// is computed; tests hold both to the same numbers.
 
 #include "answer.h"
+#include "training.h"
 
 namespace {
 
 constexpr int64_t TOKENS = 96;  // that are computed together: what is made of them stays in the second-level cache
 
-using Run = void (*)(const Network&, const Programs&, const int64_t*, int64_t, Scratch&, Answers);
+using Run = void (*)(const Network&, const Programs&, const int64_t*, int64_t, Tape&, Answers);
 
-void any(const Network& net, const Programs& p, const int64_t* rows, int64_t n, Scratch& m, Answers to) {
-    answer<4>(net, p, rows, n, m, to);
-}
-
-#if defined(__x86_64__)
-__attribute__((target("avx2,fma"), flatten)) void avx2(const Network& net, const Programs& p, const int64_t* rows,
-                                                       int64_t n, Scratch& m, Answers to) {
-    answer<8>(net, p, rows, n, m, to);
-}
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"), flatten)) void avx512(
-    const Network& net, const Programs& p, const int64_t* rows, int64_t n, Scratch& m, Answers to) {
-    answer<16>(net, p, rows, n, m, to);
-}
-#endif
-
-struct Choice {
+struct Code {
     Run run;
+    Answer forward;
+    Gradients backward;
     int64_t panel;
 };
 
-Choice chosen() {
+// The same code for vectors of other widths; `FOR` tells the compiler which instructions the processor has.
+#define CODE(NAME, LANES, FOR)                                                                                          \
+    FOR void NAME##_run(const Network& net, const Programs& p, const int64_t* rows, int64_t n, Tape& m, Answers to) {   \
+        answer<LANES>(net, p, rows, n, m, to);                                                                          \
+    }                                                                                                                   \
+    FOR void NAME##_forward(const Network& net, const Programs& p, const PriorTables& known, const uint8_t* is_hidden,  \
+                            const int64_t* rows, int64_t n, Tape& m, double* log_latency, float* hidden) {              \
+        known_answer<LANES>(net, p, known, is_hidden, rows, n, m, log_latency, hidden);                                 \
+    }                                                                                                                   \
+    FOR void NAME##_backward(const Network& net, const Array* weights, const Slots& slots, const Programs& p,           \
+                             const int64_t* rows, int64_t n, const Tape& m, const double* log_latency,                  \
+                             const float* of_latency, const float* of_hidden, Spare& x, float* to) {                    \
+        gradients<LANES>(net, weights, slots, p, rows, n, m, log_latency, of_latency, of_hidden, x, to);                \
+    }                                                                                                                   \
+    constexpr Code NAME{NAME##_run, NAME##_forward, NAME##_backward, 2 * LANES};
+
+CODE(any, 4, )
+#if defined(__x86_64__)
+CODE(avx2, 8, __attribute__((target("avx2,fma"), flatten)))
+CODE(avx512, 16, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"), flatten)))
+#endif
+
+Code chosen() {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw"))
-        return {avx512, 32};
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return {avx2, 16};
+        return avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2;
 #endif
-    return {any, 8};
+    return any;
 }
 
 }  // namespace
@@ -68,19 +75,39 @@ void network_answers(const Network* net, const Programs* programs, const int64_t
     if (chunks.back() != n) chunks.push_back(n);
     const int64_t n_chunks = static_cast<int64_t>(chunks.size()) - 1, facts = net->shape.leaf_width + net->shape.kernel_width;
     const Run run = chosen().run;
-    std::atomic<int64_t> next{0};
-    auto work = [&] {
-        Scratch scratch;
-        for (int64_t c; (c = next++) < n_chunks;) {
+    in_threads(n_chunks, threads, [&](auto next) {
+        Tape tape;
+        for (int64_t c; next(c);) {
             const int64_t at = chunks[c];
             const Answers own{to->log_latency + at, to->hidden + at * net->shape.hidden, to->largest + at * facts,
                               to->smallest + at * facts};
-            run(*net, *programs, rows + at, chunks[c + 1] - at, scratch, own);
+            run(*net, *programs, rows + at, chunks[c + 1] - at, tape, own);
         }
-    };
-    std::vector<std::thread> others;
-    for (int64_t i = 1; i < threads && i < n_chunks; ++i) others.emplace_back(work);
-    work();
-    for (std::thread& one : others) one.join();
+    });
 }
+
+Trainer* network_trainer_new(const Shape* shape, const Array* arrays, const Layout* layout, const CodeLayout* code,
+                             const int32_t* bound) {
+    return new Trainer{Network(*shape, arrays, *layout, *code, bound, chosen().panel), {}, {}, {}, {}};
+}
+
+void network_trainer_delete(Trainer* trainer) { delete trainer; }
+
+// `weights` as at `Weight`; `is_hidden` (n,): programs whose code is not read. `log_latency` (n,), `hidden` (n, hidden).
+Pass* network_forward(Trainer* trainer, const Array* weights, const Programs* programs, const PriorTables* known,
+                      const int64_t* rows, const uint8_t* is_hidden, int64_t n, double* log_latency, float* hidden,
+                      int32_t threads) {
+    trainer->net.read(weights);
+    Pass* pass = new Pass(*trainer, *programs, rows, n);
+    pass->forward(*known, is_hidden, hidden, threads, chosen().forward);
+    std::copy(pass->log_latency.begin(), pass->log_latency.end(), log_latency);
+    return pass;
+}
+
+void network_backward(Pass* pass, const Array* weights, int64_t devices, const float* of_latency, const float* of_hidden,
+                      float* const* to, int32_t threads) {
+    pass->backward(weights, devices, of_latency, of_hidden, to, threads, chosen().backward);
+}
+
+void network_pass_delete(Pass* pass) { delete pass; }
 }

@@ -43,9 +43,21 @@ struct Shape {
     double clip, log_scale, log_mean;
 };
 
+// Weights that are trained, in the order in which Python hands them over; each block has `BLOCK_WEIGHTS` more behind.
+enum Weight : int {
+    LEAF_UP, LEAF_UP_BIAS, LEAF_OUT, LEAF_OUT_BIAS, KERNEL_UP, KERNEL_UP_BIAS, KERNEL_OUT, KERNEL_OUT_BIAS, TO_LEAF,
+    TOKEN_TYPE, ORDINAL, NORM, NORM_BIAS, REGRESSOR, REGRESSOR_BIAS, REGRESSOR_OUT, REGRESSOR_OUT_BIAS, LAST, LAST_BIAS,
+    BLOCKS
+};
+enum BlockWeight : int {
+    ATTENTION_NORM, ATTENTION_NORM_BIAS, QKV, QKV_BIAS, PROJECTION, PROJECTION_BIAS, FEEDFORWARD_NORM,
+    FEEDFORWARD_NORM_BIAS, UP, UP_BIAS, DOWN, DOWN_BIAS, BLOCK_WEIGHTS
+};
+
 struct Network {
     Shape shape;
     Scaler leaves, kernels;
+    std::vector<int32_t> kernel_columns;               // of the first layer of kernels that are read, then their bins
     std::vector<float> bin_low, bin_factor, bin_mean;  // (input_width, bins)
     Linear embed_leaf, leaf_out, embed_kernel, kernel_out, kernel_to_leaf, regressor, regressor_out;
     std::vector<float> token_type, ordinal, out_weight;
@@ -55,52 +67,70 @@ struct Network {
     AnalyticPrior prior;
     CodeLayout code;
     Layout layout;
+    int64_t panel;
     std::vector<float> positions;  // (POSITIONS, width)
     static constexpr int64_t POSITIONS = 256;
 
-    Network(const Shape& shape_, const Array* arrays, const Layout& layout_, const CodeLayout& code_, const int32_t* bound,
-            int64_t panel)
-        : shape(shape_), code(code_), layout(layout_) {
-        const Array* next = arrays;
+    Network(const Shape& shape_, const Array* next, const Layout& layout_, const CodeLayout& code_, const int32_t* bound,
+            int64_t panel_)
+        : shape(shape_), code(code_), layout(layout_), panel(panel_) {
         auto list = [&] { const Array a = *next++; return std::vector<float>(a.data, a.data + a.size); };
-        auto norm_of = [&] { Norm n; n.weight = list(); n.bias = list(); return n; };
-        auto linear = [&](int64_t in, int64_t out) {
-            const Array weight = *next++, bias = *next++;
-            return Linear(weight.data, bias.data, out, in, panel);
-        };
-        const int64_t width = shape.width;
         leaves = Scaler(next[0], next[1], static_cast<float>(shape.clip));
         kernels = Scaler(next[2], next[3], static_cast<float>(shape.clip));
         next += 4;
         bin_low = list(), bin_factor = list(), bin_mean = list();
-        embed_leaf = read_columns(next[0], next[1], leaves, shape.leaf_width, 0, panel);
-        next += 2;
-        leaf_out = linear(width, width);
-        embed_kernel = read_columns(next[0], next[1], kernels, shape.input_width, shape.bins, panel);
-        next += 2;
-        kernel_out = linear(width, width);
-        kernel_to_leaf = linear(width, width);
-        token_type = list(), ordinal = list();
-        norm = norm_of();
-        regressor = linear(4 * width, shape.hidden);
-        regressor_out = linear(shape.hidden, shape.hidden);
-        out_weight = list();
-        out_bias = *(next++)->data;
+        kernel_columns = kernels.used;
+        for (const int32_t column : kernels.used)
+            for (int64_t b = 0; b < shape.bins; ++b)
+                kernel_columns.push_back(static_cast<int32_t>(shape.input_width + column * shape.bins + b));
         const std::vector<float> log_factor = list(), sharpness = list();
         for (int p = 0; p < N_PARTS; ++p) prior.bound[p] = bound[p], prior.factor[p] = std::exp(log_factor[p]);
         for (int kind = 0; kind < 2; ++kind) prior.power[kind] = 1.0f + std::exp(sharpness[kind]);
-        for (int64_t i = 0; i < shape.blocks; ++i) {
-            Block block;
-            block.norm_attention = norm_of();
-            block.qkv = linear(width, 3 * width);
-            block.out = linear(width, width);
-            block.norm_feedforward = norm_of();
-            block.up = linear(width, shape.feedforward);
-            block.down = linear(shape.feedforward, width);
-            layers.push_back(block);
+        positions.resize(POSITIONS * shape.width);
+        for (int64_t p = 0; p < POSITIONS; ++p) place(static_cast<float>(p), positions.data() + p * shape.width);
+        layers.resize(shape.blocks);
+        read(next);
+    }
+
+    // Take over the weights that are trained.
+    void read(const Array* from) {
+        auto list = [&](std::vector<float>& to, int i) { to.assign(from[i].data, from[i].data + from[i].size); };
+        auto norm_of = [&](Norm& to, int i) { list(to.weight, i), list(to.bias, i + 1); };
+        auto linear = [&](Linear& to, int i, int64_t in, int64_t out, bool has_bias = true) {
+            to.read(from[i].data, has_bias ? from[i + 1].data : nullptr, out, in, panel);
+        };
+        const int64_t width = shape.width;
+        // First layers without the columns that are zero for all programs; their bins are numbers of the bias.
+        embed_leaf.read(from[LEAF_UP].data, from[LEAF_UP_BIAS].data, width, static_cast<int64_t>(leaves.used.size()), panel,
+                        leaves.used.data(), shape.leaf_width);
+        const int64_t kernel_row = shape.input_width * (1 + shape.bins);
+        embed_kernel.read(from[KERNEL_UP].data, from[KERNEL_UP_BIAS].data, width,
+                          static_cast<int64_t>(kernel_columns.size()), panel, kernel_columns.data(), kernel_row);
+        std::vector<bool> is_used(shape.input_width, false);
+        for (const int32_t column : kernels.used) is_used[column] = true;
+        for (int32_t column = 0; column < shape.input_width; ++column)
+            for (int64_t b = 0; b < shape.bins && !is_used[column]; ++b)
+                if (const float x = bin(column, b, 0.0f); x != 0.0f)
+                    for (int64_t o = 0; o < width; ++o)
+                        embed_kernel.bias[o] +=
+                            x * from[KERNEL_UP].data[o * kernel_row + shape.input_width + column * shape.bins + b];
+        linear(leaf_out, LEAF_OUT, width, width);
+        linear(kernel_out, KERNEL_OUT, width, width);
+        linear(kernel_to_leaf, TO_LEAF, width, width, false);
+        list(token_type, TOKEN_TYPE), list(ordinal, ORDINAL), norm_of(norm, NORM);
+        linear(regressor, REGRESSOR, 4 * width, shape.hidden);
+        linear(regressor_out, REGRESSOR_OUT, shape.hidden, shape.hidden);
+        list(out_weight, LAST);
+        out_bias = *from[LAST_BIAS].data;
+        from += BLOCKS;
+        for (Block& block : layers) {
+            norm_of(block.norm_attention, ATTENTION_NORM), norm_of(block.norm_feedforward, FEEDFORWARD_NORM);
+            linear(block.qkv, QKV, width, 3 * width);
+            linear(block.out, PROJECTION, width, width);
+            linear(block.up, UP, width, shape.feedforward);
+            linear(block.down, DOWN, shape.feedforward, width);
+            from += BLOCK_WEIGHTS;
         }
-        positions.resize(POSITIONS * width);
-        for (int64_t p = 0; p < POSITIONS; ++p) place(static_cast<float>(p), positions.data() + p * width);
     }
 
     void place(float position, float* to) const {
@@ -117,31 +147,5 @@ struct Network {
         float place = (x - bin_low[at]) * bin_factor[at];
         place = place < 0.0f ? 0.0f : place > 1.0f ? 1.0f : place;
         return place - bin_mean[at];
-    }
-
-private:
-    // A first layer without the columns that are zero for all programs; their bins are numbers of the bias.
-    Linear read_columns(const Array& weight, const Array& bias, const Scaler& scaler, int64_t in, int64_t n_bins,
-                        int64_t panel) const {
-        const int64_t out = bias.size, each = 1 + n_bins, all = in * each;
-        const int64_t n = static_cast<int64_t>(scaler.used.size());
-        std::vector<float> kept(out * n * each), offset(bias.data, bias.data + out);
-        std::vector<bool> is_used(in, false);
-        for (int32_t column : scaler.used) is_used[column] = true;
-        for (int64_t o = 0; o < out; ++o) {
-            const float* row = weight.data + o * all;
-            for (int64_t j = 0; j < n; ++j) {
-                kept[o * n * each + j] = row[scaler.used[j]];
-                for (int64_t b = 0; b < n_bins; ++b)
-                    kept[o * n * each + n + j * n_bins + b] = row[in + scaler.used[j] * n_bins + b];
-            }
-            double added = 0.0;
-            for (int64_t column = 0; column < in; ++column)
-                for (int64_t b = 0; b < n_bins && !is_used[column]; ++b)
-                    added += static_cast<double>(bin(static_cast<int32_t>(column), b, 0.0f)) *
-                             row[in + column * n_bins + b];
-            offset[o] += static_cast<float>(added);
-        }
-        return Linear(kept.data(), offset.data(), out, n * each, panel);
     }
 };
