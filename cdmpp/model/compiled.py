@@ -94,8 +94,8 @@ class CompiledModel:
         self._of_devices: dict[bytes, tuple[Tensor, Tensor, Tensor]] = {}
 
     @torch.no_grad()
-    def answers(self, programs: ProgramTensors, rows: np.ndarray) -> Answers:
-        """Answer ``rows`` (n,) of ``programs``, which lie on the CPU, in as many threads as torch has."""
+    def answers(self, programs: ProgramTensors, rows: np.ndarray, threads: int | None = None) -> Answers:
+        """Answer ``rows`` (n,) of ``programs``, which lie on the CPU, in ``threads``; None: as many as torch has."""
         rows = np.ascontiguousarray(rows, np.int64)
         tables = tables_of(programs, *self._devices(programs))
         n, facts = len(rows), programs.leaf_features.shape[1] + programs.kernel_features.shape[1]
@@ -103,7 +103,12 @@ class CompiledModel:
         found = Answers(np.empty(n), *(np.empty(shape, np.float32) for shape in shapes))
         places = _Places(*(array.ctypes.data for array in found))
         native_network().network_answers(
-            self._made, ctypes.byref(tables), rows.ctypes.data, n, ctypes.byref(places), torch.get_num_threads()
+            self._made,
+            ctypes.byref(tables),
+            rows.ctypes.data,
+            n,
+            ctypes.byref(places),
+            threads or torch.get_num_threads(),
         )
         return found
 
@@ -153,7 +158,7 @@ def _changes(tensors: list[Tensor]) -> int:
 
 
 def made(model: CdmppModel, kind: str) -> tuple[ctypes.c_void_p, list[np.ndarray]]:
-    """Make a ``kind`` of ``new`` or ``trainer_new`` of a copy of ``model``, and the arrays that have to live as long."""
+    """Make what ``kind`` says, ``new`` or ``trainer_new``, of ``model``; also arrays that have to live as long."""
     values = [np.ascontiguousarray(one.detach().float().numpy()) for one in (*_fitted(model), *trained(model))]
     code, kept = _code_of(model)
     bound = np.array(BOUND_OF_PART, np.int32)

@@ -31,7 +31,10 @@ class _PriorTables(ctypes.Structure):
 
 
 class CompiledGradient:
-    """Answers batches of ``programs``, and puts gradients where torch would put them."""
+    """Answers batches of ``programs``, and puts gradients where torch would put them.
+
+    ``threads`` are its own. Those of torch should be one meanwhile: they spin between two loops of theirs.
+    """
 
     @staticmethod
     def fits(model: CdmppModel, programs: ProgramTensors) -> bool:
@@ -41,12 +44,13 @@ class CompiledGradient:
         return on_cpu and in_float32 and not model.config.dropout
 
     def __init__(self, model: CdmppModel, programs: ProgramTensors, priors: PriorTable) -> None:
+        self.threads = torch.get_num_threads()
         self._model, self._programs, self._priors = model, programs, priors
         self._made, self._kept = made(model, "trainer_new")
         finalize(self, native_network().network_trainer_delete, self._made)
 
     def outputs(self, batches: Sequence[Batch]) -> Output:
-        """Answer the programs of ``batches``, one after the other, in as many threads as torch has."""
+        """Answer the programs of ``batches``, one after the other, in ``threads``."""
         rows, config = torch.cat([batch.rows for batch in batches]), self._model.config
         is_hidden = torch.zeros(len(rows), dtype=torch.bool)
         if config.code and config.code_dropout and self._model.training:
@@ -56,7 +60,9 @@ class CompiledGradient:
         log_latency, hidden = found
         return Output(log_latency, self._model.label_transform(log_latency), hidden)
 
-    def forward(self, rows: Tensor, is_hidden: Tensor, contexts: Tensor, weights: Sequence[Tensor]) -> tuple[_Kept, Tensor, Tensor]:
+    def forward(
+        self, rows: Tensor, is_hidden: Tensor, contexts: Tensor, weights: Sequence[Tensor]
+    ) -> tuple[_Kept, Tensor, Tensor]:
         """Compute log-seconds (n,) and hidden vectors (n, hidden) of programs ``rows`` (n,), and keep their parts."""
         priors, n = self._priors, len(rows)
         tables = tables_of(self._programs, contexts, contexts, contexts)  # neither numbers nor costs are read
@@ -67,7 +73,7 @@ class CompiledGradient:
         place = native_network().network_forward(
             self._made, arrays_of([weight.detach().numpy() for weight in weights]), ctypes.byref(tables),
             ctypes.byref(known), rows.data_ptr(), is_hidden.data_ptr(), n, log_latency.ctypes.data, hidden.data_ptr(),
-            torch.get_num_threads(),
+            self.threads,
         )  # fmt: skip
         return _Kept(self, ctypes.c_void_p(place)), torch.from_numpy(log_latency).float(), hidden
 
@@ -99,7 +105,7 @@ class _Pass(torch.autograd.Function):
         of_latency, of_hidden = of_latency.float().contiguous(), of_hidden.float().contiguous()
         native_network().network_backward(
             ctx.kept.place, arrays_of([weight.detach().numpy() for weight in weights]), len(contexts),
-            of_latency.data_ptr(), of_hidden.data_ptr(), places, torch.get_num_threads(),
+            of_latency.data_ptr(), of_hidden.data_ptr(), places, ctx.kept.of.threads,
         )  # fmt: skip
         *of_weights, of_contexts = found
         return None, None, None, of_contexts, *of_weights

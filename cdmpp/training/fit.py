@@ -89,9 +89,18 @@ class _FreeThreads(Callback):
 
     def __init__(self) -> None:
         self.threads = FreeThreads()
+        self._before = torch.get_num_threads()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.threads.adapt()
+        assert isinstance(pl_module, LatencyModule)
+        if pl_module.compiled is None:
+            self.threads.adapt()
+        else:
+            pl_module.compiled.threads = self.threads.count()
+            torch.set_num_threads(1)
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        torch.set_num_threads(self._before)
 
 
 def _trainer(

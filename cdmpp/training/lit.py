@@ -6,7 +6,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import cdmpp.training.compat  # noqa: F401  isort: skip  (before Lightning)
 import lightning.pytorch as pl
@@ -48,8 +48,8 @@ class LatencyModule(pl.LightningModule):
         # A function, not a module: as a module it would enter the checkpoint a second time.
         forward = torch.compile(model.forward, dynamic=True) if config.trainer.compile else model.forward
         self._forward = self._with_priors(forward)
-        self._compiled = None
-        if self._priors is not None and self._may_be_compiled(model):
+        self._compiled: CompiledGradient | None = None
+        if isinstance(model, CdmppModel) and self._priors is not None and self._may_be_compiled(model):
             self._compiled = CompiledGradient(model, inputs.programs, self._priors)
         self._losses: list[Tensor] = []
         self._errors: list[Tensor] = []
@@ -60,13 +60,14 @@ class LatencyModule(pl.LightningModule):
         table = self._priors
         return forward if table is None else lambda batch: forward(batch, table.take(batch))
 
-    def _may_be_compiled(self, model: Model) -> TypeGuard[CdmppModel]:
-        return (
-            isinstance(model, CdmppModel)
-            and not self.config.trainer.compile
-            and self.config.trainer.precision == "32"
-            and CompiledGradient.fits(model, self.inputs.programs)
-        )
+    def _may_be_compiled(self, model: CdmppModel) -> bool:
+        trainer = self.config.trainer
+        return not trainer.compile and trainer.precision == "32" and CompiledGradient.fits(model, self.inputs.programs)
+
+    @property
+    def compiled(self) -> CompiledGradient | None:
+        """Return what computes the passes in place of torch; None where torch does."""
+        return self._compiled
 
     def _outputs(self, groups: Sequence[Batch]) -> Output:
         """Answer the programs of ``groups``, one after the other."""
@@ -175,8 +176,9 @@ class LatencyModule(pl.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Compute the errors of the averaged weights."""
-        if self._may_be_compiled(self.average):
-            answers = compiled(self.average).answers(self.inputs.programs, batch.rows.numpy())
+        if self._compiled is not None and isinstance(self.average, CdmppModel):
+            rows, threads = batch.rows.numpy(), self._compiled.threads
+            answers = compiled(self.average).answers(self.inputs.programs, rows, threads)
             log_latency = torch.from_numpy(answers.log_latency)
         else:
             log_latency = self._with_priors(self.average)(batch).log_latency

@@ -52,7 +52,7 @@ def _groups(names: np.ndarray, tasks: np.ndarray) -> list[np.ndarray]:
 
 def _fit_member(member: torch.nn.Module, inputs: Tensor, goal: Tensor, groups: list[np.ndarray], seed: int) -> None:
     order, steps = np.random.default_rng(seed), len(groups) // _TASKS
-    optimiser = torch.optim.AdamW(member.parameters(), _RATE, weight_decay=_DECAY)
+    optimiser = torch.optim.AdamW(member.parameters(), _RATE, weight_decay=_DECAY, fused=True)
     course = torch.optim.lr_scheduler.OneCycleLR(optimiser, _RATE, total_steps=_EPOCHS * steps)
     member.train()
     for _ in range(_EPOCHS):
@@ -61,8 +61,8 @@ def _fit_member(member: torch.nn.Module, inputs: Tensor, goal: Tensor, groups: l
             parts = [torch.from_numpy(groups[i]) for i in chosen]
             places = torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=-1)
             absent = places < 0
-            scores = member(inputs[places.clamp_min(0).ravel()]).view(places.shape)
-            scores = scores.masked_fill(absent, -torch.inf).log_softmax(1).masked_fill(absent, 0.0)
+            scores = torch.full(places.shape, -torch.inf).masked_scatter(~absent, member(inputs[places[~absent]])[:, 0])
+            scores = scores.log_softmax(1).masked_fill(absent, 0.0)
             wanted = goal[places.clamp_min(0)].masked_fill(absent, -torch.inf).softmax(1)
             loss = -(wanted * scores).sum(1).mean()
             optimiser.zero_grad()

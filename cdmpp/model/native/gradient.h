@@ -73,7 +73,7 @@ INLINE void known_answer(const Network& net, const Programs& p, const PriorTable
     add_up(net, p, rows, n, m, log_latency, hidden);
 }
 
-INLINE void add_rows(const float* rows, int64_t n, int64_t width, float* to) {
+INLINE void add_rows(const float* rows, int64_t n, int64_t width, float* __restrict to) {
     for (int64_t row = 0; row < n; ++row, rows += width)
         for (int64_t d = 0; d < width; ++d) to[d] += rows[d];
 }
@@ -91,8 +91,9 @@ INLINE void layer_back(const float* weight, const float* x, int64_t in, const fl
 // Adds to `to` (n, width) the slopes of what was normalised.
 template <int LANES>
 INLINE void norm_back(const float* weight, const float* units, const float* scales, const float* slopes, int64_t n,
-                      int64_t width, float* of_weight, float* of_bias, float* to, Spare& m) {
-    float* own = Tape::sized(m.slopes, width);
+                      int64_t width, float* __restrict of_weight, float* __restrict of_bias, float* __restrict to,
+                      Spare& m) {
+    float* __restrict own = Tape::sized(m.slopes, width);
     for (int64_t row = 0; row < n; ++row, units += width, slopes += width, to += width) {
         for (int64_t d = 0; d < width; ++d) {
             of_weight[d] += slopes[d] * units[d];
@@ -127,10 +128,11 @@ INLINE void attend_back(const float* qkv, const float* slopes, int64_t n, int64_
                 share_slopes[j] = product_of<LANES>(slope, qkv + j * row + 2 * width + head * each, each);
                 along += scores[j] * share_slopes[j];
             }
-            float* of_query = to + i * row + head * each;
+            float* __restrict of_query = to + i * row + head * each;
             for (int64_t j = 0; j < n; ++j) {
                 const float* key = qkv + j * row + width + head * each;
-                float *of_key = to + j * row + width + head * each, *of_value = of_key + width;
+                float* __restrict of_key = to + j * row + width + head * each;
+                float* __restrict of_value = of_key + width;
                 const float share = scores[j], of_score = scale * share * (share_slopes[j] - along);
                 for (int64_t d = 0; d < each; ++d) {
                     of_query[d] += of_score * key[d];
@@ -162,10 +164,11 @@ INLINE void gradients(const Network& net, const Array* weights, const Slots& slo
             const float share = exponential(m.priors[j] - static_cast<float>(log_latency[i]));
             const float slope = of_latency[i] * share * static_cast<float>(s.log_scale);
             const float* active = m.last.data() + j * s.hidden;
+            float *__restrict of_last = grad(LAST), *__restrict to_last = last + j * s.hidden;
             *grad(LAST_BIAS) += slope;
             for (int64_t d = 0; d < s.hidden; ++d) {
-                grad(LAST)[d] += slope * active[d];
-                last[j * s.hidden + d] = slope * net.out_weight[d] + of_hidden[i * s.hidden + d] / static_cast<float>(own);
+                of_last[d] += slope * active[d];
+                to_last[d] = slope * net.out_weight[d] + of_hidden[i * s.hidden + d] / static_cast<float>(own);
             }
         }
         k += own;
@@ -239,9 +242,10 @@ INLINE void gradients(const Network& net, const Array* weights, const Slots& slo
     std::fill(to_leaf, to_leaf + n_kernels * width, 0.0f);
     for (int64_t i = 0, t = 0, k = 0, l = 0; i < n; ++i) {
         const int64_t row = rows[i], own_kernels = p.kernel_counts[row];
-        float* context = of_contexts + p.devices[row] * width;
+        float* __restrict context = of_contexts + p.devices[row] * width;
         auto add = [&](const float* token, int64_t type, int64_t ordinal) {
-            float *of_type = grad(TOKEN_TYPE) + type * width, *of_ordinal = grad(ORDINAL) + ordinal * width;
+            float* __restrict of_type = grad(TOKEN_TYPE) + type * width;
+            float* __restrict of_ordinal = grad(ORDINAL) + ordinal * width;
             for (int64_t d = 0; d < width; ++d) context[d] += token[d], of_type[d] += token[d], of_ordinal[d] += token[d];
         };
         for (int64_t j = 0; j < own_kernels; ++j, ++t) {
