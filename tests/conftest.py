@@ -59,6 +59,7 @@ cli/test_installed data/test_importers tuning/test_plug_in network/eager/test_re
 plans/sources/test_few_blocks network/compiled/test_runtime recipes/test_finetuning cli/test_option_sweep
 network/eager/test_swept network/eager/test_repeated measure/test_kit predict/test_folder network/eager/test_saved
 recipes/test_calibrate recipes/test_adapted training/test_interrupted data/test_import_programs measure/test_remote
+measure/fleet/test_real_servers
 """.split()
 """Files that take longest, none of which may come last, where it would keep one worker busy and the others not."""
 
