@@ -31,7 +31,7 @@ def shipped_files(path: Path) -> Iterator[tuple[Path, bytes]]:
     Nothing where the archives are damaged, of another format, or none: what is missing is made then.
     """
     folder, root = _folder(), cache_root()
-    if folder is None or not path.is_relative_to(root):
+    if folder is None or path.is_file() or not path.is_relative_to(root):  # the index takes milliseconds
         return
     own, entries = path.relative_to(root).as_posix(), _index(folder)["entries"]
     for name in _beneath(folder).get(own, [own]):
