@@ -38,16 +38,6 @@ def page(stored: Mapping[str, Any]) -> list[str]:
         lines += ["", f"Not measured: {'; '.join(missing)}."]
     if old := sorted({f"`{rows[name]['commit'][:10]}`" for name in rows if rows[name]["commit"] != stored["now"]}):
         lines += ["", f"Some rows are of earlier commits: {', '.join(old)}."]
-    lines += ["", "## Where the time goes", "", *profiles(stored.get("profiles", {}))] if "profiles" in stored else []
-    return lines
-
-
-def profiles(stored: Mapping[str, Any]) -> list[str]:
-    """Tables of the profiles."""
-    lines: list[str] = []
-    for name, found in stored.items():
-        lines += [f"### {name}", "", found["text"], ""]
-        lines += [*table(["where", *found["builds"]], found["rows"]), ""]
     return lines
 
 

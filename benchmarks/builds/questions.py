@@ -149,7 +149,7 @@ def _derived(kind: str, sources: list[dict[str, Any]], together: int = 1) -> dic
 
 
 def features(datasets: Path) -> dict[str, Any]:
-    """Scheduled CPU programs to compact ASTs, lowered on the way; the peer is TVM's extractor on the same ones."""
+    """Scheduled CPU programs to compact ASTs, lowered where they have to be; the peer is TVM's extractor."""
     import numpy as np
     import tvm_ffi
     from tvm.s_tir import meta_schedule as ms

@@ -82,8 +82,8 @@ ROWS = _named(
         per=512,
     )),
     ("features", Row(
-        "features of a scheduled program, lowering included (peer: PerStoreFeature)", question="features", runs=3,
-        unit="ms", peer_share=1 / 5,
+        "features of a scheduled program, lowered where it has to be (peer: PerStoreFeature)", question="features",
+        runs=3, unit="ms", peer_share=1 / 5,
     )),
     ("cpu-code", Row(
         "machine code of a CPU program, replay of its schedule included", question="cpu_code", runs=3, target_s=0.04,

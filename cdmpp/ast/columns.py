@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import pyarrow as pa
 
 from cdmpp.errors import DataError
+
+if TYPE_CHECKING:  # it takes longer to import than most commands take otherwise
+    import pyarrow as pa
 
 
 def plain_column(arrow: pa.Table, name: str, kind: pa.DataType) -> np.ndarray:
@@ -18,6 +22,8 @@ def plain_column(arrow: pa.Table, name: str, kind: pa.DataType) -> np.ndarray:
 
 def list_column(arrow: pa.Table, name: str, kind: pa.DataType) -> tuple[np.ndarray, np.ndarray]:
     """Return all items of all rows, and (n + 1,) int64 offsets at which the rows begin and end."""
+    import pyarrow as pa
+
     column = _column(arrow, name, pa.large_list(kind))
     items = column.flatten()
     if column.null_count or items.null_count:
@@ -27,6 +33,8 @@ def list_column(arrow: pa.Table, name: str, kind: pa.DataType) -> tuple[np.ndarr
 
 
 def _column(arrow: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
     if arrow.schema.names.count(name) != 1:
         raise DataError(f"there is no column {name}, or more than one")
     column = arrow.column(name)

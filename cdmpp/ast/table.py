@@ -6,10 +6,9 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cdmpp.ast.columns import list_column, plain_column
 from cdmpp.ast.compact_ast import CompactAST
@@ -17,6 +16,9 @@ from cdmpp.ast.layout import FEATURES, KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.errors import DataError
 from cdmpp.machine_code.cpu.code_features import CODE_VERSION, CODE_WIDTH
 from cdmpp.platform.content import read_parquet
+
+if TYPE_CHECKING:  # it takes longer to import than most commands take otherwise
+    import pyarrow as pa
 
 TARGET_KINDS = ("cpu", "gpu")
 _OF_LEAVES = ("leaf_features", "leaf_positions", "leaf_serial_positions", "leaf_kernels")
@@ -126,6 +128,9 @@ def write_asts(
 
     ``effort`` is zstd's, 1 to 22: what is kept for long is worth minutes, a cache is not.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     if len(record_ids) != len(table):
         raise DataError(f"{len(record_ids)} record ids for {len(table)} ASTs: they must pair one to one")
     columns: dict[str, pa.Array] = {"record_id": pa.array(list(record_ids), pa.string())}
@@ -148,6 +153,8 @@ def write_asts(
 
 def read_asts(path: Path, features: str = "cdmpp") -> tuple[list[str], AstTable]:
     """Read ids and ASTs of one file; ``DataError``: unreadable, or by another extractor than that of ``features``."""
+    import pyarrow as pa
+
     try:
         arrow = read_parquet(path)
     except ValueError as error:
@@ -169,6 +176,8 @@ def read_asts(path: Path, features: str = "cdmpp") -> tuple[list[str], AstTable]
 
 def _decoded(arrow: pa.Table) -> tuple[list[str], AstTable]:
     """Record ids and ASTs; ``DataError`` where columns are missing, of another type, or do not fit each other."""
+    import pyarrow as pa
+
     leaves, leaf_ends = list_column(arrow, "leaf_features", pa.float32())
     kernels, kernel_ends = list_column(arrow, "kernel_features", pa.float32())
     (positions, serial_positions, owners), ends = zip(
@@ -201,6 +210,8 @@ def _decoded(arrow: pa.Table) -> tuple[list[str], AstTable]:
 
 def _read_codes(arrow: pa.Table) -> np.ndarray | None:
     """Code vectors of another version are as good as none: they can be derived again."""
+    import pyarrow as pa
+
     if _version(arrow, b"code_version") != CODE_VERSION:
         return None
     codes, ends = list_column(arrow, "code", pa.float32())

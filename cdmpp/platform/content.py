@@ -8,13 +8,14 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
 
 from cdmpp.errors import DataError
+
+if TYPE_CHECKING:  # it takes longer to import than most commands take otherwise
+    import pyarrow as pa
 
 MOST_BYTES = 512 * 10**6
 """Most bytes, unpacked, of a file that is parsed as a whole: its values take up to ten times as much memory."""
@@ -109,12 +110,17 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
     ``DataError`` names a file that is corrupt, or of more than ``MOST_ROWS`` rows.
     """
+    import pyarrow as pa
+
     batches = list(parquet_batches(path, columns))
     return pa.Table.from_batches(batches[1:], batches[0].schema)
 
 
 def parquet_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """Yield an empty batch with the schema of a Parquet file, and its rows; errors as ``read_parquet``."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         with pq.ParquetFile(path) as file:
             if file.metadata.num_rows > MOST_ROWS:

@@ -12,16 +12,17 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cdmpp.errors import DataError
 from cdmpp.platform.content import content_of, lines_of, parse_json, read_parquet
 from cdmpp.platform.limits import numbers as numbers_within
 from cdmpp.platform.limits import shown
+
+if TYPE_CHECKING:  # it takes longer to import than most commands take otherwise
+    import pyarrow as pa
 
 SCHEMA_VERSION = 1
 """The newest version of records and tables that is read."""
@@ -170,6 +171,8 @@ def append_lines(path: Path, values: Iterable[Any]) -> None:
 
 def write_table(path: Path, table: pa.Table, new: bool = False) -> None:
     """Write a Parquet file with the schema version in its metadata, atomically; ``new`` as in ``write_atomic``."""
+    import pyarrow.parquet as pq
+
     metadata = {**(table.schema.metadata or {}), _VERSION_KEY: str(SCHEMA_VERSION).encode()}
     stamped = table.replace_schema_metadata(metadata)
     # Schedules are long texts, all different: zstd finds what they share, and dictionaries hide it. Repeats of a

@@ -92,7 +92,7 @@ def test_a_full_disk_ends_the_run(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("cdmpp.platform.files.pq.write_table", full)
+    monkeypatch.setattr("pyarrow.parquet.write_table", full)
     with pytest.raises(DataError, match="No space left"):
         derive({"per_store": (tmp_path, sources(""))}, progress=False)
 

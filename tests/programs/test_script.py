@@ -169,3 +169,32 @@ def test_the_example_that_readme_shows_is_a_product():
     tvm.compile(program.module, target=program.target)["main"](*tensors)
     np.testing.assert_allclose(tensors[2].numpy(), np.maximum(a @ b, 0), rtol=1e-3, atol=1e-3)
     assert "cdmpp predict examples/matmul.py" in (path.parents[1] / "README.md").read_text()
+
+
+def test_a_workload_is_parsed_once_on_a_machine(tmp_path, monkeypatch):
+    from cdmpp.data.records import read_tasks
+    from cdmpp.programs import replay
+    from cdmpp.programs.script import parse_text
+
+    monkeypatch.setenv("CDMPP_CACHE", str(tmp_path))
+    tasks = read_tasks(Path(__file__).parents[2] / "datasets" / "h100")
+    workload = tasks[min(tasks)].workload
+    replay.parse_workload.cache_clear()
+    replay.parse_workload(workload)
+    assert replay.parsed_path(workload).is_file()
+    replay.parse_workload.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(replay, "parse_text", None)  # TVM's parser is not needed again
+        kept = replay.parse_workload(workload)
+    assert kept.script() == parse_text(workload, "a task").script()
+    replay.parse_workload.cache_clear()
+
+
+def test_what_no_parser_reads_is_not_kept(tmp_path, monkeypatch):
+    from cdmpp.errors import DataError
+    from cdmpp.programs import replay
+
+    monkeypatch.setenv("CDMPP_CACHE", str(tmp_path))
+    with pytest.raises(DataError, match="workload"):
+        replay.parse_workload("@T.prim_func\ndef main(): raise SystemExit\n")
+    assert not list(tmp_path.rglob("*.json"))

@@ -199,7 +199,7 @@ class Counter {
     if (kind == Kind::Not || kind == Kind::And || kind == Kind::Or || is_compare(kind)) {
       for (Field side : {Field::a, Field::b}) {
         Node part = kind == Kind::Not && side == Field::b ? nullptr : child(condition, side);
-        if (part == nullptr || is_float(part)) continue;
+        if (part == nullptr || is_float(part) || (kind >= Kind::LT && kind <= Kind::GE)) continue;
         if (!is_compare(kind)) {
           for (Node variable : divided_variables(part)) found.push_back(variable);
           continue;

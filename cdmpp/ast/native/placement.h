@@ -225,12 +225,16 @@ class Surveyor {
     for (const Around& loop : touch.loops) ranges.emplace_back(loop.variable, loop.range);
     Sums sums(std::move(ranges), touch.bindings);
     const Sum whole = sums.of(index);
+    std::vector<Node> divided;
     Range range = range_of(whole);
     if (!touch.conditional && (range.low < 0 || range.high >= extent)) doubt("an access beyond a buffer");
     for (const auto& term : whole.terms) {
       if (term.first.inside == nullptr) continue;
       bool around = false, inside = false;
       sums.variables(term.first, [&](Node variable) {
+        bool again = std::find(divided.begin(), divided.end(), variable) != divided.end();
+        if (again && sums.nested()) doubt("a sum of quotients that was a quotient");
+        divided.push_back(variable);
         for (size_t i = 0; i < touch.loops.size(); ++i) {
           if (touch.loops[i].variable == variable) (i < depth ? around : inside) = true;
         }

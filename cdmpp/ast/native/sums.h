@@ -171,6 +171,9 @@ class Sums {
     return {0, {{atom, 1}}};
   }
 
+  // Whether one of the expressions so far held a quotient of a sum of quotients.
+  bool nested() const { return nested_; }
+
   // Whether a condition always holds, or never.
   std::optional<bool> decided(Node e) const {
     Kind kind = kind_of(e);
@@ -276,12 +279,8 @@ class Sums {
   }
 
   // Quotient or remainder of `sum` by `divisor`, without the parts that divide evenly.
-  static Sum divided(const Sum& sum, int64_t divisor, bool whole) {
-    if (exactly && sum.terms.size() > 1) {
-      for (const auto& term : sum.terms) {
-        if (term.first.inside != nullptr) doubt("a quotient of a sum of quotients");
-      }
-    }
+  Sum divided(const Sum& sum, int64_t divisor, bool whole) const {
+    for (const auto& term : sum.terms) nested_ |= sum.terms.size() > 1 && term.first.inside != nullptr;
     auto [even, rest] = parted(sum, divisor);
     Range range = range_of(rest);
     int64_t low = quotient(range.low, divisor), high = quotient(range.high, divisor);
@@ -352,6 +351,7 @@ class Sums {
   std::vector<std::pair<Node, Range>> loops_;
   Bindings bindings_;
   mutable std::vector<std::optional<Sum>> bound_;
+  mutable bool nested_ = false;
 };
 
 }  // namespace cdmpp
