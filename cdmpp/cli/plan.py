@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli import step
 from cdmpp.cli.framework import framework_question
@@ -204,14 +205,17 @@ def _elsewhere(options: argparse.Namespace) -> Replays | None:
     """Who replays plans where this process does not."""
     if is_here():
         return None
-    return lambda count: parts_of(options, range(count), "replays of plans", sys.stderr.isatty())
+    from cdmpp.serve.wire import to_wire
+
+    return lambda plans: parts_of(options, [to_wire(one) for one in plans], "replays of plans", sys.stderr.isatty())
 
 
-def part(options: argparse.Namespace, place: int) -> RankedPlan:
-    """Replay the plan at a place of the order by closed form."""
+def part(options: argparse.Namespace, judged: Mapping[str, Any]) -> RankedPlan:
+    """Replay a plan that was judged by closed form."""
     from cdmpp.plans.oracle import replayed_plan
+    from cdmpp.serve.wire import from_wire
 
-    return replayed_plan(_asked(tuple(options.words), options), place)
+    return replayed_plan(_asked(tuple(options.words), options), from_wire(judged))
 
 
 _questions = dict[tuple[str, ...], "Question"]()

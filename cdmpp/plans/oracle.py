@@ -5,7 +5,7 @@ All plans are judged by closed form, the best ones replayed. The same question g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -147,8 +147,8 @@ class OracleResult:
         return sorted(found, key=lambda one: one[2] - one[1])
 
 
-Replays = Callable[[int], Iterable[RankedPlan]]
-"""It replays so many of the best plans by closed form, in their order."""
+Replays = Callable[[Sequence[RankedPlan]], Iterable[RankedPlan]]
+"""It replays plans that were judged by closed form, in their order."""
 
 
 def ask(
@@ -181,12 +181,12 @@ def ask(
     replayed = _replayed(judged, order, replays)
     parts = terms(judged.costs)
     found = [_ranked(question, judged, parts, int(row)) for row in order[: max(top, replayed)]]
-    made = (_by_replay(question, one) for one in found[:replayed])
-    first = list(elsewhere(replayed) if elsewhere else shown(made, "replays of plans", replayed, progress))
+    made = (replayed_plan(question, one) for one in found[:replayed])
+    first = list(elsewhere(found[:replayed]) if elsewhere else shown(made, "replays of plans", replayed, progress))
     for row in order[replayed : 2 * replayed]:  # they may be faster, as far as the closed form tells
         if judged.costs.step_s[row] >= min(one.step_s for one in first):
             break
-        first.append(_by_replay(question, _ranked(question, judged, parts, int(row))))
+        first.append(replayed_plan(question, _ranked(question, judged, parts, int(row))))
     found = [*sorted(first, key=lambda one: one.step_s), *(_fed(question, one) for one in found[len(first) :])]
     curve = scaling(question, counts)
     # more devices divide the model in more ways, each of them read: without a curve only for the best combination
@@ -196,13 +196,6 @@ def ask(
     return OracleResult(
         question, ranked, judged, rejected, curve, front, (*judged.warnings, *_warnings(question, ranked)), top
     )
-
-
-def replayed_plan(question: Question, place: int) -> RankedPlan:
-    """Judge all plans, and replay the one at ``place`` of their order by closed form, from 0."""
-    judged = question.judged()
-    row = int(judged.order()[place])
-    return _by_replay(question, _ranked(question, judged, terms(judged.costs), row))
 
 
 def _replayed(judged: Judged, order: np.ndarray, replays: int) -> int:
@@ -246,7 +239,8 @@ def _front(
     return tuple(sorted(plans, key=lambda one: (one.step_s, one.memory_bytes)))
 
 
-def _by_replay(question: Question, one: RankedPlan) -> RankedPlan:
+def replayed_plan(question: Question, one: RankedPlan) -> RankedPlan:
+    """Replay a plan that was judged by closed form."""
     topology = question.topology_of(one.plan)
     lowered = lower(question.source, one.plan, topology, question.global_batch, merge=True)
     replayed = replay(merge_ops(lowered.graph), topology, synchrony=one.plan.synchrony)
