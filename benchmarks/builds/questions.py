@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import random
 import resource
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -232,11 +234,33 @@ def scoring(datasets: Path) -> dict[str, Any]:
     return {**took, "peer_s": peer_s, "answer": [float(score) for score in answer]}
 
 
+def training_beside(datasets: Path) -> dict[str, Any]:
+    """Four epochs of a training beside a process that keeps a core busy; the peer is the same training alone."""
+
+    def trained() -> tuple[float, float]:
+        with tempfile.TemporaryDirectory() as folder:
+            words = [f"data.path=[{datasets}]", f"out={folder}", "trainer.epochs=4", "plots=false", "progress=false"]
+            command = [str(Path(sys.executable).with_name("cdmpp")), "model", "train", *words, "baselines=[constant]"]
+            start = time.perf_counter()
+            subprocess.run(command, check=True, capture_output=True, cwd=folder)
+            took = time.perf_counter() - start
+            return took, float(json.loads((Path(folder) / "model" / "card.json").read_text())["validation"]["mape"])
+
+    alone_s, _ = trained()
+    neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        beside_s, mape = trained()
+    finally:
+        neighbour.kill()
+        neighbour.wait()
+    return {"wall_s": beside_s, "peer_s": alone_s, "answer": [mape]}
+
+
 QUESTIONS: dict[str, Callable[[Path], dict[str, Any]]] = {
     run.__name__: run
     for run in (
         further_device, further_batch, third_batch, predict_one, predict_many, features, cpu_code, gpu_code, replay,
-        scoring,
+        scoring, training_beside,
     )
 }  # fmt: skip
 

@@ -97,6 +97,10 @@ ROWS = _named(
         ("model", "train", "data.path=[DATASETS]", "out=OUT", "plots=false", "progress=false", "baselines=[constant]"),
         runs=1, target_s=40.0, judged_by="wall_s", answer="model/card.json", tolerance=0.05, threads=None,
     )),
+    ("training-busy", Row(
+        "four epochs of that beside a process that keeps one of the cores busy (peer: the same alone)",
+        question="training_beside", runs=1, peer_share=2.5, judged_by="wall_s", tolerance=0.05, threads=None,
+    )),
     ("replay", Row("replay of 1,000,000 tasks", question="replay", runs=3, target_s=2.0, share=0.1)),
     ("scoring", Row(
         "scoring of a candidate of a search (peer: XGBModel)", question="scoring", runs=3, unit="ms", peer_share=0.1,

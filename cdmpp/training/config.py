@@ -20,6 +20,7 @@ _STEPS = {
     "ema": numbers(0, 1 - 1e-9),
 }
 """Limits of the settings that training and tuning share."""
+STRATEGIES = ("auto", "ddp")
 
 
 @dataclass(frozen=True)
@@ -112,11 +113,18 @@ class TrainerConfig:
     """Processes on each machine that share every batch, a GPU each; on CPUs they share the cores."""
     nodes: int = 1
     """Machines that train together; more than one: start the run on each with torchrun."""
+    strategy: str = "auto"
+    """How processes share a batch, by Lightning's name: ``ddp``; ``auto`` is that where there are several."""
 
     def __post_init__(self) -> None:
         check_fields(self, "trainer.")
         check_choice("trainer.schedule", self.schedule, ("cosine", "cyclic"))
         check_choice("trainer.precision", self.precision, ("32", "bf16"))
+        if self.strategy not in STRATEGIES:
+            raise CdmppError(
+                f"trainer.strategy={self.strategy} is not supported: no test has shown that it learns what one process "
+                f"learns, as ddp does; one of {', '.join(STRATEGIES)}"
+            )
         if self.interval_folds and self.interval_folds < 3:
             raise CdmppError(f"trainer.interval_folds must be 0 or at least 3, not {self.interval_folds}")
 

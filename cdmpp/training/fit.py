@@ -114,6 +114,7 @@ def _trainer(
         accelerator="gpu" if on_gpu else "cpu",
         devices=config.devices,
         num_nodes=config.nodes,
+        # A single process needs no group of processes, also where ``ddp`` was asked for.
         strategy="ddp" if config.devices * config.nodes > 1 else "auto",
         precision="bf16-mixed" if config.precision == "bf16" else "32-true",
         max_epochs=config.epochs,

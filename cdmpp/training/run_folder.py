@@ -53,7 +53,7 @@ def _without_processes(identity: Any) -> None:
     """Leave out how many processes share each batch: what is learned is the same, and others may go on."""
     config = identity.get("config")
     if isinstance(config, dict) and isinstance(trainer := config.get("trainer"), dict):
-        for name in ("devices", "nodes"):
+        for name in ("devices", "nodes", "strategy"):
             trainer.pop(name, None)
 
 

@@ -26,6 +26,13 @@ def test_round_trip_through_plain_values():
         ({"model": {"label": "quantile"}}, "yeo-johnson"),
         ({"trainer": {"epochs": 0}}, "a whole number from 1"),
         ({"trainer": {"schedule": "onecycle"}}, "cosine"),
+        *(
+            (
+                {"trainer": {"devices": 2, "strategy": name}},
+                f"trainer.strategy={name} is not supported.*one of auto, ddp",
+            )
+            for name in ("fsdp", "deepspeed", "ddp_spawn", "DDP")
+        ),
         ({"model": {"loops": "flat"}}, "unknown setting model.loops"),
         ({"model": {"width": 30, "heads": 4}}, "divisible"),
     ],
