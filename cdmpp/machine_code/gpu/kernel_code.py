@@ -111,9 +111,9 @@ def kernel_code(
 
 
 def _amounts(rows: np.ndarray, trace: np.ndarray, core: GpuCore) -> dict[str, float]:
-    issued = rows[trace["at"]]
-    kind, space = issued[:, _AT["kind"]], issued[:, _AT["space"]]
-    counts = np.bincount(issued[:, _AT["counted"]], minlength=len(CLASSES))
+    # A field at a time: whole rows of all that is issued would be a hundred megabytes.
+    kind, space, counted, stall = (rows[:, _AT[name]][trace["at"]] for name in ("kind", "space", "counted", "stall"))
+    counts = np.bincount(counted, minlength=len(CLASSES))
     shared, local = space == Space.SHARED, space == Space.LOCAL
     reads = (space == Space.GLOBAL) & (kind != Kind.STORE)
     writes = (space == Space.GLOBAL) & (kind == Kind.STORE)
@@ -130,7 +130,7 @@ def _amounts(rows: np.ndarray, trace: np.ndarray, core: GpuCore) -> dict[str, fl
         "cache_passes": float(cache_passes(core, units, trace["merged"].astype(float))[reads | writes].sum()),
         "stack_words": float(units[local].sum()) / LINE_SECTORS,
         "stack_store_sectors": float(units[local & (kind == Kind.STORE)].sum()),
-        "stall_cycles": float(np.maximum(issued[:, _AT["stall"]], 1).sum()),
+        "stall_cycles": float(np.maximum(stall, 1).sum()),
     }
 
 
