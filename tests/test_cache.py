@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cdmpp import cli
-from cdmpp.errors import UsageError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.platform import cache
 from cdmpp.platform.cache import cached_json, clear, entries, keep_json, limit_bytes, note_use, note_write
 from cdmpp.platform.lock import writing
@@ -163,3 +163,16 @@ def test_clear_leaves_tables_of_running_processes(root: Path):
     aged(left, cache.UNFINISHED_S + 1)
     clear()
     assert running.is_dir() and not left.exists()
+
+
+def test_a_full_disk_costs_what_is_kept_and_not_the_answer(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("CDMPP_CACHE", str(tmp_path))
+    (tmp_path / "answers").write_text("no folder")  # stands for every reason why a file cannot be written
+    for keep, content in ((cache.keep_json, {"a": 1}), (cache.keep_text, "a")):
+        caplog.clear()
+        keep(tmp_path / "answers" / "one.json", content)
+        (said,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+        assert "cannot write" in said and said.endswith("worked out again the next time")
+    with pytest.raises(DataError, match="cannot write"):  # what somebody asked to be written is no cache
+        monkeypatch.setenv("CDMPP_CACHE", str(tmp_path / "elsewhere"))
+        cache.keep_json(tmp_path / "answers" / "one.json", {})

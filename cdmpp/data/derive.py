@@ -23,9 +23,9 @@ from cdmpp.devices import Device, sheets_of
 from cdmpp.errors import DataError, UnsupportedProgramError
 from cdmpp.execute.executor import is_here, replies_of
 from cdmpp.execute.work import Work
-from cdmpp.platform.cache import keep_json, note_use, note_write
+from cdmpp.platform.cache import note_use, note_write
 from cdmpp.platform.extension import extension
-from cdmpp.platform.files import read_json
+from cdmpp.platform.files import read_json, write_json
 from cdmpp.platform.paths import cache_root
 from cdmpp.platform.workers import Reply, keep_worker, take_worker
 from cdmpp.programs.task import Task
@@ -294,7 +294,8 @@ class _Chunk:
             _write_rows(self.kind, path := self.folder / f"chunk-{digest}.parquet", rows)
             note_write(path)
         if failed:
-            keep_json(self.folder / f"chunk-{digest}.failed.json", failed)
+            write_json(path := self.folder / f"chunk-{digest}.failed.json", failed)
+            note_write(path)
 
 
 def _write_rows(kind: str, path: Path, rows: Mapping[str, Mapping[str, np.ndarray]]) -> None:

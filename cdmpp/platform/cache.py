@@ -7,12 +7,13 @@ So any of them may go at any time, and a process that was killed leaves at most 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from cdmpp.platform.lock import LOCK_FILE
 from cdmpp.platform.paths import cache_root
 from cdmpp.platform.shipped import shipped_files
 
+log = logging.getLogger(__name__)
 LIMIT, DEFAULT_LIMIT_BYTES = "CDMPP_CACHE_LIMIT", 10 * 10**9
 """Variable of the environment that says the limit, such as ``500MB``, and what holds without it."""
 
@@ -113,14 +115,27 @@ def bring(path: Path) -> None:
 
 
 def keep_json(path: Path, value: Any) -> None:
-    """Write a file of the cache, atomically, and keep the cache within its limit."""
-    write_json(path, value)
-    note_write(path)
+    """Write a file of the cache, atomically, and keep the cache within its limit.
+
+    Where the disk is full, or the folder not ours, this is said and nothing is kept: what was worked out is there all
+    the same. Errors of files elsewhere are raised.
+    """
+    _keep(path, lambda: write_json(path, value))
 
 
 def keep_text(path: Path, text: str) -> None:
     """Write a file of the cache as ``keep_json`` does."""
-    write_text(path, text)
+    _keep(path, lambda: write_text(path, text))
+
+
+def _keep(path: Path, write: Callable[[], None]) -> None:
+    try:
+        write()
+    except DataError as error:
+        if not path.is_relative_to(cache_root()):
+            raise
+        log.warning("%s. What belongs there is worked out again the next time", str(error).partition(". ")[0])
+        return
     note_write(path)
 
 
