@@ -52,6 +52,8 @@ DEVICES = ("epyc-genoa", "epyc-turin", "xeon-icelake", "xeon-emeraldrapids")
 """CPUs; others of the same target and core have the same programs."""
 BATCHES = (None, 1)
 """How people ask for one example."""
+READ_BATCHES = (*BATCHES, 2, 4, 8, 16, 32, 64)
+"""Batches at which PyTorch's operators are read: they take little room."""
 Archives = dict[str, dict[str, bytes]]
 
 
@@ -101,22 +103,37 @@ def add_programs(archives: Archives, known: list[dict[str, Any]]) -> None:
         path = graph_path(workload, name_key(network))
         archives.setdefault("graphs", {})[inside(path)] = path.read_bytes()
     known += [
-        {"network": n, "runtime": "tvm", "on": list(DEVICES), "made_with": {**made_with(n), "toolchain": toolchain()}}
+        {
+            "network": n,
+            "runtime": "tvm",
+            "on": list(DEVICES),
+            "batches": BATCHES[1:],
+            "made_with": {**made_with(n), "toolchain": toolchain()},
+        }
         for n in NETWORKS
     ]
 
 
 def add_reads(archives: Archives, known: list[dict[str, Any]]) -> None:
     """Add the operators of the networks on each architecture that a shipped model of PyTorch's kernels knows."""
-    for path, content in reads("reading"):
-        archives.setdefault("reads", {})[inside(path)] = content
-    known += [{"network": n, "runtime": "torch", "on": architectures(), "made_with": made_with(n)} for n in NETWORKS]
+    for network, path, content in reads("reading"):
+        archives.setdefault(f"reads-{short(network)}", {})[inside(path)] = content
+    known += [
+        {
+            "network": n,
+            "runtime": "torch",
+            "on": architectures(),
+            "batches": READ_BATCHES[1:],
+            "made_with": made_with(n),
+        }
+        for n in NETWORKS
+    ]
 
 
-def reads(title: str) -> Iterator[tuple[Path, bytes]]:
-    """Yield path and content of each network's operators, read now."""
+def reads(title: str) -> Iterator[tuple[str, Path, bytes]]:
+    """Yield name, path and content of each network's operators, read now."""
     for network in bar(NETWORKS, title):
-        for batch in BATCHES:
+        for batch in READ_BATCHES:
             kept, workload = KeptReads(), Workload(network, batch=batch)
             for place in architectures():
                 read = kept.read(workload, place)
@@ -124,7 +141,7 @@ def reads(title: str) -> Iterator[tuple[Path, bytes]]:
                 path = read_path(workload, place)
                 if path is None or restored_read(json.loads(content)) != read:
                     sys.exit(f"{network} on {place} cannot be stored")
-                yield path, content
+                yield network, path, content
 
 
 def check(folder: Path) -> None:
@@ -132,7 +149,7 @@ def check(folder: Path) -> None:
     old = []
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["CDMPP_CACHE"] = scratch
-        own = dict(reads("reading as PyTorch runs them"))
+        own = {path: content for _, path, content in reads("reading as PyTorch runs them")}
         for network, batch in bar([(n, b) for n in NETWORKS for b in BATCHES], "reading as TVM compiles them"):
             workload = Workload(network, batch=batch)
             graph_for(workload)

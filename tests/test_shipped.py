@@ -19,8 +19,14 @@ ARCHIVES = {
     "second": {"networks/v3/b.json": TWO, "networks/v3/c.json": SAME, "codes/v6/0123/chunk-2.parquet": b"345"},
 }
 NETWORKS = [
-    {"network": "torchvision:resnet18", "runtime": "torch", "on": ["sm_90"], "made_with": {"torch": "0.1"}},
-    {"network": "hf:gpt2", "runtime": "tvm", "on": ["epyc-genoa"], "made_with": {}},
+    {
+        "network": "torchvision:resnet18",
+        "runtime": "torch",
+        "on": ["sm_90"],
+        "batches": [1, 2],
+        "made_with": {"torch": "0.1"},
+    },
+    {"network": "hf:gpt2", "runtime": "tvm", "on": ["epyc-genoa"], "batches": [1], "made_with": {}},
 ]
 
 

@@ -50,11 +50,12 @@ def cache_report(entries: Sequence[Entry], limit_bytes: int, known: Sequence[Map
 _OF_KNOWN = (
     Column("network", "network", kind="text"),
     Column("runtime", "--runtime", kind="text"),
+    Column("batches", "batches", kind="text"),
     Column("on", "on", kind="text", rank=2),
     Column("is_used", "used here", kind="text"),
     Column("other", "made with", kind="text", is_optional=True, meaning="Where another version is installed here."),
 )
-_KNOWN_CAPTION = "Shipped with the package: read, drawn and compiled before, for one example; models predict live"
+_KNOWN_CAPTION = "Shipped with the package: read, drawn and compiled before; models predict live"
 
 
 def _known(one: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,6 +63,7 @@ def _known(one: Mapping[str, Any]) -> dict[str, Any]:
     here = {name: toolchain() if name == "toolchain" else version_of(name) for name in one["made_with"]}
     other = [f"{name} {made}" for name, made in one["made_with"].items() if made != here[name]]
     row = {"network": one["network"], "runtime": one["runtime"], "on": ", ".join(one["on"])}
+    row["batches"] = ", ".join(map(str, one["batches"]))
     return {**row, "is_used": "no" if other else "yes", "other": ", ".join(other)}
 
 

@@ -56,12 +56,12 @@ def test_well_known_networks_are_shipped(cache):
 
 def test_all_entries_have_the_names_that_this_version_looks_for(cache):
     for one in known("torch"):
-        for batch in (None, 1):
+        for batch in (None, *one["batches"]):
             for place in one["on"]:
                 path = read_path(Workload(one["network"], batch=batch), place)
                 assert shipped_content(path) is not None, f"{one['network']}: {AGAIN}"
     for one in known("tvm"):
-        for batch in (None, 1):
+        for batch in (None, *one["batches"]):
             path = graph_path(Workload(one["network"], batch=batch), name_key(one["network"]))
             assert shipped_content(path) is not None, f"{one['network']}: {AGAIN}"
         graph = graph_for(Workload(one["network"])).graph
@@ -76,9 +76,9 @@ def test_all_entries_have_the_names_that_this_version_looks_for(cache):
                 assert keys & codes.keys(), f"{one['network']} on {device.name}, {task.op_name}: {AGAIN}"
 
 
-@pytest.mark.parametrize("network", [SMALL, "hf:gpt2"])
-def test_operators_are_what_is_read_now(network, cache, monkeypatch):
-    workload, places = Workload(network), known("torch")[0]["on"]
+@pytest.mark.parametrize(("network", "batch"), [(SMALL, None), (SMALL, 8), ("hf:gpt2", 1)])
+def test_operators_are_what_is_read_now(network, batch, cache, monkeypatch):
+    workload, places = Workload(network, batch=batch), known("torch")[0]["on"]
     stored = {place: stored_read(workload, place) for place in places}
     monkeypatch.setenv(KNOWN, "")
     monkeypatch.setenv("CDMPP_CACHE", str(cache / "other"))
@@ -91,9 +91,9 @@ def test_operators_are_what_is_read_now(network, cache, monkeypatch):
 
 def test_a_shipped_network_is_read_without_an_export(cache, monkeypatch):
     monkeypatch.setattr(kept_reads, "_read", refused)
-    for batch in (None, 1):
-        assert KeptReads().read(Workload("torchvision:resnet50", batch=batch), "sm_90").batch == 1
-    for other in ({"batch": 2}, {"precision": "bf16-autocast"}, {"mode": "forward_backward"}):
+    for batch in (None, 1, 32):
+        assert KeptReads().read(Workload("torchvision:resnet50", batch=batch), "sm_90").batch == (batch or 1)
+    for other in ({"batch": 3}, {"precision": "bf16-autocast"}, {"mode": "forward_backward"}):
         with pytest.raises(CdmppError, match="it is read"):
             KeptReads().read(Workload("torchvision:resnet50", **other), "sm_90")
 
