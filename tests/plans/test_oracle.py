@@ -79,7 +79,7 @@ def test_no_plan_that_may_be_faster_than_the_best_is_left_without_a_replay():
         return replace(one, step_s=1.5 * one.step_s, by=REPLAY)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cdmpp.plans.oracle._by_replay", slow)
+        patch.setattr("cdmpp.plans.oracle.replayed_plan", slow)
         found = ask(_question(), replays=2)
         assert [one.by for one in found.ranked][:4] == [REPLAY] * 4
     assert "Replayed plans stand before" in oracle_report(found).tables[0].caption
