@@ -92,7 +92,7 @@ def cell_request(folder: Path, dataset_name: str, cell: Cell, options: CellOptio
 
 
 def _reason(cell: Cell, reply: Reply) -> str:
-    """Why a cell was not computed, or nothing."""
+    """Return why a cell was not computed, or nothing."""
     if "cause" not in reply:
         return str(reply["failed"])
     if reply.get("status") == -9:

@@ -1,4 +1,4 @@
-"""What runs inside a Dask worker: a batch of requests goes to a child process, whose replies go back.
+"""This runs inside a Dask worker: a batch of requests goes to a child process, whose replies go back.
 
 A program that crashes or hangs ends the child and not the worker, as on one machine. Each thread of a worker keeps one
 child. Dask unpickles calls of these functions; what they are given and return is JSON.
@@ -65,7 +65,7 @@ def _replies(worker: Worker, batch: Batch) -> Sequence[Reply]:
 
 
 def _worker(batch: Batch) -> Worker:
-    """The child of this thread; one of another program ends."""
+    """Return the child of this thread; one of another program ends."""
     worker: Worker | None = getattr(_own, "worker", None)
     ready = batch.ready or {"op": "ready"}
     if worker is None or (worker.command, worker.ready) != (batch.command, ready):

@@ -155,7 +155,7 @@ class DaskExecutor:
 
 
 class _Run:
-    """One call of ``replies``."""
+    """This is one call of ``replies``."""
 
     def __init__(self, executor: DaskExecutor, work: Work, waiting: Iterator[tuple[int, Request]], count: int) -> None:
         self.executor, self.work, self.left = executor, work, count
@@ -192,7 +192,7 @@ class _Run:
             self._send(asked)
 
     def _drawn(self) -> list[tuple[int, Request]]:
-        """As many requests as make a batch, fewer towards the end."""
+        """Take as many requests as make a batch, fewer towards the end."""
         most, size, drawn = self._size(), 0, list[tuple[int, Request]]()
         while len(drawn) < most and size < _MOST_BYTES and (one := next(self._waiting, None)) is not None:
             drawn.append(one)
@@ -254,5 +254,5 @@ def _quiet() -> None:
 
 
 def _line(error: object) -> str:
-    """A message of Dask's, in one line."""
+    """Return a message of Dask's in one line."""
     return " ".join(str(error).split())[:300]

@@ -79,7 +79,7 @@ class CompiledGradient:
 
 
 class _Kept:
-    """What a backward pass reads of a forward pass. It holds none of its tensors: they hold it."""
+    """This is what a backward pass reads of a forward pass. It holds none of its tensors: they hold it."""
 
     def __init__(self, of: CompiledGradient, place: ctypes.c_void_p) -> None:
         self.of, self.place = of, place  # ``of`` has to live as long

@@ -109,7 +109,7 @@ def _beneath(folder: Path) -> Mapping[str, list[str]]:
 
 @lru_cache(maxsize=3)
 def _unpacked(path: Path) -> bytes:
-    """The content of an archive; empty where it is missing or damaged."""
+    """Return the content of an archive; empty where it is missing or damaged."""
     try:
         return lzma.LZMADecompressor(lzma.FORMAT_XZ).decompress(path.read_bytes(), _MOST_BYTES)
     except (OSError, lzma.LZMAError, EOFError):

@@ -42,7 +42,7 @@ def add_page(app: FastAPI, answers: Answers) -> None:
         return await answered(dict(request.query_params))
 
     async def filled_in(request: Request) -> Response:
-        """A form with the token, which stands in no address, so that no log has it."""
+        """Answer a form with the token, which stands in no address, so that no log has it."""
         try:
             given = dict(parse_qsl((await request.body()).decode(), max_num_fields=_MOST_FIELDS))
         except ValueError:

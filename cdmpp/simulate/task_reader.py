@@ -16,7 +16,7 @@ from cdmpp.simulate.task import Task
 
 
 class Fault(ctypes.Structure):
-    """What is wrong with tasks."""
+    """This says what is wrong with tasks."""
 
     _fields_ = (("at", ctypes.c_int64), ("place", ctypes.c_int64))
     at: int

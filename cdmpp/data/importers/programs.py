@@ -106,7 +106,7 @@ def _reader(device: str, origin: str, network: str | None) -> _Reader:
 
 
 def _programs(source: Path, asked: Request) -> Generator[tuple[Path, int, Reply]]:
-    """What ``read_program`` says of each line, in their order: here, or on a cluster."""
+    """Yield what ``read_program`` says of each line, in their order: here, or on a cluster."""
     places: list[tuple[Path, int]] = []
 
     def requests() -> Iterator[Request]:

@@ -61,7 +61,7 @@ class ServerUnfitError(CdmppError):
 
 @dataclass
 class Share:
-    """What the lanes of a client have in common."""
+    """This is what the lanes of a client have in common."""
 
     queue: JobQueue
     store: FleetStore

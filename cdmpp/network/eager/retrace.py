@@ -84,7 +84,7 @@ class Retrace:
 
     @cached_property
     def _weights(self) -> list[tuple[Any, tuple[str, ...]]]:
-        """Each weight and buffer, and the nodes of the export that stand for it."""
+        """Yield each weight and buffer, and the nodes of the export that stand for it."""
         signature, names = self.run.exported.graph_signature, dict[str, list[str]]()
         for told in (signature.inputs_to_parameters, signature.inputs_to_buffers):
             for node, name in told.items():
