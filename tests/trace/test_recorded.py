@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
+import time
 
 import pytest
 import torch
@@ -14,19 +14,18 @@ from cdmpp import cli
 from cdmpp.errors import CdmppError
 from cdmpp.steps.replay import replay
 from cdmpp.steps.transforms.rebucket import gradient_exchanges, rebucket
-from cdmpp.trace import record
+from cdmpp.trace import record, recorder
 from cdmpp.trace.folder import read_job, read_probe, read_recordings
 
 WIDTH, LAYERS = 256, 4
 
 
-def work(rank: int, port: int, folder: str) -> None:
+def work(rank: int, store: str, folder: str) -> None:
     """One rank: 14 steps, 4 of them traced; then a probe."""
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
     from cdmpp.trace import probe
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=2)
     model = nn.Sequential(*[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(LAYERS)])
     model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.5)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -44,11 +43,8 @@ def work(rank: int, port: int, folder: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     where = tmp_path_factory.mktemp("job")
-    torch.multiprocessing.spawn(work, (port, str(where)), nprocs=2)
+    torch.multiprocessing.spawn(work, (str(tmp_path_factory.mktemp("store") / "ranks"), str(where)), nprocs=2)
     return where
 
 
@@ -77,6 +73,21 @@ def test_steps_outside_the_window_are_measured(folder):
     assert [len(one.steps_s) for one in recordings] == [14, 14]
     assert all(one.profiled == (5, 10) and 0 < one.event_s < 1e-3 for one in recordings)
     assert all(one.before_s and one.after_s for one in recordings)
+
+
+def test_time_without_a_processor_is_no_cost_of_an_event(monkeypatch):
+    """A busy machine: the thread loses its processor, and only while it is profiled."""
+
+    class Preempted:
+        value = torch.zeros(4)
+
+        def add_(self, other):
+            if torch.autograd._profiler_enabled():
+                time.sleep(1e-3)
+            self.value.add_(other)
+
+    monkeypatch.setattr(recorder.torch, "zeros", lambda size: Preempted())
+    assert 0 < recorder.event_cost_s(calls=20, tries=10) < 1e-4
 
 
 def test_the_command_prints_it(folder, capsys):
