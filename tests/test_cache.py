@@ -92,7 +92,7 @@ def test_a_folder_in_use_stays_and_an_old_one_goes_whole(root: Path, monkeypatch
 def test_several_processes_write_and_read_within_the_limit(root: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CDMPP_CACHE_LIMIT", "300KB")
     children = [subprocess.Popen([sys.executable, "-c", WRITES, str(root), str(n), "150"]) for n in range(3)]
-    assert [child.wait(timeout=120) for child in children] == [0, 0, 0]
+    assert [child.wait(timeout=500) for child in children] == [0, 0, 0]
     found = entries()
     assert 0 < sum(one.bytes for one in found) <= 300_000
     assert all(len(json.loads(one.path.read_text())["text"]) == 20_000 for one in found)

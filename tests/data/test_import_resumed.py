@@ -48,7 +48,7 @@ def start(out: Path) -> subprocess.Popen[str]:
 
 
 def finished(out: Path) -> dict[str, int]:
-    told, _ = (importing := start(out)).communicate(timeout=300)
+    told, _ = (importing := start(out)).communicate(timeout=500)
     assert importing.returncode == 0
     return json.loads(told.splitlines()[-1])
 

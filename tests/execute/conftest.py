@@ -52,7 +52,7 @@ def running() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(running: Cluster) -> Cluster:
-    running.client.wait_for_workers(2, timeout=60)
+    running.client.wait_for_workers(2, timeout=300)
     return running
 
 

@@ -49,12 +49,6 @@ class ForkedJobs:
             self._process.wait()
 
 
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 def _become(job: dict[str, Any], variables: dict[str, str], printed: Path) -> None:
     """Be a rank from here on: a process that was started with a script."""
     status = 1
@@ -97,7 +91,9 @@ def _ended(ranks: dict[int, int]) -> tuple[int, int] | None:
 def _run(job: dict[str, Any], folder: Path) -> dict[str, str]:
     import torch.distributed as dist
 
-    count, port, ranks, store = job["ranks"], _free_port(), dict[int, int](), None
+    count, ranks, store = job["ranks"], dict[int, int](), None
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
     for rank in range(max(count, 1)):
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
         variables = {name: str(value) for name, value in place.items()} if count else {}
@@ -109,7 +105,9 @@ def _run(job: dict[str, Any], folder: Path) -> dict[str, str]:
         ranks[process] = rank
     try:
         if count:  # after the forks: it has a thread
-            store = dist.TCPStore("127.0.0.1", port, count, is_master=True, wait_for_workers=False)
+            store = dist.TCPStore(
+                "127.0.0.1", port, count, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
+            )
         failed = _ended(ranks)
     finally:
         for process in ranks:
@@ -117,6 +115,7 @@ def _run(job: dict[str, Any], folder: Path) -> dict[str, str]:
                 os.killpg(process, signal.SIGKILL)
             os.waitpid(process, 0)
         del store
+        listening.close()
     if failed:
         rank, status = failed
         told = (folder / f"{rank}.err").read_text()[-3000:]

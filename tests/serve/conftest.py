@@ -41,11 +41,12 @@ class Served:
     """A server process."""
 
     def __init__(self, folder: Path, *words: str) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-        self.log = folder / "log.txt"
+        self.log, self.scratch = folder / "log.txt", folder / "scratch"
+        self.scratch.mkdir()
+        here = {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "TMPDIR": str(self.scratch)}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "cdmpp.cli", "serve", "--port", "0", *words],
-            cwd=folder, env=environment, stderr=self.log.open("wb"), stdout=subprocess.DEVNULL,
+            cwd=folder, env=os.environ | here, stderr=self.log.open("wb"), stdout=subprocess.DEVNULL,
         )  # fmt: skip
         self.url = ""
         for _ in range(2000):

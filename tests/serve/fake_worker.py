@@ -29,7 +29,9 @@ def ask(request: Request) -> Reply:
             Path(asked["tell"]).write_text(str(started.pid))
             time.sleep(10_000)
         if asked["do"] == "wait":
-            time.sleep(asked["s"])
+            Path(asked["tell"]).touch()
+            while not Path(asked["until"]).exists():
+                time.sleep(0.01)
     told = [{"body": f"{one['do']} {len(questions)} {os.getpid()}"} for one in questions]
     return {"answers": told, "grown_bytes": 10**12 if questions[0]["do"] == "grow" else 0}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,27 @@ async def ask(lane: Lane, do: str, batch: Any = None, **more: Any) -> list[str]:
     return str(reply["body"]).split()
 
 
+async def until(holds: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        if holds():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it did not come true")
+
+
+async def while_busy(lane: Lane, folder: Path, questions: Sequence[Awaitable[list[str]]]) -> list[Any]:
+    """Answers or errors of questions that all come while the process works on another one."""
+    begun, end = folder / "begun", folder / "end"
+    first = asyncio.create_task(ask(lane, "wait", tell=str(begun), until=str(end)))
+    await until(begun.exists)
+    others = [asyncio.ensure_future(one) for one in questions]
+    await until(lambda: len(lane._waiting) == min(len(others), lane.most_waiting))
+    end.touch()
+    found = await asyncio.gather(*others, return_exceptions=True)
+    await first
+    return found
+
+
 def test_names_come_from_the_process(run):
     async def test(lane: Lane) -> None:
         assert lane.torchvision == {"torchvision:fake"}
@@ -64,11 +85,7 @@ def test_what_hangs_ends_with_all_that_it_started(run, tmp_path):
     async def test(lane: Lane) -> None:
         with pytest.raises(TimeUpError, match="within 3 seconds"):
             await ask(lane, "hang", tell=str(tell))
-        for _ in range(1000):
-            if not Path(f"/proc/{tell.read_text()}").exists():
-                break
-            await asyncio.sleep(0.1)
-        assert not Path(f"/proc/{tell.read_text()}").exists()
+        await until(lambda: not Path(f"/proc/{tell.read_text()}").exists())
 
     run(test, time_s=3.0)
 
@@ -80,44 +97,31 @@ def test_files_of_a_process_go_with_it(run, tmp_path):
         assert left.exists()
         with pytest.raises(CrashError):
             await ask(lane, "crash")
-        for _ in range(1000):
-            if not left.exists():
-                break
-            await asyncio.sleep(0.1)
-        assert not left.exists()
+        await until(lambda: not left.exists())
 
     run(test)
 
 
-def test_questions_of_one_batch_are_answered_at_once(run):
+def test_questions_of_one_batch_are_answered_at_once(run, tmp_path):
     async def test(lane: Lane) -> None:
-        first = asyncio.create_task(ask(lane, "wait", s=0.5))
-        await asyncio.sleep(0.1)
-        found = await asyncio.gather(*(ask(lane, "echo", batch="a") for _ in range(9)), ask(lane, "echo", batch="b"))
-        await first
+        found = await while_busy(lane, tmp_path, [ask(lane, "echo", batch=one) for one in "aaaaaaaaab"])
         assert [one[1] for one in found] == ["9"] * 9 + ["1"]
 
     run(test)
 
 
-def test_one_of_a_batch_that_crashes_takes_no_other_with_it(run):
+def test_one_of_a_batch_that_crashes_takes_no_other_with_it(run, tmp_path):
     async def test(lane: Lane) -> None:
-        first = asyncio.create_task(ask(lane, "wait", s=0.5))
-        await asyncio.sleep(0.1)
         words = ["echo", "crash", "echo", "echo"]
-        found = await asyncio.gather(*(ask(lane, one, batch="a") for one in words), return_exceptions=True)
-        await first
+        found = await while_busy(lane, tmp_path, [ask(lane, one, batch="a") for one in words])
         assert [isinstance(one, CrashError) for one in found] == [False, True, False, False]
 
     run(test)
 
 
-def test_no_more_wait_than_may(run):
+def test_no_more_wait_than_may(run, tmp_path):
     async def test(lane: Lane) -> None:
-        first = asyncio.create_task(ask(lane, "wait", s=1.0))
-        await asyncio.sleep(0.2)
-        found = await asyncio.gather(*(ask(lane, "echo") for _ in range(5)), return_exceptions=True)
-        await first
+        found = await while_busy(lane, tmp_path, [ask(lane, "echo") for _ in range(5)])
         assert [isinstance(one, BusyError) for one in found] == [False, False, True, True, True]
 
     run(test, waiting=2)
@@ -134,8 +138,7 @@ def test_a_process_that_has_grown_is_started_anew(run):
 def test_a_lane_ends_though_it_works(run, tmp_path):
     async def test(lane: Lane) -> None:
         asked = asyncio.create_task(ask(lane, "hang", tell=str(tmp_path / "pid")))
-        while not (tmp_path / "pid").exists():
-            await asyncio.sleep(0.05)
+        await until((tmp_path / "pid").exists)
         asked.cancel()
 
     run(test, time_s=10_000.0)  # it does not wait for that

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import runpy
-import socket
 import subprocess
 import sys
 import tomllib
@@ -188,14 +187,10 @@ def recorded(text, plan, folder, run):
 
 def torchrun(*words, ranks, **variables):
     """Start ranks as a user does."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     paths = os.pathsep.join([str(FOLDER.parents[2]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, **variables, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    command += ["--master-port", str(port), *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500, check=False)
+    done = subprocess.run([*command, *words], capture_output=True, text=True, env=environment, timeout=500, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -23,11 +23,13 @@ from cdmpp.synchrony.processes.crew import Crew
 from cdmpp.synchrony.processes.place import ServerPlace, WorkerPlace
 from cdmpp.synchrony.processes.record import load_record
 from cdmpp.synchrony.processes.worker import work
+from tests.disturbed import best_of
 from tests.synchrony.processes import toy_training as toy
 
 ANY = WorkerPlace()
 
 
+@best_of(3)
 def test_rounds_of_two_workers_and_two_servers_train_as_one_device(tmp_path):
     record = run(toy.train, synchrony_of("bsp"), [ANY, ANY], [ServerPlace()] * 2, seconds=1.0, point_s=0.25)
     shares = [one.share for one in record.workers]
@@ -50,6 +52,7 @@ def test_rounds_of_two_workers_and_two_servers_train_as_one_device(tmp_path):
     assert load_record(tmp_path / "run.json") == record
 
 
+@best_of(3)
 def test_nobody_waits_for_the_slow_one_but_in_rounds():
     together = run(toy.uneven, synchrony_of("bsp"), [ANY] * 3, seconds=1.5)
     apart = run(toy.uneven, synchrony_of("async"), [ANY] * 3, seconds=1.5)
