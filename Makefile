@@ -36,11 +36,12 @@ test-fast: $(STAMP)  ## tests that need no TVM and start no process, under a min
 test-slow: $(STAMP)  ## the slow tests
 	$(PY) -m pytest -m "slow and not gpu" $(ARGS)
 
-lint: $(STAMP)  ## ruff (rules and format), mypy, and the order of imports
+lint: $(STAMP)  ## ruff (rules and format), mypy, the order of imports, and the schema of workflows
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 format: $(STAMP)  ## rewrite the sources in the project's format
 	$(PY) -m ruff check --fix .
