@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 CONNECT_S, WORKERS_S, ALONE_S = 10.0, 60.0, 300.0
 """Longest waits: for the scheduler, for its first worker, and for another one where all have gone."""
+ANSWER_S = 120.0
+"""Longest wait for an answer of the scheduler and its workers; a machine that stopped keeps its connections."""
 _BATCH_S, _MOST, _MOST_BYTES = 0.5, 1000, 4_000_000
 """Seconds of a batch, most requests and bytes of it."""
 _AHEAD = 2
@@ -43,7 +45,7 @@ class DaskExecutor:
     def __init__(self, client: Any, address: str) -> None:
         """``client``: a ``distributed.Client`` whose workers were looked at, see ``connected``."""
         self.address, self._client, self._here = address, client, Installation.here()
-        self._threads, self._looked_s = 1, -math.inf
+        self._workers, self._looked_s = dict[str, int](), -math.inf
 
     @staticmethod
     def connected(address: str) -> DaskExecutor:
@@ -106,18 +108,32 @@ class DaskExecutor:
     def threads(self) -> int:
         """Return how many threads the workers have; 0 where there is none now."""
         if time.monotonic() - self._looked_s > _LOOK_S:
-            try:
-                self._threads = sum(self._client.nthreads().values())
-            except Exception as error:  # noqa: BLE001 - whatever Dask's connection raises
-                raise self.lost(error) from error
-            self._looked_s = time.monotonic()
-        return self._threads
+            workers = self._there()
+            self._tell(workers)
+            self._workers, self._looked_s = workers, time.monotonic()
+        return sum(self._workers.values())
+
+    def _there(self) -> dict[str, int]:
+        """Return the workers with their threads."""
+        try:
+            return dict(self._client.nthreads(callback_timeout=ANSWER_S))
+        except Exception as error:  # noqa: BLE001 - whatever Dask's connection raises
+            raise self.lost(error) from error
+
+    def _tell(self, workers: Mapping[str, int]) -> None:
+        """Log which workers there are, where it is news."""
+        left = f"{len(workers)} worker{'s' * (len(workers) > 1)} with {sum(workers.values())} threads"
+        if gone := sorted(self._workers.keys() - workers.keys()):
+            then = f"{left} go on with its work" if workers else f"none is left: waiting {ALONE_S:g} s for one"
+            log.warning("%s: lost worker %s; %s", self.address, some(gone, ", "), then)
+        elif workers and not self._workers:
+            log.info("%s has %s", self.address, left)
 
     def give_up(self, run: str, futures: Iterable[Any]) -> None:
         """Cancel what is left of a run, and end the processes that work for it."""
         with suppress(Exception):
             self._client.cancel(list(futures), force=True)
-            self._client.run(give_up, run, on_error="ignore")
+            self._client.run(give_up, run, on_error="ignore", callback_timeout=CONNECT_S)
 
     def lost(self, error: object) -> RemoteError:
         """Say that the scheduler does not answer any more."""
@@ -128,7 +144,15 @@ class DaskExecutor:
 
     def check(self) -> None:
         """Raise ``RemoteError`` naming workers that differ from what runs here."""
-        told: Mapping[str, Any] = self._client.run(installation, on_error="return")
+        try:
+            told: Mapping[str, Any] = self._client.run(installation, on_error="return", callback_timeout=ANSWER_S)
+        except TimeoutError as error:
+            raise RemoteError(
+                f"not all workers of {self.address} answer within {ANSWER_S:g} s: end those that hang, or start the "
+                "scheduler and its workers again"
+            ) from error
+        except OSError as error:
+            raise self.lost(error) from error
         faults = [f"{worker}: {fault}" for worker, given in told.items() for fault in self._faults(given)]
         if faults:
             raise RemoteError(
@@ -137,7 +161,7 @@ class DaskExecutor:
             )
 
     def _check(self) -> None:
-        if not self._client.nthreads():
+        if not self._there():
             log.warning("%s has no worker yet: waiting %g s for one", self.address, WORKERS_S)
         try:
             self._client.wait_for_workers(1, timeout=WORKERS_S)
@@ -147,6 +171,7 @@ class DaskExecutor:
                 f"`dask worker {self.address.removeprefix('dask://')}`"
             ) from error
         self.check()
+        self.threads()
 
     def _faults(self, given: Any) -> tuple[str, ...]:
         if isinstance(given, str):

@@ -11,6 +11,7 @@ import argparse
 import signal
 import threading
 
+import dask
 from dask_jobqueue import SLURMCluster
 from dask_jobqueue.local import LocalCluster
 
@@ -26,6 +27,8 @@ def main() -> None:
     words.add_argument("--here", action="store_true")
     given = words.parse_args()
 
+    # Dask ends a job whose worker died and is not there again after so long; by default 15 s, which imports may need.
+    dask.config.set({"distributed.deploy.lost-worker-timeout": "5 minutes"})
     # One process with as many threads as cores: the work is done in child processes, one for each thread.
     job = {"cores": given.cores, "processes": 1, "memory": given.memory, "scheduler_options": {"dashboard": False}}
     if given.here:

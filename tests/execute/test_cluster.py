@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -161,37 +162,72 @@ def test_a_worker_that_comes_later_is_looked_at_too(cluster, monkeypatch):
             list(replies_of(ECHO, asked(2), 2))
 
 
-def test_a_cluster_whose_workers_all_go_is_given_up(cluster, monkeypatch):
+def test_a_test_s_cluster_that_lost_a_worker_for_good_is_replaced(cluster):
+    cluster.dask.scale(1)
+    wait_until(lambda: len(cluster.client.nthreads()) == 1)
+    cluster.make_whole(limit_s=1)
+    assert len(cluster.client.nthreads()) == 2
+
+
+def test_a_lost_worker_is_told_once_and_the_other_one_does_the_rest(killing, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(module, "_LOOK_S", 0.1)
+    caplog.set_level("INFO", "cdmpp")
+    with executing(killing.address):
+        found = list(replies_of(ECHO, asked(30, "once", folder=str(tmp_path), seconds=0.1), 30))
+    assert len(found) == 30
+    first, *others = [record.getMessage() for record in caplog.records]
+    assert first == f"{killing.address} has 2 workers with 2 threads"
+    (lost,) = [text for text in others if "lost worker tcp://" in text]
+    assert lost.endswith("; 1 worker with 1 threads go on with its work") or "2 workers" in lost
+
+
+@pytest.fixture
+def two_commands(tmp_path):
+    """A scheduler and a worker as a user would start them; what is yielded starts and names them."""
+    place, started = tmp_path / "scheduler.json", dict[str, subprocess.Popen[bytes]]()
+    words = {"scheduler": ["--host", "127.0.0.1", "--port", "0", "--no-dashboard"], "worker": ["--no-nanny"]}
+    try:
+        for name, options in words.items():
+            command = [sys.executable, "-m", f"distributed.cli.dask_{name}", *options, "--scheduler-file", str(place)]
+            started[name] = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=tmp_path)
+            wait_until(place.is_file)
+        yield json.loads(place.read_text())["address"].replace("tcp://", "dask://"), started
+    finally:
+        for process in started.values():
+            process.kill()  # also one that was stopped
+            process.wait()
+
+
+@pytest.mark.parametrize(("name", "told"), [
+    ("scheduler", "the Dask scheduler .* is gone .* then give the same command"),
+    ("worker", "has had no worker for 0.5 s. What was done is kept: start workers, then give the same command"),
+])  # fmt: skip
+def test_a_scheduler_or_all_workers_that_end_are_told(two_commands, monkeypatch, caplog, name, told):
     monkeypatch.setattr(module, "ALONE_S", 0.5)
     monkeypatch.setattr(module, "_LOOK_S", 0.2)
-    with executing(cluster.address) as executor, closing(replies_of(ECHO, [*asked(1), {"op": "hang"}], 2)) as replies:
+    address, started = two_commands
+    with executing(address), closing(replies_of(ECHO, [*asked(1), {"op": "hang"}], 2)) as replies:
         assert next(replies) == (0, {"echo": 0})
-        executor.threads = lambda: 0
-        with pytest.raises(RemoteError, match="has had no worker for 0.5 s. What was done is kept"):
+        monkeypatch.setattr(module, "CONNECT_S", 2.0)
+        started[name].kill()
+        with pytest.raises(RemoteError, match=told):
             next(replies)
+    assert ("none is left: waiting 0.5 s for one" in caplog.text) == (name == "worker")
 
 
-def test_a_scheduler_that_ends_is_told(tmp_path, monkeypatch):
-    """Started as a user would: two commands."""
-    monkeypatch.setattr(module, "CONNECT_S", 2.0)
-    place = tmp_path / "scheduler.json"
-    words = (["dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"], ["dask_worker", "--no-nanny"])
-    started = []
-    try:
-        for name, *others in words:
-            command = [sys.executable, "-m", f"distributed.cli.{name}", *others, "--scheduler-file", str(place)]
-            started.append(subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=tmp_path))
-            wait_until(place.is_file)
-        address = json.loads(place.read_text())["address"].replace("tcp://", "dask://")
-        with executing(address), closing(replies_of(ECHO, [*asked(1), {"op": "hang"}], 2)) as replies:
-            assert next(replies) == (0, {"echo": 0})
-            started[0].kill()
-            with pytest.raises(RemoteError, match="the Dask scheduler .* is gone .* then give the same command"):
-                next(replies)
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
+@pytest.mark.parametrize("name", ["scheduler", "worker"])
+def test_one_that_hangs_before_the_work_begins_is_told(two_commands, monkeypatch, name):
+    address, started = two_commands
+    with executing(address):  # both are up
+        pass
+    limit, told = {
+        "scheduler": ("CONNECT_S", "no Dask scheduler answers at .* within 5 s"),
+        "worker": ("ANSWER_S", "not all workers .* answer within 5 s: end those that hang"),
+    }[name]
+    monkeypatch.setattr(module, limit, 5.0)
+    started[name].send_signal(signal.SIGSTOP)
+    with pytest.raises(RemoteError, match=told), executing(address):
+        pytest.fail("connected")
 
 
 def wait_until(is_true, limit_s: float = 20.0) -> None:
