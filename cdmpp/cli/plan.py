@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 BATCH_PER_DEVICE = 32
 """Examples of each device where nobody says how many."""
+WORTH_SENDING = 2.0
+"""Replays that are left go to a cluster where they take so many times what a worker needs to be ready: two that share
+them then gain what they spend."""
 _ONE_WAY = ("strategy", "plan", "straggler", "accumulate_steps")
 """Options of the search of one way to train."""
 _OTHER_QUESTIONS = ("framework", "machines", "devices", "memory_only", "cuda_graphs")
@@ -169,6 +173,7 @@ def _check_ranked(options: argparse.Namespace) -> None:
 
 
 def _ask(options: argparse.Namespace) -> None:
+    begun_s = time.process_time()
     question = _question(options)
     from cdmpp.plans.oracle import ask
     from cdmpp.plans.placement import micro_batch_of
@@ -178,9 +183,10 @@ def _ask(options: argparse.Namespace) -> None:
     from cdmpp.report.plan import plan_report
 
     counts = sorted({*COUNTS, question.ranks}) if options.scaling else ()
+    elsewhere = _elsewhere(options, question, begun_s)
     gc.disable()  # a tenth of the time would go into looking at graphs, which are all kept
     try:
-        found = ask(question, options.top, options.replays, counts, sys.stderr.isatty(), _elsewhere(options))
+        found = ask(question, options.top, options.replays, counts, sys.stderr.isatty(), elsewhere)
     finally:
         gc.freeze()  # nor does it go there from now on
         gc.enable()
@@ -201,13 +207,25 @@ def _ask(options: argparse.Namespace) -> None:
         write_torch(step.step_workload(options), plan, batch, work.rank, options)
 
 
-def _elsewhere(options: argparse.Namespace) -> Replays | None:
-    """Who replays plans where this process does not."""
+def _elsewhere(options: argparse.Namespace, question: Question, begun_s: float) -> Replays | None:
+    """Return who replays plans where this process does not do all; ``begun_s``: its time when it began to read."""
     if is_here():
         return None
+    from cdmpp.plans.oracle import RankedPlan, replayed_plan
     from cdmpp.serve.wire import to_wire
 
-    return lambda plans: parts_of(options, [to_wire(one) for one in plans], "replays of plans", sys.stderr.isatty())
+    def replays(plans: Sequence[RankedPlan]) -> list[RankedPlan]:
+        """Replay here, until what is left is worth that others read the network too."""
+        found, ready_s = list[RankedPlan](), time.process_time()
+        for one in plans:
+            each_s = (time.process_time() - ready_s) / max(1, len(found))
+            if each_s * (len(plans) - len(found)) > WORTH_SENDING * (ready_s - begun_s):
+                break
+            found.append(replayed_plan(question, one))
+        left = [to_wire(one) for one in plans[len(found) :]]
+        return [*found, *(parts_of(options, left, "replays of plans", sys.stderr.isatty()) if left else ())]
+
+    return replays
 
 
 def part(options: argparse.Namespace, judged: Mapping[str, Any]) -> RankedPlan:

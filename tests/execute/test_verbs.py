@@ -14,7 +14,7 @@ import torch
 
 import cdmpp
 from cdmpp import cli
-from cdmpp.cli import parts
+from cdmpp.cli import parts, plan
 from cdmpp.cli.data.import_data import ImportSettings
 from cdmpp.data.codes import cached_codes, code_cache
 from cdmpp.data.importers import neusight
@@ -24,6 +24,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.evaluation.cell import Cell, CellOptions
 from cdmpp.evaluation.evaluation_data import EvaluationData
 from cdmpp.evaluation.run import evaluate
+from cdmpp.execute.cluster import DaskExecutor
 from cdmpp.execute.executor import executing
 from tests.data.test_neusight import row
 from tests.toy_data import write_toy_dataset
@@ -151,11 +152,21 @@ d,3e-3,6e-3,4000000,100000
 """
 
 
-def test_plan(killing, capsys, tmp_path):
+def test_plan(killing, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "WORTH_SENDING", 0.0)
     (tmp_path / "layers.csv").write_text(LAYERS)
     asked = ["plan", str(tmp_path / "layers.csv"), *ON_FOUR, "--replays", "6", "--json"]
     found = [answered([*asked, "--executor", where], capsys) for where in ("local", killing.address)]
-    assert found[0] == found[1] and sum(plan["by"] == "replay" for plan in json.loads(found[0])["plans"]) >= 6
+    assert found[0] == found[1] and sum(one["by"] == "replay" for one in json.loads(found[0])["plans"]) >= 6
+
+
+def test_replays_that_are_over_before_a_worker_were_ready_stay_here(cluster, capsys, tmp_path, monkeypatch):
+    (tmp_path / "layers.csv").write_text(LAYERS)
+    asked = ["plan", str(tmp_path / "layers.csv"), *ON_FOUR, "--replays", "2", "--json"]
+    monkeypatch.setattr(plan, "WORTH_SENDING", 1e9)
+    monkeypatch.setattr(DaskExecutor, "submit", lambda *_: pytest.fail("sent"))
+    found = [answered([*asked, "--executor", where], capsys) for where in ("local", cluster.address)]
+    assert found[0] == found[1]
 
 
 def test_questions_without_a_ranking_refuse_a_cluster(cluster, capsys):
