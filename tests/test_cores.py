@@ -8,12 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from toy_data import write_toy_dataset
 
 from cdmpp import devices
+from cdmpp.data.codes import code_cache
 from cdmpp.devices.cores import Core, core_names, core_of_processor, get_core, read_core
 from cdmpp.devices.sheet import FIELDS, read_numbers
 from cdmpp.errors import CdmppError
 from cdmpp.machine_code.cpu.operation import OPERATIONS
+from cdmpp.network.compiled.choice import codes_folder
+from cdmpp.network.network_key import device_key
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 ZERO = "reserved_shared_bytes"
@@ -97,6 +101,30 @@ def test_a_core_of_ones_own_is_read(tmp_path: Path, content: dict, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     core = get_core("zen4c")
     assert isinstance(core, Core) and core.units == get_core("zen4").units
+
+
+@pytest.mark.parametrize("place", [("operations", "fma", "latency"), ("numbers", "l2_cycles", "value")])
+def test_a_core_that_is_described_anew_has_other_caches(
+    tmp_path: Path, content: dict, monkeypatch: pytest.MonkeyPatch, place: tuple[str, str, str]
+) -> None:
+    """What was made of machine code on the first description is not found again, and answers that followed from it."""
+    sheet = yaml.safe_load((CONF / "device/epyc-genoa.yaml").read_text()) | {"name": "own", "core": "own"}
+    monkeypatch.setenv("CDMPP_CACHE", str(tmp_path / "cache"))
+    write_toy_dataset(tmp_path / "set", n=12, device="own")
+    found = []
+    for folder, more in (("one", 0), ("two", 1), ("three", 0)):
+        own = copy.deepcopy(content) | {"name": "own", "title": folder}
+        group, name, field = place
+        own[group][name][field] += more
+        for kind, text in (("core", own), ("device", sheet)):
+            (tmp_path / folder / "conf" / kind).mkdir(parents=True)
+            (tmp_path / folder / "conf" / kind / "own.yaml").write_text(yaml.safe_dump(text))
+        monkeypatch.chdir(tmp_path / folder)
+        device = devices.get("own")
+        found.append((codes_folder(device), code_cache(tmp_path / "set"), device_key(device)))
+    one, two, three = found
+    assert all(own != other for own, other in zip(one, two, strict=True))
+    assert one == three  # a title changes nothing
 
 
 SHEETS = [(group, path) for group in ("core", "gpu_core") for path in sorted((CONF / group).glob("*.yaml"))]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
-from cdmpp.data.derive import LIMIT_S, Source, code_kind, data_set_folder, derive, read_chunks, sources_of
+from cdmpp.data.derive import LIMIT_S, Source, code_kind, core_key_of, data_set_folder, derive, read_chunks, sources_of
 from cdmpp.data.derived_table import read_codes, write_codes
 from cdmpp.data.labels import Labels
-from cdmpp.data.records import read_records, read_tasks
+from cdmpp.data.records import count_records, read_records, read_tasks
 from cdmpp.data.schema import Record
-from cdmpp.errors import DataError
+from cdmpp.devices import get
+from cdmpp.errors import CdmppError, DataError
 from cdmpp.machine_code.cpu.code_features import CODE_READER, CODE_VERSION, CODE_WIDTH
 from cdmpp.machine_code.gpu.gpu_code_features import GPU_CODE_VERSION
 from cdmpp.programs.task import Task
@@ -27,8 +29,16 @@ _PORTION = 65_536
 
 
 def code_cache(folder: Path, kind: str = "codes") -> Path:
-    """Return the cache folder of a data set's code vectors of a kind in ``VERSIONS``, by ``derive.record_key``."""
-    return data_set_folder(kind, VERSIONS[kind], folder)
+    """Return the cache folder of a data set's code vectors of a kind in ``VERSIONS``, by ``derive.record_key``.
+
+    It is another one as soon as a core of its devices is described in another way.
+    """
+    on = set[str]()
+    with suppress(DataError):  # a folder without records
+        for name in count_records(folder):
+            with suppress(CdmppError):  # a device that is described elsewhere
+                on.add(core_key_of(get(name)))
+    return data_set_folder(kind, VERSIONS[kind], folder, *sorted(on))
 
 
 def cached_codes(cache: Path) -> dict[str, np.ndarray]:

@@ -20,6 +20,7 @@ from cdmpp.data.derive_worker import unpacked
 from cdmpp.data.derived_table import write_codes, write_rows
 from cdmpp.data.schema import Record
 from cdmpp.devices import Device, sheets_of
+from cdmpp.devices.cores import core_key
 from cdmpp.errors import DataError, UnsupportedProgramError
 from cdmpp.execute.executor import is_here, replies_of
 from cdmpp.execute.work import Work
@@ -69,6 +70,11 @@ def core_of(sheet: Device) -> str:
     return sheet.core or (str(int(sheet.spec["core_count"] or 0)) if sheet.kind == "gpu" else "")
 
 
+def core_key_of(sheet: Device) -> str:
+    """Return the part of a cache's name that says what code for a device runs on, as it is described now."""
+    return core_key(sheet.core) if sheet.core else core_of(sheet)
+
+
 def code_kind(target: str) -> str | None:
     """Return the kind of code vectors that programs of a ``Source.target`` have; None: none."""
     return next((kind for name, kind in _CODE_KINDS.items() if name in target), None)
@@ -91,9 +97,9 @@ def derived_folder(kind: str, version: str, *parts: str) -> Path:
     return cache_root() / kind / f"v{version}" / digest[:20]
 
 
-def data_set_folder(kind: str, version: str, folder: Path) -> Path:
-    """Return the ``derived_folder`` of what comes from the data set in ``folder``."""
-    return derived_folder(kind, version, str(Path(folder).resolve()))
+def data_set_folder(kind: str, version: str, folder: Path, *parts: str) -> Path:
+    """Return the ``derived_folder`` of what comes from the data set in ``folder``, and of ``parts``."""
+    return derived_folder(kind, version, str(Path(folder).resolve()), *parts)
 
 
 def read_chunks(folder: Path, read: Callable[[Path], T]) -> Iterator[T]:

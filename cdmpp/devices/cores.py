@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -64,6 +65,14 @@ def get_core(name: str) -> Core:
     if (path := sheet_files("core").get(name)) is None:
         raise CdmppError(f"unknown core {name!r}; {nearest(name, core_names())} (files of {conf_folder() / 'core'})")
     return read_core(path)
+
+
+def core_key(name: str) -> str:
+    """Return a core's name with a digest of all that machine code takes on it: two folders may describe one name."""
+    core = get_core(name)
+    numbers = {key: [one.value, one.bounds] for key, one in sorted(core.numbers.items())}
+    told = repr([numbers, core.port_names, sorted(core.units.items())])
+    return f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
 
 
 @cache

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.devices import Device
+from cdmpp.devices.cores import core_key
 from cdmpp.platform.paths import conf_folder
 
 _TVM = "apache-tvm"
@@ -40,7 +41,8 @@ def name_key(network: Any) -> list[str] | None:
 def device_key(device: Device) -> str:
     """Return all that is known of a device, the same in every process: sets have no order of their own."""
     values = {one.name: getattr(device, one.name) for one in fields(device)}
-    return repr({name: sorted(own) if isinstance(own, frozenset) else own for name, own in values.items()})
+    known = {name: sorted(own) if isinstance(own, frozenset) else own for name, own in values.items()}
+    return repr({**known, "core": device.core and core_key(device.core)})
 
 
 def digest(asked: Any) -> str:

@@ -16,7 +16,7 @@ from cdmpp import devices
 from cdmpp.ast.layout import EXTRACTOR_VERSION
 from cdmpp.ast.table import read_asts
 from cdmpp.data.codes import VERSIONS
-from cdmpp.data.derive import LIMIT_S, Source, core_of, derived_folder, has_tvm, script_programs
+from cdmpp.data.derive import LIMIT_S, Source, core_key_of, core_of, derived_folder, has_tvm, script_programs
 from cdmpp.data.schema import Record
 from cdmpp.data.targets import disagreement, retargeted
 from cdmpp.devices import Device
@@ -137,7 +137,7 @@ def _compiled_for(folder: Path, records: Iterable[Record], tasks: Mapping[str, T
         if task is not None and not disagreement(options.device, target):
             key = _key(task.workload, record.schedule, target)
             sources[record.record_id] = Source(key, task.workload, record.schedule, target)
-    kind, core = "codes" if options.device.kind == "cpu" else "gpu_codes", core_of(options.device)
+    kind, core = "codes" if options.device.kind == "cpu" else "gpu_codes", core_key_of(options.device)
     kept = derived_folder(kind, VERSIONS[kind], str(folder.resolve()), core)
     derived = Derived.of(list(sources.values()), options, f"programs of {folder.name}", None, kept)
 
@@ -162,7 +162,7 @@ def _database(folder: Path, options: ReadOptions) -> ProgramBatch:
     graphs, sources, refused = _lines(folder, options)
     asts = derived_folder("asts", EXTRACTOR_VERSION, *graphs)
     kind = "codes" if options.device.kind == "cpu" else "gpu_codes"
-    codes = derived_folder(kind, VERSIONS[kind], *graphs, core_of(options.device))
+    codes = derived_folder(kind, VERSIONS[kind], *graphs, core_key_of(options.device))
     derived = Derived.of(list(sources.values()), options, f"programs of {folder.name}", asts, codes)
     kept = {at: source for at, source in sources.items() if source.key in derived.stored}
     refused += [f"{at}: {derived.faults.get(s.key, _NO_AST)}" for at, s in sources.items() if at not in kept]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -23,7 +24,7 @@ from cdmpp.serve.gatekeeper import Gatekeeper
 from cdmpp.serve.names import network_names
 from cdmpp.serve.page import add_page
 from cdmpp.serve.refusal import HEADERS, Refusal, refusal, status_of
-from cdmpp.serve.request import NetworkRequest, PlanRequest, PredictRequest, StepRequest, Strict
+from cdmpp.serve.request import REQUESTS, NetworkRequest, PlanRequest, PredictRequest, StepRequest, Strict
 from cdmpp.serve.settings import ServeSettings
 from cdmpp.version import __version__
 
@@ -155,12 +156,17 @@ async def _unforeseen(_: Request, error: Exception) -> Response:
     return refusal(500, "CrashError", f"this question meets a fault of the server ({type(error).__name__})")
 
 
-async def _invalid(_: Request, error: RequestValidationError) -> Response:
+async def _invalid(request: Request, error: RequestValidationError) -> Response:
     """Name the first fields that cannot be, and what is allowed."""
     told = []
     for one in error.errors()[:5]:
         where = ".".join(str(part) for part in one["loc"] if part != "body") or "the body"
-        told.append(f"{where[:200]}: {str(one['msg'])[:300]}")
+        why = str(one["msg"])[:300]
+        if one["type"] == "extra_forbidden":
+            known = REQUESTS[request.url.path.rpartition("/")[2]].model_fields if len(one["loc"]) == 2 else ()
+            near = difflib.get_close_matches(where[:200], known, n=3, cutoff=0.5)
+            why = f"there is no such field; nearest: {', '.join(near)}" if near else "there is no such field"
+        told.append(f"{where[:200]}: {why}")
     return refusal(422, "UsageError", "; ".join(told))
 
 

@@ -128,6 +128,24 @@ def test_bad_questions_are_refused(asked, name):
     assert "cdmpp-serve-" not in told["message"] and "site-packages" not in told["message"], told["message"]
 
 
+@pytest.mark.parametrize(
+    ("address", "changes", "told"),
+    [
+        ("plan", {"seq": 128}, "seq: there is no such field; nearest: sequence"),
+        ("network", {"devices": "a100", "zzz": 1}, "zzz: there is no such field"),
+        ("network", {"devices": "a100"}, "devices: there is no such field; nearest: device"),
+        ("step", {"optimizer": {"optimizer": "sgd", "batc": 1}}, "batc: there is no such field"),
+    ],
+)
+def test_a_field_that_is_none_is_named_with_the_nearest(asked, address, changes, told):
+    asked_for = {"network": "bert_tiny", "device": "a100", "global_batch": 8, **changes}
+    if address != "plan":
+        del asked_for["global_batch"]
+    reply = asked("POST", f"/v1/{address}", json=asked_for)
+    assert reply.status_code == 422
+    assert told in reply.json()["error"]["message"]
+
+
 def test_lists_name_what_may_be_asked(asked):
     names = asked("GET", "/v1/networks").json()["networks"]
     assert {"bert_tiny", "hf:gpt2", "torchvision:resnet50"} <= set(names)

@@ -14,7 +14,7 @@ from cdmpp.ast.layout import EXTRACTOR_VERSION
 from cdmpp.ast.quantities import unrolled_steps
 from cdmpp.ast.table import AstTable
 from cdmpp.data.codes import VERSIONS, cached_codes
-from cdmpp.data.derive import LIMIT_S, Source, derive, derived_folder
+from cdmpp.data.derive import LIMIT_S, Source, core_key_of, derive, derived_folder
 from cdmpp.devices import Device
 from cdmpp.errors import DataError
 from cdmpp.network.compiled.candidates import Candidates, candidates_of
@@ -56,7 +56,7 @@ class Chooser:
     def __init__(self, predictor: Predictor, weights: Path, device: Device, rule: ScheduleRule, seed: int = 0) -> None:
         """``weights``: the file of the predictor's weights, which names its answers in the cache."""
         self.predictor, self.device, self.rule, self.seed = predictor, device, rule, seed
-        sheet = json.dumps([device.name, device.target, device.core, dict(device.spec)], sort_keys=True)
+        sheet = json.dumps([device.name, device.target, core_key_of(device), dict(device.spec)], sort_keys=True)
         self.key = (sheet, hashlib.sha256(weights.read_bytes()).hexdigest(), str(rule), str(seed))
         self.warnings: tuple[str, ...] = ()
 
@@ -231,7 +231,7 @@ class Chooser:
 def codes_folder(device: Device) -> Path:
     """Return the folder of the cache with code vectors of candidates for a device, by ``program_key``."""
     version = f"{VERSIONS['codes']}-{toolchain()}"
-    return derived_folder("codes", version, "candidates", json.dumps(device.target), device.core or "")
+    return derived_folder("codes", version, "candidates", json.dumps(device.target), core_key_of(device))
 
 
 def program_key(workload: str, schedule: str) -> str:
