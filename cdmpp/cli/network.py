@@ -18,6 +18,7 @@ from cdmpp.platform.limits import SIZES, Limits, text
 
 if TYPE_CHECKING:
     from cdmpp import Workload
+    from cdmpp.network.prediction import NetworkPrediction
 
 BY_TORCH = ("torch", INDUCTOR)
 """Runtimes whose kernels are not TVM's."""
@@ -102,9 +103,18 @@ def run(options: argparse.Namespace) -> None:
             workload, device=options.device, measure=options.measure, progress=sys.stderr.isatty(), **runtime
         )
         report = network_report(prediction)
-        if kept is not None:
+        if kept is not None and not _is_blind(prediction):
             kept.write(report)
     show({"": report}, options)
+
+
+def _is_blind(prediction: NetworkPrediction) -> bool:
+    """Return True if a compiler had too little time for a program of a CPU, which the next question compiles again."""
+    from cdmpp.devices import get
+    from cdmpp.predict.flags import NO_MACHINE_CODE
+
+    is_flagged = any(NO_MACHINE_CODE in kernel.flags for kernel in prediction.kernels)
+    return is_flagged and get(prediction.device).kind == "cpu"
 
 
 def workload_of(options: argparse.Namespace, **others: Any) -> Workload:

@@ -16,6 +16,7 @@ from typing import Any
 
 from cdmpp.devices import Device
 from cdmpp.devices.cores import core_key
+from cdmpp.network.source.checkpoint import cached_config
 from cdmpp.platform.paths import conf_folder
 
 _TVM = "apache-tvm"
@@ -33,8 +34,11 @@ def name_key(network: Any) -> list[str] | None:
     """Return the name and file that identify the network; None where none do: a file of Python may do anything."""
     if not isinstance(network, str | Path) or ".py:" in (text := str(network)):
         return None
-    path = Path(text.removeprefix("hf:")).expanduser()
+    name = text.removeprefix("hf:")
+    path = Path(name).expanduser()
     config = path / "config.json" if path.is_dir() else path
+    if text.startswith("hf:") and not config.is_file():
+        config = cached_config(name) or config
     return [text, hashlib.sha256(config.read_bytes()).hexdigest() if config.is_file() else ""]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,35 @@ def test_a_file_that_changed_is_another_network(calls: list[Any], capsys: Any, t
     for content, predicted in ((b"one", 1), (b"one", 1), (b"two", 2)):
         path.write_bytes(content)
         assert cli.main(["network", str(path), "--device", "a100"]) == 0
+        assert len(calls) == predicted
+
+
+@pytest.mark.parametrize(("device", "again"), [("epyc-genoa", True), ("a100", False)])
+def test_a_program_that_was_not_compiled_in_time_is_tried_again(
+    calls: list[Any], capsys: Any, monkeypatch: pytest.MonkeyPatch, device: str, again: bool
+) -> None:
+    """On a GPU no program of a network is compiled."""
+
+    def predict(given: Any, **options: Any) -> NetworkPrediction:
+        calls.append(given.network)
+        made = example(network=str(given.network), device=options["device"])
+        return replace(made, kernels=(replace(made.kernels[0], flags=("no machine code",)), *made.kernels[1:]))
+
+    monkeypatch.setattr(cdmpp, "predict_network", predict, raising=False)
+    for _ in range(2):
+        assert cli.main([*ASKED[:3], device]) == 0
+    assert len(calls) == 1 + again
+
+
+def test_a_config_of_the_hub_that_changed_is_another_network(
+    calls: list[Any], capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("huggingface_hub")
+    config = tmp_path / "config.json"
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda name, _: name == "some/model" and str(config))
+    for content, predicted in (("{}", 1), ("{}", 1), ('{"model_type": "bert"}', 2)):
+        config.write_text(content)
+        assert cli.main(["network", "hf:some/model", "--device", "a100"]) == 0
         assert len(calls) == predicted
 
 

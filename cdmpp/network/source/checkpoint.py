@@ -59,7 +59,7 @@ def checkpoint_entry(name: str) -> tuple[str, dict[str, Any]]:
     full = name if name in table else short.get(name, "")
     if full:
         return _told(name, table[full])
-    if cached := _cached_config(name):
+    if cached := cached_config(name):
         return _told(name, entry_of_config(cached))
     near = ", ".join(difflib.get_close_matches(name, [*table, *short], n=3, cutoff=0.4)) or ", ".join(list(short)[:5])
     raise CdmppError(
@@ -221,7 +221,11 @@ def _default_input(name: str, config: Any, path: Path) -> dict[str, Any]:
     raise CdmppError(f"{path}: its model reads {name}, for which there is no default; write file.py:FUNCTION for it")
 
 
-def _cached_config(name: str) -> Path | None:
+def cached_config(name: str) -> Path | None:
+    """Return the config that the hub's cache has of a name that is not shipped; None: there is none."""
+    table = read_checkpoints()
+    if name in table or name in {full.split("/")[-1] for full in table}:
+        return None
     try:
         from huggingface_hub import try_to_load_from_cache
 

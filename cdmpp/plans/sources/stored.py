@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from cdmpp.ast.layout import EAGER_FEATURES
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.network.network_key import device_key, digest, name_key, surroundings
@@ -20,6 +21,7 @@ from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.sources.source import OpExchange, RankWork, StepSource
 from cdmpp.platform.cache import cached_json, keep_json
 from cdmpp.platform.paths import cache_root
+from cdmpp.predict.catalogue import model_for, models, state_of
 from cdmpp.steps.module_span import ModuleSpan
 from cdmpp.steps.step_graph import Gradient, Op, RankGraph
 from cdmpp.steps.strategy import Strategy
@@ -86,8 +88,20 @@ class StoredSource(StepSource):
         settings = [repr(getattr(one, name)) for name in _OF_WORKLOAD]
         return [
             network, *settings, repr(precision_of(one.precision)), repr(one.update), device_key(self.device),
-            self.model, surroundings(self.workload.network),
+            self._model_state, surroundings(self.workload.network),
         ]  # fmt: skip
+
+    @property
+    def _model_state(self) -> list[str]:
+        """Return the folder of the model that prices kernels, and what tells whether its files are still the same."""
+        entries, own = models(), self.model
+        with suppress(CdmppError):  # there is none, which who asks is told
+            if own is None:
+                folder = model_for(self.device, entries, EAGER_FEATURES).folder
+            else:
+                folder = next((one.folder for one in entries if one.name == own), Path(own))
+            return [str(folder.absolute()), repr(state_of(folder))]
+        return []
 
     def _work(self, batch: int, split: _Split) -> RankWork:
         if self._key is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import subprocess
 import sys
 
@@ -15,6 +16,7 @@ from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.op_bytes import OpBytes
 from cdmpp.plans.sources.predicted import PredictedSource
 from cdmpp.plans.sources.stored import _FIXED, _GROWING, StoredSource
+from cdmpp.predict.catalogue import models
 from cdmpp.steps.step_graph import Op
 from tests.plans.toy_source import ToySource
 
@@ -69,6 +71,23 @@ def test_another_question_is_read_anew():
             stored(never, **other).work(2, ParallelDegrees())
     with pytest.raises(AssertionError, match="read again"):
         stored(never).work(2, ParallelDegrees(filter=2))
+
+
+def test_another_model_prices_anew(tmp_path, monkeypatch):
+    """Stages are balanced by seconds, so the files of the model count, not its name."""
+    folder = tmp_path / "work" / "models" / "mine"
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    shipped = next(one.folder for one in models() if one.name == "torch-gpus")
+    shutil.copytree(shipped, folder)
+    device, workload = devices.get("a100"), Workload(NETWORK, mode="training_step")
+    StoredSource(workload, device, "models/mine", ToySource).work(2, ParallelDegrees())
+    StoredSource(workload, device, "models/mine", never).work(2, ParallelDegrees())
+    card = folder / "card.json"
+    card.write_text(card.read_text() + " ")
+    for model in ("models/mine", None):
+        with pytest.raises(AssertionError, match="read again"):
+            StoredSource(workload, device, model, never).work(2, ParallelDegrees())
 
 
 def test_a_damaged_file_is_made_again(cache):
