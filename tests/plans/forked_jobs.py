@@ -1,12 +1,13 @@
-"""Scripts of PyTorch run as jobs of ranks, forked from one process that has imported PyTorch for them all.
+"""Scripts of PyTorch run as jobs of ranks, forked from one process that has imported what they need for them all.
 
-python forked_jobs.py: it reads a job a line on stdin, as JSON, and answers each with a line on stdout. A rank that
-began as a process of its own, as under ``torchrun``, would spend most of its time on imports.
+python forked_jobs.py MODULE ...: it imports them, reads a job a line on stdin, as JSON, and answers each with a line on
+stdout. A rank that began as a process of its own, as under ``torchrun``, would spend most of its time on imports.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import runpy
@@ -21,18 +22,24 @@ from pathlib import Path
 from typing import Any
 
 LIMIT_S = 500.0
+PYTORCH = (
+    "torch.distributed.fsdp", "torch.distributed.pipelining", "torch.distributed.tensor.experimental._attention",
+    "torch.distributed.tensor.parallel", "torch.multiprocessing", "torch.profiler",
+)  # fmt: skip
 
 
 class ForkedJobs:
     """The process that runs jobs: one after the other, each in forks of it. It is started by the first job."""
 
-    def __init__(self) -> None:
+    def __init__(self, *modules: str) -> None:
+        """Nothing starts yet; ``modules``: what it imports, PyTorch's own parts where none are given."""
+        self._modules = modules or PYTORCH
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, script: Path, *words: str, ranks: int = 0, **variables: str) -> str:
         """Run a script to its end; what it printed, rank 0 where it has ranks, which are then told as by torchrun."""
         if self._process is None:
-            command = [sys.executable, str(Path(__file__))]
+            command = [sys.executable, str(Path(__file__)), *self._modules]
             paths = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -124,13 +131,10 @@ def _run(job: dict[str, Any], folder: Path) -> dict[str, str]:
 
 
 def main() -> None:
-    import torch.distributed.fsdp
-    import torch.distributed.pipelining
-    import torch.distributed.tensor.experimental._attention
-    import torch.distributed.tensor.parallel
-    import torch.multiprocessing
-    import torch.profiler
+    import torch
 
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
     torch.set_num_threads(1)  # a pool of threads does not come along
     for line in sys.stdin:
         with tempfile.TemporaryDirectory() as folder:
