@@ -108,14 +108,16 @@ def run_script(monkeypatch, capfd) -> Callable[..., CompletedProcess[str]]:
 
 @pytest.fixture(scope="session")
 def wheel(pytestconfig, tmp_path_factory) -> Path:
-    """Made of what the last one was compiled into: nothing is compiled twice, by no worker of the suite either."""
+    """Made of what the checkout or the last one was compiled into: nothing is compiled twice, by no worker either."""
     build = pytest.importorskip("scikit_build_core.build")
     out, kept = tmp_path_factory.mktemp("wheel"), pytestconfig.cache.mkdir("wheel")
-    here = os.getcwd()
+    here, launcher = os.getcwd(), [sys.executable, "-I", str(REPOSITORY / "tests" / "compiled_before.py")]
+    launched = ";".join([*launcher, str(REPOSITORY / "cdmpp" / "lib")])
+    settings = {"build-dir": str(kept / "build"), "cmake.define.CMAKE_CXX_COMPILER_LAUNCHER": launched}
     with FileLock(kept / "lock"):
         try:
             os.chdir(REPOSITORY)
-            return out / build.build_wheel(str(out), {"build-dir": str(kept / "build")})
+            return out / build.build_wheel(str(out), settings)
         finally:
             os.chdir(here)
 

@@ -15,6 +15,7 @@ import pytest
 
 import cdmpp
 from cdmpp import devices
+from tests.compiled_before import object_before
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
@@ -51,6 +52,18 @@ def test_wheel_holds_code_and_configuration_only(wheel):
             assert (str(relative) in names) == (path.suffix not in (".cpp", ".h") and path.name != "CMakeLists.txt")
         elif relative.parts[0] == "conf":
             assert f"cdmpp/{relative}" in names
+
+
+def test_an_object_of_other_sources_is_not_taken_for_the_wheel(tmp_path):
+    made = tmp_path / "engine.cpp.o"
+    made.touch()
+    (tmp_path / "engine.sha256").write_text("ab12")
+    same = ["c++", "-DCDMPP_SOURCES=ab12", "-Dengine_EXPORTS", "-o", made.name, "-c", "engine.cpp"]
+    assert object_before(tmp_path, same) == made
+    assert object_before(tmp_path, ["c++", "-DCDMPP_SOURCES=ab13", *same[2:]]) is None
+    assert object_before(tmp_path, ["c++", same[1], "-Dnetwork_EXPORTS", *same[3:]]) is None
+    assert object_before(tmp_path, [*same[:4], "other.o", *same[5:]]) is None
+    assert object_before(tmp_path, ["c++", "--version"]) is None
 
 
 def test_console_script_and_version():
