@@ -46,12 +46,16 @@ class _Engine:
 
     def begin(self, columns: TaskColumns) -> None:
         """Take the first tasks."""
-        sets = np.array([self.set(one) for one in columns.sets], np.int32)[columns.resources]
-        ways = np.array([*(self.way(one) for one in columns.ways), NONE], np.int32)[columns.way]  # NONE is the last
-        arrays = (
-            columns.duration_s, columns.gap_s, columns.priority, sets, ways, columns.bytes, columns.count,
-            columns.begins, columns.befores,
+        for resources in columns.sets:  # their numbers are their places
+            self.set(resources)
+        for links in columns.ways:
+            self.way(links)
+        varying = (
+            columns.duration_s, columns.gap_s, columns.priority, columns.resources, columns.way, columns.bytes,
+            columns.count,
         )  # fmt: skip
+        strides = np.array([one.strides[0] // one.itemsize for one in varying], np.int64)
+        arrays = (*varying, strides, columns.begins, columns.befores)
         self.library.engine_begin(self.handle, len(columns.tasks), *(one.ctypes.data for one in arrays))
         if self.policy is not None:
             self.tasks, self.slots = list(columns.tasks), dict(columns.numbers.items())

@@ -48,7 +48,7 @@ def native_engine() -> ctypes.CDLL:
         ("way", (engine, number, array), slot),
         ("add", (engine, real, real, real, slot, slot, real, number), slot),
         ("link", (engine, slot, number, array), None),
-        ("begin", (engine, number, *(array,) * 9), None),
+        ("begin", (engine, number, *(array,) * 10), None),
         ("go_on", (engine,), slot),
         ("answer", (engine, real), None),
         ("spans", (engine, array, array, array, array), None),
@@ -66,7 +66,8 @@ def native_reader() -> ctypes.PyDLL:
     for name, arguments, result in (
         ("new", (number,), reader),
         ("delete", (reader,), None),
-        ("read", (reader, given, given, *(array,) * 6, given, array), ctypes.c_int32),
+        ("at", (reader,), number),
+        ("read", (reader, given, given, given, *(array,) * 8, given, array), ctypes.c_int32),
         ("read_inputs", (reader, array, array), ctypes.c_int32),
     ):
         function = getattr(library, f"reader_{name}")

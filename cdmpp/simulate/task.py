@@ -12,7 +12,7 @@ from cdmpp.simulate.flow import Flow
 from cdmpp.simulate.key import Key
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Task:
     """A task is a node of a data-flow graph."""
 

@@ -54,16 +54,22 @@ class TaskColumns:
         many, listed = len(tasks), tasks if isinstance(tasks, list) else list(tasks)
         duration_s, gap_s, priority = (np.empty(many) for _ in range(3))
         resources, sends, begins = np.empty(many, np.int32), np.empty(many, np.bool_), np.empty(many + 1, np.int64)
-        sets = list[tuple[Key, ...]]()
+        sets, varies = list[tuple[Key, ...]](), np.zeros(2, np.bool_)
         with reading(many) as reader:
-            if (at := reader.read(listed, duration_s, gap_s, priority, resources, sends, begins, sets)) is not None:
-                raise twice(listed[at].key)
+            found = reader.read(listed, duration_s, gap_s, priority, resources, sends, begins, varies, sets)
+            if found is not None:
+                raise twice(listed[found].key)
             befores = np.empty(int(begins[-1]), np.int32)
-            if (found := reader.read_inputs(befores)) is not None:
-                at, place = found
+            if (wrong := reader.read_inputs(listed, befores)) is not None:
+                at, place = wrong
                 raise missing(listed[at], tuple(listed[at].after)[place])
+        gap_s, priority = (
+            one if is_own else same_for(many, one[:1]) for one, is_own in zip((gap_s, priority), varies, strict=True)
+        )
+        way, sizes, flows = (same_for(many, np.array([one])) for one in (np.int32(NONE), 0.0, 1))
         ways = defaultdict[Any, int](count().__next__)
-        way, sizes, flows = np.full(many, NONE, np.int32), np.zeros(many), np.ones(many, np.int64)
+        if sends.any():
+            way, sizes, flows = (np.array(one) for one in (way, sizes, flows))
         for number in np.flatnonzero(sends).tolist():
             flow = listed[number].flow
             assert flow is not None
@@ -72,6 +78,11 @@ class TaskColumns:
             tasks, Numbers(listed), duration_s, gap_s, priority, resources, tuple(sets), way, tuple(ways), sizes, flows,
             begins, befores,
         )  # fmt: skip
+
+
+def same_for(tasks: int, value: NDArray[Any]) -> NDArray[Any]:
+    """Return a column of so many tasks that have all the same value, (1,), and no memory of their own."""
+    return np.broadcast_to(value, tasks) if tasks else value[:0]
 
 
 @dataclass(frozen=True, eq=False)

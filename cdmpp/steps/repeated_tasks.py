@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cdmpp.simulate.key import Key
 from cdmpp.simulate.task import Task
-from cdmpp.simulate.task_columns import TaskColumns
-from cdmpp.steps.derived import derived
+from cdmpp.simulate.task_columns import TaskColumns, same_for
 from cdmpp.steps.keys import TaskKey
 
 
@@ -86,14 +86,18 @@ def repeated(first: TaskColumns, steps: int) -> TaskColumns:
         numbers=RepeatedNumbers(first.numbers, steps),
         begins=begins,
         befores=np.concatenate([first.befores, (befores + later).ravel()]),
-        duration_s=np.tile(first.duration_s, steps),
-        gap_s=np.tile(first.gap_s, steps),
-        priority=np.tile(first.priority, steps),
-        resources=np.tile(first.resources, steps),
-        way=np.tile(first.way, steps),
-        bytes=np.tile(first.bytes, steps),
-        count=np.tile(first.count, steps),
+        duration_s=_tiled(first.duration_s, steps),
+        gap_s=_tiled(first.gap_s, steps),
+        priority=_tiled(first.priority, steps),
+        resources=_tiled(first.resources, steps),
+        way=_tiled(first.way, steps),
+        bytes=_tiled(first.bytes, steps),
+        count=_tiled(first.count, steps),
     )
+
+
+def _tiled(column: NDArray[Any], steps: int) -> NDArray[Any]:
+    return same_for(steps * len(column), column[:1]) if column.strides == (0,) else np.tile(column, steps)
 
 
 def _later(key: Key, step: int) -> TaskKey:
@@ -103,6 +107,7 @@ def _later(key: Key, step: int) -> TaskKey:
 
 def _moved(task: Task, step: int) -> Task:
     key = _later(task.key, step)
-    if key.kind == "start":
-        return derived(task, key=key, after=(TaskKey(step - 1, "end", key.rank, 0),))
-    return derived(task, key=key, after=tuple([_later(one, step) for one in task.after]))
+    waits = (
+        [TaskKey(step - 1, "end", key.rank, 0)] if key.kind == "start" else [_later(one, step) for one in task.after]
+    )
+    return Task(key, task.duration, task.resources, tuple(waits), task.priority, task.gap_s, task.label, task.flow)

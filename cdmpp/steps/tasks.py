@@ -11,7 +11,6 @@ from cdmpp.simulate.flow import Flow
 from cdmpp.simulate.task import Task, check_tasks
 from cdmpp.simulate.task_columns import TaskColumns
 from cdmpp.simulate.timeline import Timeline
-from cdmpp.steps.derived import derived
 from cdmpp.steps.exchange import START
 from cdmpp.steps.exchange_costs import ExchangeCosts
 from cdmpp.steps.exchange_tasks import carried
@@ -118,9 +117,9 @@ def _rank(step: int, rank: RankGraph, keys: Sequence[TaskKey], waits: Mapping[in
     before = (end._replace(step=step - 1),) if step else ()
     tasks = [Task(start, rank.start_s, tuple(streams.values()), before, label="start")]
     last = dict.fromkeys(streams, start)
-    each = {name: Task(start, 0.0, (stream,)) for name, stream in streams.items()}
+    held = {name: (stream,) for name, stream in streams.items()}
     for place, op in enumerate(rank.ops):
-        key, own = keys[place], each[op.stream]
+        key, own = keys[place], held[op.stream]
         after: tuple[TaskKey, ...] = (last[op.stream],)
         if op.waits:
             after += tuple([keys[other] for other in op.waits])
@@ -128,10 +127,10 @@ def _rank(step: int, rank: RankGraph, keys: Sequence[TaskKey], waits: Mapping[in
             after += tuple(waits[place])
         if op.delay_s:
             delay = key._replace(kind="delay")
-            tasks.append(derived(own, key=delay, duration=op.delay_s, after=after, label="delay"))
+            tasks.append(Task(delay, op.delay_s, own, after, label="delay"))
             after = (delay,)
         label = op.kind if op.kind == HOST_COPY else op.phase
-        tasks.append(derived(own, key=key, duration=op.duration_s, after=after, gap_s=op.gap_s, label=label))
+        tasks.append(Task(key, op.duration_s, own, after, gap_s=op.gap_s, label=label))
         last[op.stream] = key
     ended = (*last.values(), *waits.get(len(rank.ops), ()))
     return [*tasks, Task(end, rank.tail_s, tuple(streams.values()), ended or (start,), label="end")]

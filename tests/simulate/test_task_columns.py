@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdmpp.errors import DataError
-from cdmpp.simulate import Flow, Task
+from cdmpp.simulate import Flow, Task, task_reader
 from cdmpp.simulate.task_columns import NONE, TaskColumns
 
 
@@ -136,8 +136,82 @@ def test_lists_of_inputs_are_read_as_tuples_are():
     ],
 )  # fmt: skip
 def test_what_is_no_task_is_pythons_error(tasks, error, words):
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=words) as caught:
         TaskColumns.of([Task("before", 1.0), *tasks])
+    assert caught.value.__notes__[0].startswith("so it was with task number ")
+
+
+class Longer(Task):
+    """Its duration is worked out."""
+
+    @property
+    def duration(self) -> float:
+        return 2.0 * len(self.key)
+
+
+class Alike:
+    """It has the fields of a task and is of no class of ours; some are made when somebody asks."""
+
+    key, gap_s, priority, flow, label = "alike", 0.5, 3, None, ""
+    duration = 4
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        return tuple(["made", "anew"])
+
+    @property
+    def after(self) -> list[str]:
+        return ["longer", "".join(["fir", "st"])]
+
+
+def test_subclasses_and_other_classes_are_read_by_the_names_of_their_fields():
+    longer = object.__new__(Longer)
+    for name, value in (("key", "longer"), ("resources", ()), ("after", ()), ("priority", 0), ("gap_s", 0.0)):
+        object.__setattr__(longer, name, value)
+    object.__setattr__(longer, "flow", None)
+    columns = TaskColumns.of([Task("first", 1.0), longer, Alike(), Task("last", 5.0, after=("alike",))])
+    assert columns.duration_s.tolist() == [1.0, 12.0, 4.0, 5.0]
+    assert columns.sets == ((), ("made", "anew")) and columns.resources.tolist() == [0, 0, 1, 0]
+    assert columns.befores.tolist() == [1, 0, 2] and columns.begins.tolist() == [0, 0, 0, 2, 3]
+    assert columns.gap_s.tolist() == [0.0, 0.0, 0.5, 0.0] and columns.priority.tolist() == [0, 0, 3, 0]
+
+
+def test_a_task_without_a_field_is_said_by_its_number():
+    broken = Task("broken", 1.0)
+    object.__delattr__(broken, "after")
+    with pytest.raises(AttributeError, match="after") as caught:
+        TaskColumns.of([Task("first", 1.0), broken])
+    assert caught.value.__notes__ == ["so it was with task number 1, 'broken'"]
+
+
+def test_tasks_that_python_cannot_lay_out_as_expected_are_read_by_name(monkeypatch):
+    monkeypatch.setattr(task_reader, "_offsets", lambda: None)
+    test_keys_that_are_equal_are_one_key_as_in_a_dict()
+    test_many_sets_of_resources_and_many_tasks()
+
+
+def test_columns_of_one_value_take_no_memory_and_repeat():
+    tasks = [Task(number, 1.0, gap_s=0.5, priority=2) for number in range(1000)]
+    columns = TaskColumns.of(tasks)
+    for one in (columns.gap_s, columns.priority, columns.way, columns.bytes, columns.count):
+        assert one.strides == (0,) and one.shape == (1000,)
+    assert columns.gap_s[999] == 0.5 and columns.priority[999] == 2 and columns.way[999] == NONE
+    late = TaskColumns.of([*tasks, Task("late", 1.0, gap_s=-0.0)])
+    assert late.gap_s.tolist() == [0.5] * 1000 + [0.0] and late.priority.tolist() == [2.0] * 1000 + [0.0]
+
+
+@pytest.mark.parametrize("many", [10, 30_000, 100_000])
+@pytest.mark.parametrize("far", [False, True])
+def test_inputs_near_and_far_and_keys_given_twice(many, far):
+    """Distances that are always the same are guessed; those that never are, are looked up."""
+    random = np.random.default_rng(many)
+    before = [random.integers(0, many, 2) if far else [max(0, at - 3), max(0, at - 70)] for at in range(many)]
+    tasks = [Task(f"t{at}", 1.0, after=tuple(f"t{one}" for one in own)) for at, own in enumerate(before)]
+    assert TaskColumns.of(tasks).befores.tolist() == np.array(before).ravel().tolist()
+    first, second = sorted(random.choice(many // 2, 2, replace=False).tolist())
+    tasks[many // 2 + first], tasks[many // 2 + second] = Task(f"t{second}", 1.0), Task(f"t{first}", 1.0)
+    with pytest.raises(DataError, match=f"two tasks have the key 't{second}'"):
+        TaskColumns.of(tasks)
 
 
 def test_no_reference_is_kept_or_lost():

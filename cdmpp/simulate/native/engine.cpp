@@ -12,6 +12,7 @@
 #include "pages.h"
 #include "shared_links.h"
 #include "task_columns.h"
+#include "tasks.h"
 
 namespace {
 
@@ -19,22 +20,20 @@ enum Kind : int32_t { END, ARRIVED, FREE, SENDS };  // events of a task: it ends
 enum Status : int32_t { DONE, ENDED, ASKS, STUCK, NO_RATE };
 constexpr int32_t NONE = -1;
 
-struct Task {
-  double duration_s, gap_s, priority, bytes;  // not a number: the duration is asked for
-  int64_t count;                              // equal flows
-  int32_t resources, way;                     // numbers of a set and of a way; of a way NONE: it sends nothing
+struct Run {
+  double start_s = 0.0;  // until it starts: it waited for its cause until then
+  double end_s = std::nan("");
+  int32_t cause = NONE;
+  int32_t missing : 31 = 0;  // inputs that have not ended
+  uint32_t is_fresh : 1 = false;
+  int32_t first = NONE, last = NONE;  // of the edges to its successors
 };
 
-struct Run {
-  Task task;
+// What is known besides of a task that will be forgotten, so that another one takes its slot.
+struct Life {
   int64_t number;
-  double since_s = 0.0;  // it waited for its cause until then
-  double start_s = 0.0, end_s = std::nan("");
-  int32_t cause = NONE, missing = 0;  // missing: inputs that have not ended
-  int32_t first = NONE, last = NONE;  // of the edges to its successors
-  int32_t uses = 1;                   // of its slot: until it is over, by causes, and by resources that it freed last
-  int64_t follower = NONE;            // number of the task that was linked to it last
-  bool is_fresh = false, is_known = true;
+  int32_t uses = 1;  // of its slot: until it is over, by causes, and by resources that it freed last
+  bool is_known = true;
 };
 
 struct Edge {
@@ -108,29 +107,44 @@ class Engine {
     return static_cast<int32_t>(ways_.size()) - 1;
   }
 
-  void reserve(int64_t count) { runs_.reserve(runs_.size() + count); }
+  // The first tasks, all of them linked. Where tasks are kept, their columns have to be there until the end.
+  void begin(int32_t count, const Columns& columns, const int64_t* begins, const int32_t* befores) {
+    edges_.reserve(begins[count] - begins[0]);
+    if (keeps_) {
+      tasks_.begin(count, columns);
+      runs_.resize(count);
+      started_.reserve(count);
+      state.count = count;
+    } else {
+      Tasks first;
+      first.begin(count, columns);
+      for (int32_t slot = 0; slot < count; ++slot) add(first[slot]);
+    }
+    for (int32_t slot = 0; slot < count; ++slot) link(slot, begins[slot + 1] - begins[slot], befores + begins[slot]);
+  }
   // Return its slot, which is its number where all tasks are kept.
   int32_t add(const Task& task) {
-    int32_t slot = static_cast<int32_t>(runs_.size());
+    int32_t slot = tasks_.size();
     if (resting_.empty()) {
+      tasks_.add(task);
       runs_.emplace_back();
+      if (!keeps_) lives_.emplace_back();
     } else {
       slot = resting_.back();
       resting_.pop_back();
+      tasks_.set(slot, task);
+      runs_[slot] = Run{};
     }
-    Run& run = runs_[slot];
-    run = Run{};
-    run.task = task, run.number = state.count++;
+    if (!keeps_) lives_[slot] = {state.count};
+    ++state.count;
     return slot;
   }
   // Let a task wait for others, or have no more to wait for.
-  template <class Number>
-  void link(int32_t slot, int64_t count, const Number* befores) {
+  void link(int32_t slot, int64_t count, const int32_t* befores) {
     Run& run = runs_[slot];
     for (int64_t place = 0; place < count; ++place) {
       Run& before = runs_[befores[place]];
-      if (!std::isnan(before.end_s) || before.follower == run.number) continue;
-      before.follower = run.number;
+      if (!std::isnan(before.end_s) || (before.last != NONE && edges_[before.last].run == slot)) continue;
       const int32_t edge = new_edge(slot);
       (before.first == NONE ? before.first : edges_[before.last].next) = edge;
       before.last = edge;
@@ -154,7 +168,7 @@ class Engine {
             if (end(arrived[0])) return ENDED;
             continue;
           }
-          for (const int32_t slot : arrived) events_.push({now_s, runs_[slot].number, ARRIVED, slot});
+          for (const int32_t slot : arrived) events_.push({now_s, number(slot), ARRIVED, slot});
         }
         is_ending_ = true;
       }
@@ -182,10 +196,12 @@ class Engine {
  private:
   SharedLinks links_;
   const bool keeps_, reports_;
+  Tasks tasks_;
   Array<Run> runs_;
+  Array<Life> lives_;  // where tasks are not kept
   Array<Edge> edges_;
   std::vector<int32_t> resting_, edges_at_rest_;  // slots of tasks that are over, where they are not kept
-  std::vector<int32_t> started_;                  // in the order of their starts
+  Array<int32_t> started_;                        // in the order of their starts
   std::vector<std::vector<int32_t>> sets_;
   std::deque<Way> ways_;
   std::vector<Resource> resources_;
@@ -195,6 +211,7 @@ class Engine {
   bool is_ending_ = false;
   int32_t ended_ = NONE;
 
+  int64_t number(int32_t slot) const { return keeps_ ? slot : lives_[slot].number; }
   int32_t new_edge(int32_t slot) {
     if (edges_at_rest_.empty()) {
       edges_.push_back({slot, NONE});
@@ -207,15 +224,15 @@ class Engine {
   }
 
   void wait(int32_t slot) {
-    const Run& run = runs_[slot];
-    for (const int32_t number : sets_[run.task.resources]) {
-      resources_[number].queue.push({run.task.priority, state.now_s, run.number, slot});
+    const Task task = tasks_[slot];
+    for (const int32_t resource : sets_[task.resources]) {
+      resources_[resource].queue.push({task.priority, state.now_s, number(slot), slot});
     }
     be_fresh(slot);
   }
   void be_fresh(int32_t slot) {
     Run& run = runs_[slot];
-    if (!run.is_fresh) fresh_.emplace_back(run.number, slot);
+    if (!run.is_fresh) fresh_.emplace_back(number(slot), slot);
     run.is_fresh = true;
   }
 
@@ -237,7 +254,8 @@ class Engine {
   // Start a task where it is first in all its queues and nothing is held; false where it asks for its duration.
   bool start(int32_t slot) {
     Run& run = runs_[slot];
-    const std::vector<int32_t>& own = sets_[run.task.resources];
+    const Task task = tasks_[slot];
+    const std::vector<int32_t>& own = sets_[task.resources];
     for (const int32_t number : own) {
       const Resource& resource = resources_[number];
       if (resource.is_held || resource.queue.top().run != slot) return true;
@@ -246,27 +264,26 @@ class Engine {
       Resource& resource = resources_[number];
       resource.queue.pop();
       resource.is_held = true;
-      if (resource.freed_s > run.since_s) {
-        run.since_s = resource.freed_s;
+      if (resource.freed_s > run.start_s) {
+        run.start_s = resource.freed_s;
         be_cause(run, resource.before);
       }
     }
     run.start_s = state.now_s;
     if (keeps_) started_.push_back(slot);
-    if (std::isnan(run.task.duration_s)) {
+    if (std::isnan(task.duration_s)) {
       state.run = slot;
       return false;
     }
-    schedule(slot, run.task.duration_s);
+    schedule(slot, task.duration_s);
     return true;
   }
   void schedule(int32_t slot, double seconds) {
-    const Run& run = runs_[slot];
-    events_.push({state.now_s + seconds, run.number, run.task.way == NONE ? END : SENDS, slot});
+    events_.push({state.now_s + seconds, number(slot), tasks_[slot].way == NONE ? END : SENDS, slot});
   }
 
   bool send(int32_t slot) {
-    const Task& task = runs_[slot].task;
+    const Task task = tasks_[slot];
     const Way& way = ways_[task.way];
     if (way.empty()) {
       state.run = slot;
@@ -280,14 +297,14 @@ class Engine {
   bool end(int32_t slot) {
     Run& run = runs_[slot];
     run.end_s = state.now_s;
-    run.is_known = keeps_;
+    if (!keeps_) lives_[slot].is_known = false;
     for (int32_t place = run.first; place != NONE;) {
       const Edge edge = edges_[place];
-      edges_at_rest_.push_back(place);
+      if (reports_) edges_at_rest_.push_back(place);
       place = edge.next;
       Run& successor = runs_[edge.run];
       be_cause(successor, slot);
-      successor.since_s = state.now_s;
+      successor.start_s = state.now_s;
       if (!--successor.missing) wait(edge.run);
     }
     run.first = run.last = NONE;
@@ -300,12 +317,11 @@ class Engine {
     return true;
   }
   void after_end(int32_t slot) {
-    const Run& run = runs_[slot];
-    if (run.task.gap_s) events_.push({state.now_s + run.task.gap_s, run.number, FREE, slot});
+    if (const double gap_s = tasks_[slot].gap_s) events_.push({state.now_s + gap_s, number(slot), FREE, slot});
     else free(slot);
   }
   void free(int32_t slot) {
-    for (const int32_t number : sets_[runs_[slot].task.resources]) {
+    for (const int32_t number : sets_[tasks_[slot].resources]) {
       Resource& resource = resources_[number];
       resource.is_held = false;
       resource.freed_s = state.now_s;
@@ -321,10 +337,10 @@ class Engine {
     release(std::exchange(run.cause, slot));
   }
   void use(int32_t slot) {
-    if (!keeps_ && slot != NONE) ++runs_[slot].uses;
+    if (!keeps_ && slot != NONE) ++lives_[slot].uses;
   }
   void release(int32_t slot) {
-    while (!keeps_ && slot != NONE && !--runs_[slot].uses) {
+    while (!keeps_ && slot != NONE && !--lives_[slot].uses) {
       resting_.push_back(slot);
       slot = std::exchange(runs_[slot].cause, NONE);  // it was of use to this one
     }
@@ -334,10 +350,9 @@ class Engine {
   bool is_stuck() {
     int64_t count = 0;
     state.run = NONE;
-    for (size_t slot = 0; slot < runs_.size(); ++slot) {
-      const Run& run = runs_[slot];
-      if (!run.is_known || !std::isnan(run.end_s)) continue;
-      if (!count++ || run.number < runs_[state.run].number) state.run = static_cast<int32_t>(slot);
+    for (int32_t slot = 0; slot < tasks_.size(); ++slot) {
+      if (!std::isnan(runs_[slot].end_s) || !(keeps_ || lives_[slot].is_known)) continue;
+      if (!count++ || number(slot) < number(state.run)) state.run = slot;
     }
     if (count) state.count = count;
     return count;
@@ -362,17 +377,14 @@ int32_t engine_add(Engine* engine, double duration_s, double gap_s, double prior
 void engine_link(Engine* engine, int32_t slot, int64_t count, const int32_t* befores) {
   engine->link(slot, count, befores);
 }
-// The first tasks, all of them linked.
+// The first tasks, all of them linked; `strides`: of all columns, in elements, 0 where it has one for all.
 void engine_begin(Engine* engine, int64_t tasks, const double* duration_s, const double* gap_s, const double* priority,
                   const int32_t* resources, const int32_t* way, const double* bytes, const int64_t* count,
-                  const int64_t* begins, const int32_t* befores) {
-  engine->reserve(tasks);
-  for (int64_t at = 0; at < tasks; ++at) {
-    engine->add({duration_s[at], gap_s[at], priority[at], bytes[at], count[at], resources[at], way[at]});
-  }
-  for (int64_t at = 0; at < tasks; ++at) {
-    engine->link(static_cast<int32_t>(at), begins[at + 1] - begins[at], befores + begins[at]);
-  }
+                  const int64_t* strides, const int64_t* begins, const int32_t* befores) {
+  const Columns columns = {{duration_s, strides[0]}, {gap_s, strides[1]}, {priority, strides[2]},
+                           {resources, strides[3]},  {way, strides[4]},   {bytes, strides[5]},
+                           {count, strides[6]}};
+  engine->begin(static_cast<int32_t>(tasks), columns, begins, befores);
 }
 
 int32_t engine_go_on(Engine* engine) { return engine->go_on(); }
@@ -386,11 +398,13 @@ void engine_spans(const Engine* engine, int32_t* order, double* start_s, double*
 // set.
 TaskReader* reader_new(int64_t tasks) { return new TaskReader(tasks); }
 void reader_delete(TaskReader* reader) { delete reader; }
-int32_t reader_read(TaskReader* reader, PyObject* tasks, PyObject* none, double* duration_s, double* gap_s,
-                    double* priority, int32_t* resources, int8_t* sends, int64_t* begins, PyObject* sets,
-                    Fault* fault) {
+int64_t reader_at(const TaskReader* reader) { return reader->at; }
+int32_t reader_read(TaskReader* reader, PyObject* tasks, PyObject* none, PyObject* kind, const int64_t* offsets,
+                    double* duration_s, double* gap_s, double* priority, int32_t* resources, int8_t* sends,
+                    int64_t* begins, int8_t* varies, PyObject* sets, Fault* fault) {
   return python::called([&] {
-    *fault = reader->read(tasks, none, duration_s, gap_s, priority, resources, sends, begins, sets);
+    *fault = reader->read(tasks, none, kind, offsets, duration_s, gap_s, priority, resources, sends, begins, varies,
+                          sets);
   });
 }
 int32_t reader_read_inputs(TaskReader* reader, int32_t* befores, Fault* fault) {
