@@ -195,6 +195,16 @@ SECTIONS = {
         _sizes("streaming.py", "10000", "100000", "1000000"),
         tables.streaming,
     ),
+    "importing": Section(
+        "Importing tuning records",
+        "`cdmpp data import` of a MetaSchedule database: shipped records of 40 tasks of xeon-icelake, repeated under "
+        "targets with tags of their own until there are enough, so that traces and latencies are real and all "
+        "identities differ. Uninterrupted; killed (SIGKILL) when half of its files were there; and run again. CPU "
+        "seconds and peak memory are those of the import, one process. Equal: all files have the same bytes as those "
+        "of the uninterrupted one.",
+        _sizes("importing.py", "10000", "100000", "1000000"),
+        tables.importing,
+    ),
     "scoring": Section(
         "Scoring candidates of a search",
         "`predict` of our cost model (frozen to ASTs, with what it learned from 128 candidates) and of MetaSchedule's "

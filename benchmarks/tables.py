@@ -128,6 +128,27 @@ def streaming(rows: list[dict[str, float]]) -> list[str]:
     return table(headings, [[f"{row[key]:,.{n}f}" for key, n in digits.items()] for row in rows], left=0)
 
 
+def importing(rows: list[dict[str, Any]]) -> list[str]:
+    """Rate, seconds and memory of whole, killed and resumed imports, a row a number of records."""
+    heads = ["records", "database (MB)", "stored (MB)", "records a CPU second", "CPU (s)", "memory (MB)",
+             "killed after", "resumed, CPU (s)",
+             "resumed, memory (MB)", "equal"]  # fmt: skip
+    return table(
+        heads,
+        [
+            [
+                f"{row['records']:,}", f"{row['database_mb']:,.0f}", f"{row['stored_mb']:,.1f}",
+                f"{row['records'] / row['whole']['cpu_s']:,.0f}", f"{row['whole']['cpu_s']:,.0f}",
+                f"{row['whole']['memory_mb']:,.0f}", f"{row['parts_at_kill']} of {row['parts']} files",
+                f"{row['resumed']['cpu_s']:,.0f}", f"{row['resumed']['memory_mb']:,.0f}",
+                "yes" if row["equal"] else "**no**",
+            ]
+            for row in rows
+        ],
+        left=0,
+    )  # fmt: skip
+
+
 def loading(rows: list[dict[str, float]]) -> list[str]:
     """Time and memory to the last batch of an epoch, a row a number of programs."""
     digits = {"programs": 0, "load_s": 1, "batches_s": 1, "memory_mb": 0}

@@ -84,6 +84,15 @@ def count_records(folder: Path) -> dict[str, tuple[int, int]]:
     return {device: (programs, tasks) for device, programs, tasks in rows}
 
 
+def record_ids(folder: Path) -> set[str]:
+    """Return the ids of all records, from one column; ``DataError`` names a part that is damaged."""
+    ids = set[str]()
+    for path in record_parts(folder):
+        table = _typed(path, read_table(path), _RECORD_SCHEMA, ("record_id",))
+        ids.update(table.column("record_id").to_pylist())
+    return ids
+
+
 def write_tasks(folder: Path, tasks: Iterable[Task]) -> None:
     """Add ``tasks`` to ``tasks.parquet``; a task that is there already keeps its workload, the networks are united.
 
@@ -163,7 +172,7 @@ def check_record(record: Record) -> None:
 
 def _row_of_record(record: Record) -> dict[str, Any]:
     check_record(record)
-    return {**dataclasses.asdict(record), "extra": json.dumps(record.extra, sort_keys=True)}
+    return {**vars(record), "extra": json.dumps(record.extra, sort_keys=True)}
 
 
 def read_records(

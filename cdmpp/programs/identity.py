@@ -57,9 +57,12 @@ def is_as_printed(module: tvm.IRModule | tirx.PrimFunc) -> bool:
     return all(part.min.ty == part.extent.ty for part in regions)
 
 
-def record_id(task: str, device: str, target: str, schedule: str) -> str:
-    """Hash task id, device name, target JSON and trace JSON, blind to spacing of the JSON: 16 hex digits."""
-    parts = (task, device, canonical_json(target), canonical_json(schedule))
+def record_id(task: str, device: str, target: str, schedule: str, canonical: bool = False) -> str:
+    """Hash task id, device name, target JSON and trace JSON, blind to spacing of the JSON: 16 hex digits.
+
+    ``canonical`` says that both are spelled as ``canonical_json`` does.
+    """
+    parts = (task, device, *((target, schedule) if canonical else map(canonical_json, (target, schedule))))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 

@@ -25,17 +25,18 @@ from cdmpp.programs.task import Task
 out, records, tasks = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 known = [Task(f"{number:016x}", f"op{number}", "matmul", f"text {number}", 1.0, 1.0, {"net": 1}, "torch")
          for number in range(tasks)]
-programs = []
+owners, found = [], []
 for number in range(records):
     own = known[number % tasks]
     latency_s = 1e-6 * (1 + number * 7919 % 10007)
-    programs.append((own, Record(
+    owners.append(own)
+    found.append(Record(
         record_id="", task_id=own.task_id, device="a100", target="{}", schedule=json.dumps([[number], []]),
         latency_samples_s=(latency_s, 1.1 * latency_s), latency_s=latency_s, statistic="median",
-    )))
+    ))
 report = ImportReport()
 print("starts", flush=True)
-write_programs(out, programs, report, "many", "net", False)
+write_programs(out, "a100", owners, found, report, "many", "net", False)
 print(json.dumps({"present": report.present, "written": report.written}))
 """
 

@@ -6,18 +6,29 @@ import json
 import logging
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import cache, lru_cache, partial
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import tvm
 from rich.progress import track
 
+from cdmpp.data.importers.kept_lines import KeptLines, Repeats
 from cdmpp.data.importers.report import ImportReport, check_on_bad
-from cdmpp.data.records import OnBad, append_records, read_info, read_records, read_tasks, write_info, write_tasks
+from cdmpp.data.records import (
+    OnBad,
+    append_records,
+    count_records,
+    read_info,
+    read_tasks,
+    record_ids,
+    write_info,
+    write_tasks,
+)
 from cdmpp.data.schema import Record
 from cdmpp.data.targets import disagreement
 from cdmpp.errors import CdmppError, DataError
@@ -32,16 +43,6 @@ log = logging.getLogger(__name__)
 PART_SIZE = 2000  # records a part file; what a kill can lose
 FLAG_SPREAD = 0.05
 _SAMPLE = 12  # traces replayed before anything is written
-_Workload = tuple[tvm.IRModule, Task] | BadLine
-
-
-class _Group(NamedTuple):
-    """Repeats of one program."""
-
-    module: tvm.IRModule
-    task: Task
-    line: TuningLine
-    repeats: list[tuple[float, ...]]
 
 
 def import_database(
@@ -60,16 +61,22 @@ def import_database(
     report = ImportReport()
     modules = read_workloads(source)
     workloads = [_workload(module, number, network, source) for number, module in enumerate(modules, start=1)]
-    groups = _collect(source, workloads, device, report, progress)
-    report.judge(source, on_bad, len(groups))
-    _check_replay(groups, source)
-    write_programs(out, [(g.task, _record(g, device)) for g in groups], report, source.name, network, progress)
+    with closing(KeptLines()) as kept:
+        _collect(kept, source, workloads, device, report, progress)
+        report.judge(source, on_bad, len(kept))
+        _check_replay(kept, modules, source)
+        known = {number: task for number, task in enumerate(workloads) if isinstance(task, Task)}
+        tasks = [known[number] for number in kept.workloads]
+        records = (_record(*one, task, device) for task, one in zip(tasks, kept.programs(), strict=True))
+        write_programs(out, device, tasks, records, report, source.name, network, progress)
     return report
 
 
 def write_programs(
     out: Path,
-    programs: Sequence[tuple[Task, Record]],
+    device: str,
+    tasks: Sequence[Task],
+    records: Iterable[Record],
     report: ImportReport,
     source: str,
     network: str | None,
@@ -77,12 +84,11 @@ def write_programs(
 ) -> None:
     """Add different programs of one device to data set ``out`` and ``report`` it; those that it holds are left alone.
 
-    Traces name the blocks of their own task's workload. ``source`` is a name for ``dataset.json``. While another
-    process writes there, this one waits.
+    Each of the ``records``, which are read once, belongs to the task at its place; its trace names the blocks of that
+    task's workload. ``source`` is a name for ``dataset.json``. While another process writes there, this one waits.
     """
-    device = programs[0][1].device
     with writing(out, f"import of {source}", wait=True):
-        _store(out, programs, report, progress)
+        _store(out, tasks, records, report, progress)
         imported = {"device": device, "network": network, "broken": len(report.bad)}
         imported |= {name: getattr(report, name) for name in ("lines", "failed", "unmeasured", "programs")}
         info = read_info(out)
@@ -90,34 +96,46 @@ def write_programs(
             out,
             devices=sorted({*info.get("devices", []), device}),
             imports={**info.get("imports", {}), source: imported},
-            counts={"records": len(read_records(out)), "tasks": len(read_tasks(out))},
+            counts={"records": sum(n for n, _ in count_records(out).values()), "tasks": len(read_tasks(out))},
             complete=True,
         )
 
 
-def _store(out: Path, programs: Sequence[tuple[Task, Record]], report: ImportReport, progress: bool) -> None:
+def _store(out: Path, tasks: Sequence[Task], records: Iterable[Record], report: ImportReport, progress: bool) -> None:
     """Write the programs that ``out`` does not hold."""
-    present = {record.record_id for record in read_records(out)}
-    used = {task.task_id: task for task, _ in reversed(programs)}
-    tasks = {**used, **(read_tasks(out) if (out / "tasks.parquet").exists() else {})}
-    fresh = []
-    for task, own in programs:
-        record = identified(own, task.workload, tasks[task.task_id].workload)
-        if record.record_id not in present:
-            present.add(record.record_id)
-            fresh.append(record)
-    report.programs, report.tasks, report.present = len(programs), len(used), len(programs) - len(fresh)
-    if fresh or not (out / "dataset.json").exists():
-        write_info(out, name=out.name, protocol=programs[0][1].protocol, complete=False)
-    write_tasks(out, used.values())
-    for start in track(range(0, len(fresh), PART_SIZE), "writing records", disable=not progress):
-        part = fresh[start : start + PART_SIZE]
+    used = {task.task_id: task for task in reversed(tasks)}
+    stored = read_tasks(out) if (out / "tasks.parquet").exists() else {}
+    report.programs, report.tasks = len(tasks), len(used)
+    shown = track(records, "writing records", total=len(tasks), disable=not progress)
+    fresh = _fresh(zip(tasks, shown, strict=True), {**used, **stored}, record_ids(out), report)
+    while part := list(islice(fresh, PART_SIZE)):
+        if not report.written:
+            write_info(out, name=out.name, protocol=part[0].protocol, complete=False)
+            write_tasks(out, used.values())
         append_records(out, part)
         report.written += len(part)
+    if not report.written:  # networks may be new
+        write_tasks(out, used.values())
+
+
+def _fresh(
+    programs: Iterable[tuple[Task, Record]], tasks: Mapping[str, Task], present: set[str], report: ImportReport
+) -> Iterator[Record]:
+    """Yield the records that are not ``present``, identified; the others are counted. ``tasks`` are those stored."""
+    for task, own in programs:
+        record = identified(own, task.workload, tasks[task.task_id].workload)
+        if record.record_id in present:
+            report.present += 1
+        else:
+            present.add(record.record_id)
+            yield record
 
 
 def identified(record: Record, own: str, stored: str) -> Record:
-    """Give ``record`` its id; name blocks of its ``own`` workload as in the equal one that is ``stored``."""
+    """Give ``record`` its id; name blocks of its ``own`` workload as in the equal one that is ``stored``.
+
+    Its target and trace are spelled as ``canonical_json`` does.
+    """
     schedule = record.schedule
     if schedule.startswith("[") and (renames := {} if own == stored else _renames(own, stored)):
         instructions, decisions = json.loads(schedule)
@@ -125,7 +143,7 @@ def identified(record: Record, own: str, stored: str) -> Record:
             if instruction[0] == "GetSBlock":
                 instruction[2][0] = renames.get(instruction[2][0], instruction[2][0])
         schedule = json.dumps([instructions, decisions], sort_keys=True, separators=(",", ":"))
-    identity = record_id(record.task_id, record.device, record.target, schedule)
+    identity = record_id(record.task_id, record.device, record.target, schedule, canonical=True)
     return replace(record, record_id=identity, schedule=schedule)
 
 
@@ -136,9 +154,8 @@ def _renames(own: str, stored: str) -> dict[str, str]:
 
 
 def _collect(
-    source: Path, workloads: list[_Workload], device: str, report: ImportReport, progress: bool
-) -> list[_Group]:
-    groups: dict[tuple[int, str, str], _Group] = {}
+    kept: KeptLines, source: Path, workloads: list[Task | BadLine], device: str, report: ImportReport, progress: bool
+) -> None:
     wrong_target = cache(partial(disagreement, device))
     for line in track(read_lines(source), f"reading {source.name}", disable=not progress):
         report.lines += 1
@@ -159,17 +176,15 @@ def _collect(
         elif line.failed:
             report.failed += 1
         else:
-            key = (line.workload, line.target, line.schedule)
-            groups.setdefault(key, _Group(*workload, line, [])).repeats.append(line.seconds)
-    return list(groups.values())
+            kept.append(line)
 
 
-def _workload(module: tvm.IRModule | BadLine, number: int, network: str, source: Path) -> _Workload:
-    """The workload with its task, or the reason why it cannot be one; ``number`` is its line."""
+def _workload(module: tvm.IRModule | BadLine, number: int, network: str, source: Path) -> Task | BadLine:
+    """The task of a workload, or the reason why it cannot be one; ``number`` is its line."""
     if isinstance(module, BadLine):
         return module
     try:
-        return module, task_of(module, module.script(), f"metaschedule:{source.name}", network)
+        return task_of(module, module.script(), f"metaschedule:{source.name}", network)
     except CdmppError as error:
         return BadLine(number, str(error))
 
@@ -185,41 +200,41 @@ def task_of(module: tvm.IRModule, workload: str, origin: str, network: str | Non
     return Task(task_id(module), name, kind, workload, *work, networks, origin)
 
 
-def _check_replay(groups: list[_Group], source: Path) -> None:
+def _check_replay(kept: KeptLines, modules: Sequence[tvm.IRModule | BadLine], source: Path) -> None:
     """Replay a few traces: a database of another TVM version would fail on all of them."""
-    sample, faults = random.Random(0).sample(groups, min(_SAMPLE, len(groups))), []
-    for group in sample:
+    sample, faults = random.Random(0).sample(range(len(kept)), min(_SAMPLE, len(kept))), []
+    for line, _ in kept.programs(sample):
         try:
-            replay_on(group.module, group.line.schedule)
+            replay_on(modules[line.workload], line.schedule)
         except CdmppError as error:
-            faults.append(f"line {group.line.number}: {str(error).splitlines()[0][:200]}")
+            faults.append(f"line {line.number}: {str(error).splitlines()[0][:200]}")
     if len(faults) == len(sample):
         raise DataError(f"none of {len(sample)} sampled traces of {source} replays in this TVM: {faults[0]}")
     if faults:
         log.warning("%d of %d sampled traces of %s do not replay: %s", len(faults), len(sample), source, faults)
 
 
-def _record(group: _Group, device: str) -> Record:
+def _record(line: TuningLine, repeats: Repeats, task: Task, device: str) -> Record:
     """Without its id."""
-    samples = tuple(value for repeat in group.repeats for value in repeat)
+    samples = tuple(value for repeat in repeats for value in repeat)
     median = statistics.median(samples)
     # Repeats within one visit agree to 0.02 %; what separates visits is the noise that matters.
-    visits = [statistics.median(repeat) for repeat in group.repeats] if len(group.repeats) > 1 else samples
+    visits = [statistics.median(repeat) for repeat in repeats] if len(repeats) > 1 else samples
     spread = float(np.std(visits) / np.mean(visits))
     return Record(
         "",
-        group.task.task_id,
+        task.task_id,
         device,
-        group.line.target,
-        group.line.schedule,
+        line.target,
+        line.schedule,
         samples,
         median,
         statistic="median",
         latency_min_s=min(samples),
         latency_median_s=median,
         spread=spread,
-        n_merged=len(group.repeats),
+        n_merged=len(repeats),
         flagged=spread > FLAG_SPREAD,
         protocol="metaschedule",
-        extra={"line": str(group.line.number)},
+        extra={"line": str(line.number)},
     )

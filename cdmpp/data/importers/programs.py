@@ -79,8 +79,8 @@ def import_programs(
             records.append(identified(record, task.workload, first.workload))
     united = [replace(record, flagged=record.spread > FLAG_SPREAD) for record in each_once(records)[0]]
     report.judge(source, on_bad, len(united))
-    pairs = [(tasks[record.task_id], record) for record in united]
-    write_programs(out, pairs, report, source.name, network, progress)
+    own = [tasks[record.task_id] for record in united]
+    write_programs(out, device, own, united, report, source.name, network, progress)
     return report
 
 
