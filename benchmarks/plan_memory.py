@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +25,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from benchmarks.gloo_jobs.jobs import STEPS, Job
 from benchmarks.gloo_jobs.predicted import plan_of
+from benchmarks.gloo_rank import begin
 from benchmarks.publish.markdown import replace_part, table
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.collectives.topology import fitted
@@ -234,9 +234,7 @@ def measured_bytes(job: Job, ranks: int, port: int) -> list[int]:
 
 
 def _rank(rank: int, number: int, ranks: int, port: int, folder: str) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(ranks))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    begin(rank, ranks, port)
     torch.manual_seed(0)
     job = JOBS[number]
     make, example = NETWORKS[job.network]

@@ -107,6 +107,18 @@ def run_script(monkeypatch, capfd) -> Callable[..., CompletedProcess[str]]:
 
 
 @pytest.fixture(scope="session")
+def native_database() -> Path:
+    """Workloads and tuning lines of a real database, as MetaSchedule writes it."""
+    return REPOSITORY / "tests" / "fixtures" / "resnet34_a100"
+
+
+@pytest.fixture(scope="session")
+def legacy_database() -> Path:
+    """The same of an older version."""
+    return REPOSITORY / "tests" / "fixtures" / "legacy_resnet34"
+
+
+@pytest.fixture(scope="session")
 def wheel(pytestconfig, tmp_path_factory) -> Path:
     """Made of what the checkout or the last one was compiled into: nothing is compiled twice, by no worker either."""
     build = pytest.importorskip("scikit_build_core.build")

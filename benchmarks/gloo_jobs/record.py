@@ -18,6 +18,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 
 from benchmarks.gloo_jobs.jobs import JOBS, NETWORKS, STEPS, Job
+from benchmarks.gloo_rank import begin
 
 STEPS_RUN = 5
 """From the third on DDP has its buckets for good, with ``static_graph`` too."""
@@ -61,9 +62,7 @@ def record(job: Job, ranks: int, port: int) -> dict[str, Any]:
 
 
 def _rank(rank: int, number: int, ranks: int, port: int, folder: str) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(ranks))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    begin(rank, ranks, port)
     torch.manual_seed(0)
     job = JOBS[number]
     make, shape = NETWORKS[job.network]

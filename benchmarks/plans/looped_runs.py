@@ -24,6 +24,8 @@ import torch.distributed as dist
 import torch.multiprocessing
 from torch import nn
 
+from benchmarks.gloo_rank import begin
+
 FILE = Path(__file__).parents[2] / "tests" / "fixtures" / "looped_runs.json"
 RANKS, LAYERS, WIDTH, EXAMPLES = 2, 8, 768, 128
 CASES = tuple(
@@ -138,9 +140,7 @@ def step_of(name: str, count: int, many: int, rank: int) -> Callable[[], None]:
 
 def _rank(rank: int, port: int, steps: int, folder: str) -> None:
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(RANKS))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    begin(rank, RANKS, port)
     dist.barrier()
     sizes = (4096, 4 * EXAMPLES * WIDTH)
     told: dict[str, Any] = {

@@ -10,18 +10,6 @@ import pytest
 from cdmpp.data.schema import Record
 from cdmpp.programs.task import Task
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
-
-
-@pytest.fixture(scope="session")
-def native_database() -> Path:
-    return FIXTURES / "resnet34_a100"
-
-
-@pytest.fixture(scope="session")
-def legacy_database() -> Path:
-    return FIXTURES / "legacy_resnet34"
-
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch) -> Path:

@@ -15,7 +15,7 @@ from cdmpp.model.build import build_for
 from cdmpp.model.compiled import compiled
 from cdmpp.model.config import model_config
 from cdmpp.predict.model_folder import pretrained_names
-from tests.model.test_models import SMALL
+from tests.model.test_models import SHAPES, SMALL
 from tests.toy_data import toy_dataset
 
 CLOSE = {"rtol": 1e-5, "atol": 2e-5}
@@ -42,18 +42,7 @@ def check(model, programs):
                 np.testing.assert_array_equal(told[place], expected_row)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {},
-        {"layers": 0},
-        {"bins": 0},
-        {"prior": False},
-        {"width": 18, "heads": 3, "hidden": 13, "feedforward": 7},
-        {"width": 128, "heads": 4},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("change", SHAPES, ids=str)
 def test_untrained_models_of_any_shape(change):
     torch.manual_seed(1)
     programs = toy_tensors()

@@ -16,6 +16,11 @@ from cdmpp.model.reference import config_for, serial_encoding
 from tests.toy_data import toy_dataset
 
 SMALL = {"width": 32, "layers": 2, "heads": 4, "feedforward": 64, "hidden": 32}
+SHAPES = [
+    {}, {"layers": 0}, {"bins": 0}, {"prior": False}, {"width": 18, "heads": 3, "hidden": 13, "feedforward": 7},
+    {"width": 128, "heads": 4},
+]  # fmt: skip
+"""What of it the compiled library is held to."""
 SMALL_REFERENCE = {
     "name": "reference",
     "layers": 1,

@@ -2,21 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-
-FIXTURES = Path(__file__).parents[1] / "fixtures"
-
-
-@pytest.fixture(scope="session")
-def native_database() -> Path:
-    return FIXTURES / "resnet34_a100"
-
-
-@pytest.fixture(scope="session")
-def legacy_database() -> Path:
-    return FIXTURES / "legacy_resnet34"
 
 
 @pytest.fixture(scope="session")

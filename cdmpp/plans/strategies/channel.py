@@ -17,7 +17,7 @@ from cdmpp.network.eager.divided import (
     title_of,
 )
 from cdmpp.operators.aten_convolution import Convolution
-from cdmpp.plans.strategies.filter import by_groups, divided_weights
+from cdmpp.plans.strategies.filter import divided_convolutions
 from cdmpp.plans.strategies.registry import STRATEGIES
 from cdmpp.steps.strategy import OperatorStrategy
 
@@ -47,28 +47,19 @@ class Channel(OperatorStrategy):
     def divide(self, exported: Any, ranks: int) -> DividedExport:
         """Write the graph of one rank; ``CdmppError``: more ranks than ``limit``, or a weight that is computed."""
         self.check_limit(exported, ranks, "input channels or groups")
-        local, found = LocalGraph(exported), _divided(exported)
-        weights = divided_weights(found, ranks, axis=1)
-        for node in exported.graph.nodes:
-            if node in weights:
-                local.placeholder(node, *weights[node])
-            elif node.op == "placeholder":
-                local.placeholder(node)
-            elif node not in found:
-                local.copy(node)
-            elif found[node].groups > 1:
-                by_groups(local, node, ranks)
-            else:
-                x, axis = local.nodes[node.args[0]], -len(found[node].kernel) - 1
-                own = sliced(local, node, x, part(x.meta["val"].shape[axis], ranks), axis)
-                new = local.copy(node, (own, *local.arguments(node)[0][1:]))
-                new.meta[ROLE] = ("sum",)
-                title = title_of(node)
-                local.exchange("all_reduce", new, "after", bytes_of_value(new.meta["val"]), f"{title} output")
-                if x in local.learns:
-                    size = bytes_of_value(x.meta["val"])
-                    local.exchange("all_gather", new, "after gradient", size, f"{title} gradient of input")
-        return local.done()
+
+        def rows(local: LocalGraph, node: Any, geometry: Convolution) -> None:
+            x, axis = local.nodes[node.args[0]], -len(geometry.kernel) - 1
+            own = sliced(local, node, x, part(x.meta["val"].shape[axis], ranks), axis)
+            new = local.copy(node, (own, *local.arguments(node)[0][1:]))
+            new.meta[ROLE] = ("sum",)
+            title = title_of(node)
+            local.exchange("all_reduce", new, "after", bytes_of_value(new.meta["val"]), f"{title} output")
+            if x in local.learns:
+                size = bytes_of_value(x.meta["val"])
+                local.exchange("all_gather", new, "after gradient", size, f"{title} gradient of input")
+
+        return divided_convolutions(exported, _divided(exported), ranks, 1, rows)
 
 
 def _divided(exported: Any) -> dict[Any, Convolution]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from cdmpp.network.eager.divided import (
     smallest,
     title_of,
 )
+from cdmpp.operators.aten_convolution import Convolution
 from cdmpp.plans.strategies.registry import STRATEGIES
 from cdmpp.steps.strategy import OperatorStrategy
 
@@ -46,27 +48,45 @@ class Filter(OperatorStrategy):
     def divide(self, exported: Any, ranks: int) -> DividedExport:
         """Write the graph of one rank; ``CdmppError``: more ranks than ``limit``, or a weight that is computed."""
         self.check_limit(exported, ranks, "output channels or groups")
-        local, found = LocalGraph(exported), dict(convolutions(exported))
-        weights = divided_weights(found, ranks, axis=0)
-        for node in exported.graph.nodes:
-            if node in weights:
-                local.placeholder(node, *weights[node])
-            elif node.op == "placeholder":
-                local.placeholder(node)
-            elif node not in found:
-                local.copy(node)
-            elif found[node].groups > 1:
-                by_groups(local, node, ranks)
-            else:
-                new, x = local.copy(node), local.nodes[node.args[0]]
-                gathered(local, node, new, -len(found[node].kernel) - 1)
-                if x in local.learns:
-                    title = f"{title_of(node)} gradient of input"
-                    local.exchange("all_reduce", new, "after gradient", bytes_of_value(x.meta["val"]), title)
-        return local.done()
+
+        def columns(local: LocalGraph, node: Any, geometry: Convolution) -> None:
+            new, x = local.copy(node), local.nodes[node.args[0]]
+            gathered(local, node, new, -len(geometry.kernel) - 1)
+            if x in local.learns:
+                title = f"{title_of(node)} gradient of input"
+                local.exchange("all_reduce", new, "after gradient", bytes_of_value(x.meta["val"]), title)
+
+        return divided_convolutions(exported, dict(convolutions(exported)), ranks, 0, columns)
 
 
-def divided_weights(found: dict[Any, Any], ranks: int, axis: int) -> dict[Any, tuple[tuple[int, ...], int]]:
+def divided_convolutions(
+    exported: Any,
+    found: Mapping[Any, Convolution],
+    ranks: int,
+    axis: int,
+    divide: Callable[[LocalGraph, Any, Convolution], None],
+) -> DividedExport:
+    """Write the graph of one rank, in which the convolutions ``found`` are divided and all else runs whole.
+
+    ``divide`` writes one without groups, of whose weight the rank has a part along ``axis``; those with groups are
+    divided by these. ``CdmppError`` as of ``divided_weights``.
+    """
+    local, weights = LocalGraph(exported), divided_weights(found, ranks, axis)
+    for node in exported.graph.nodes:
+        if node in weights:
+            local.placeholder(node, *weights[node])
+        elif node.op == "placeholder":
+            local.placeholder(node)
+        elif node not in found:
+            local.copy(node)
+        elif found[node].groups > 1:
+            by_groups(local, node, ranks)
+        else:
+            divide(local, node, found[node])
+    return local.done()
+
+
+def divided_weights(found: Mapping[Any, Convolution], ranks: int, axis: int) -> dict[Any, tuple[tuple[int, ...], int]]:
     """Return the weights of convolutions, and their biases along ``axis`` 0: part of one rank, axis of the division.
 
     Convolutions with groups are divided by them, along the first axis of their weights whatever ``axis`` is.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import json
 import weakref
 from contextlib import nullcontext
@@ -24,6 +23,7 @@ from cdmpp.network.workload import Workload
 from cdmpp.steps.from_prediction import graph_of
 from cdmpp.steps.transforms.recompute import again_places, can_recompute
 from tests.network.dispatched import predicted_step, real_step
+from tests.network.eager.most_held import most_held
 from tests.network.region_networks import CHECKPOINTED, WITHOUT_GRADIENTS, Run, each, mlp
 
 NETS = """
@@ -167,11 +167,7 @@ def test_the_peak_of_checkpointed_blocks_is_that_of_torchs_allocator(reentrant):
         model(x).sum().backward()
         model.zero_grad(set_to_none=True)
 
-    one()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        one()
-    moves = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
-    own = max(itertools.accumulate(event.nbytes() for event in sorted(moves, key=lambda event: event.start_ns())))
+    own = most_held(one)
     held = made.memory.parameter_bytes + made.memory.input_bytes
     assert made.peak_bytes - held == pytest.approx(own, rel=0.15)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import subprocess
 import sys
 
@@ -17,6 +16,7 @@ from cdmpp.network.eager.step import read_step
 from cdmpp.network.source.torch_network import read_torch
 from cdmpp.network.workload import Workload
 from cdmpp.steps.from_prediction import graph_of
+from tests.network.eager.most_held import most_held
 
 
 class Small(nn.Module):
@@ -93,11 +93,7 @@ def test_the_peak_is_that_of_torchs_allocator(optimizer, wide):
         kind.step()
         kind.zero_grad(set_to_none=True)
 
-    one()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        one()
-    moves = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
-    own = max(itertools.accumulate(event.nbytes() for event in sorted(moves, key=lambda event: event.start_ns())))
+    own = most_held(one)
     size = sum(value.numel() * 4 for value in parameters)
     assert made.peak_bytes == pytest.approx(own + (1 + {"sgd": 1}.get(optimizer, 2)) * size + x.numel() * 4, rel=0.1)
 

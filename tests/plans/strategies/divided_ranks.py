@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
+import pytest
 import torch
 from torch.fx import map_arg
 
@@ -163,3 +164,20 @@ def joined_along(parts, factors):
         lines = [parts[i : i + factors[axis]] for i in range(0, len(parts), factors[axis])]
         parts = [torch.cat(line, axis - len(factors)) for line in lines]
     return parts[0]
+
+
+def check_gradients(job: Ranks) -> None:
+    """Losses and gradients of the ranks are those of one device."""
+    exported = job.step.exported
+    names = [name for name, one in exported.state_dict.items() if one.requires_grad]
+    for name in names:
+        job.state[name].requires_grad_()
+    losses = job.run()
+    whole = exported.module()
+    (expected,) = whole(*exported.example_inputs[0])
+    ranks = len(losses)
+    assert [one.item() for one in losses] == pytest.approx([expected.item()] * ranks, rel=1e-5)
+    got = torch.autograd.grad(sum(losses) / ranks, [job.state[name] for name in names])
+    expected = torch.autograd.grad(expected, [dict(whole.named_parameters())[name] for name in names])
+    for name, one, other in zip(names, got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5, msg=name)
