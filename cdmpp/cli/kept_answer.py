@@ -1,4 +1,4 @@
-"""Kept answer: the report on a network that was asked for before: the same question needs neither torch nor TVM."""
+"""Kept answer: the report on what was asked for before: the same question needs neither torch nor TVM."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from cdmpp import devices
 from cdmpp.errors import CdmppError
-from cdmpp.network.network_key import device_key, digest, name_key, surroundings
+from cdmpp.network.network_key import device_key, digest, name_key, surroundings, version_of
 from cdmpp.platform.cache import cached_json, keep_text
 from cdmpp.platform.paths import cache_root, conf_folder
 from cdmpp.predict.catalogue import models, state_of
@@ -39,14 +39,24 @@ class KeptAnswer:
         what reads networks, and the files of this package.
         """
         network, schedule = name_key(options.network), getattr(options, "schedule", None) or ""
-        if network is None or schedule.startswith("database") or any(getattr(options, name, None) for name in _WHOLE):
+        if network is None or schedule.startswith("database"):
             return None
-        asked = {name: repr(value) for name, value in vars(options).items() if name not in _SHOWN_ONLY}
+        return cls._of(options, [network, surroundings(options.network)])
+
+    @classmethod
+    def of_operators(cls, options: argparse.Namespace) -> KeptAnswer | None:
+        """Return the place of an answer on framework operators, which options name; None and the rest as of ``of``."""
+        return cls._of(options, ["operators", [version_of(name) for name in ("torch", "numpy")]])
+
+    @classmethod
+    def _of(cls, options: argparse.Namespace, asked: list[Any]) -> KeptAnswer | None:
+        if any(getattr(options, name, None) for name in _WHOLE):
+            return None
+        own = {name: repr(value) for name, value in vars(options).items() if name not in _SHOWN_ONLY}
         known = [[str(one.folder.absolute()), repr(state_of(one.folder))] for one in models()]
         if options.model is not None and Path(options.model).is_dir():
             known.append([str(Path(options.model).absolute()), repr(state_of(Path(options.model)))])
-        versions = [surroundings(options.network), __version__]
-        key = digest([network, asked, device_key(devices.get(options.device)), known, *versions, _files()])
+        key = digest([*asked, own, device_key(devices.get(options.device)), known, __version__, _files()])
         return cls(cache_root() / "answers" / f"{key}.json")
 
     def read(self) -> Report | None:

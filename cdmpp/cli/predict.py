@@ -14,7 +14,9 @@ from cdmpp.errors import UsageError
 from cdmpp.platform.limits import numbers, text
 
 if TYPE_CHECKING:
+    from cdmpp.devices import Device
     from cdmpp.operators.operator import EagerOperator
+    from cdmpp.report.report import Report
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -42,12 +44,24 @@ def run(options: argparse.Namespace) -> None:
     operators = _operators(options.programs, options.dtype)
     if operators and options.retarget:
         raise UsageError("--retarget is of schedules alone: framework operators have no target")
-    given = operators or _path(options.programs)
+    from cdmpp.cli.kept_answer import KeptAnswer
+
+    kept = KeptAnswer.of_operators(options) if operators else None
+    report = None if kept is None else kept.read()
+    if report is None:
+        report = _predicted(options, device, operators or _path(options.programs))
+        if kept is not None:
+            kept.write(report)
+    show({"": report}, options)
+
+
+def _predicted(options: argparse.Namespace, device: Device, given: list[EagerOperator] | Path) -> Report:
     gc.disable()  # a third of the time to start would go into looking at what was just imported
     from cdmpp.ast.layout import EAGER_FEATURES
     from cdmpp.predict.catalogue import model_for, models
 
-    name = options.model or model_for(device.name, models(), EAGER_FEATURES if operators else "cdmpp").name
+    features = "cdmpp" if isinstance(given, Path) else EAGER_FEATURES
+    name = options.model or model_for(device.name, models(), features).name
     if isinstance(given, Path) and given.suffix == ".py" and given.exists():  # TVM is imported while torch is here
         from cdmpp.data.derive import has_tvm, start_workers
 
@@ -65,7 +79,7 @@ def run(options: argparse.Namespace) -> None:
     prediction = predictor.predict(
         given, device=asked, compiled=compiled, limit_s=options.limit, retarget=options.retarget
     )
-    show({"": programs_report(prediction, name)}, options)
+    return programs_report(prediction, name)
 
 
 def _operators(words: list[str], dtype: str | None) -> list[EagerOperator]:

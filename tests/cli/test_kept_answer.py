@@ -149,3 +149,32 @@ def test_neither_torch_nor_tvm_is_imported(capsys: Any) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[]\n")
+
+
+OPERATORS = ["predict", "op", "linear", "512x512x512", "softmax", "64x64", "--device", "h100", "--json"]
+
+
+def test_operators_that_were_asked_for_need_no_torch(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli.main(OPERATORS) == 0
+    first = capsys.readouterr().out
+    code = (
+        f"import sys; from cdmpp.cli import main; main({OPERATORS!r}); "
+        "print([name for name in ('torch', 'tvm', 'scipy', 'pandas', 'pyarrow') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{first}[]\n"
+    monkeypatch.setattr(cdmpp, "load_model", lambda name: pytest.fail(f"{name} is loaded"), raising=False)
+    assert cli.main(OPERATORS) == 0
+    assert capsys.readouterr().out == first
+
+
+@pytest.mark.parametrize("words", [("--dtype", "float16"), ("--no-compile",), ("--model", "none-of-ours")])
+def test_other_operators_are_predicted(words: tuple[str, ...], capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli.main(OPERATORS) == 0
+
+    def load(name: str) -> None:
+        raise LookupError("it is loaded")
+
+    monkeypatch.setattr(cdmpp, "load_model", load, raising=False)
+    with pytest.raises(LookupError, match="it is loaded"):
+        cli.main([*OPERATORS, *words])
