@@ -122,12 +122,12 @@ class DaskExecutor:
 
     def _tell(self, workers: Mapping[str, int]) -> None:
         """Log which workers there are, where it is news."""
-        left = f"{len(workers)} worker{'s' * (len(workers) > 1)} with {sum(workers.values())} threads"
+        there = f"workers: {len(workers)}, threads: {sum(workers.values())}"
         if gone := sorted(self._workers.keys() - workers.keys()):
-            then = f"{left} go on with its work" if workers else f"none is left: waiting {ALONE_S:g} s for one"
-            log.warning("%s: lost worker %s; %s", self.address, some(gone, ", "), then)
+            left = f"its work goes to others ({there})" if workers else f"none is left: waiting {ALONE_S:g} s for one"
+            log.warning("%s: lost worker %s; %s", self.address, some(gone, ", "), left)
         elif workers and not self._workers:
-            log.info("%s has %s", self.address, left)
+            log.info("%s: %s", self.address, there)
 
     def give_up(self, run: str, futures: Iterable[Any]) -> None:
         """Cancel what is left of a run, and end the processes that work for it."""

@@ -188,6 +188,18 @@ def test_a_conflict_names_both_values_and_hosts_and_nothing_is_written(
     assert conflict["first_host"] == f"here in {disagreeing[0]}" and conflict["task"] == "op0"
 
 
+def test_a_comparison_ends_with_a_status_that_says_whether_hosts_agree(
+    disagreeing: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["data", "merge", *map(str, disagreeing), "--json"]
+    assert cli.main(words) == 2
+    shown = capsys.readouterr()
+    assert len(json.loads(shown.out)["conflicts"]) == 1 and "measurements disagree in 1 pairs" in shown.err
+    assert cli.main([*words, "--tolerance", "30"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["conflicts"] == [] and shown.err == ""
+
+
 @pytest.mark.parametrize(
     ("choice", "kept"),
     [

@@ -14,7 +14,8 @@ from cdmpp.platform.limits import check_once, numbers, path, text
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the arguments of this verb."""
     verb.add_argument("folders", nargs="+", type=path, metavar="FOLDER", help="a data set; one is checked in itself")
-    verb.add_argument("--out", type=path, help="write them there, as one data set; without it they are compared only")
+    out = "write them there, as one data set; without it they are compared only: status 2 where hosts disagree"
+    verb.add_argument("--out", type=path, help=out)
     verb.add_argument(
         "--tolerance",
         type=numbers(0, 1000, "times the noise"),
@@ -32,7 +33,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Show what the folders hold together, then write it."""
+    """Show what the folders hold together, then write it. ``DataError``, after the report: hosts disagree."""
     check_output(options)
     folders: list[Path] = options.folders
     check_once("FOLDER", [str(folder) for folder in folders])
@@ -46,11 +47,12 @@ def run(options: argparse.Namespace) -> None:
 
     union = DataUnion.of(folders)
     conflicts, unsettled = union.conflicts(options.tolerance), None
-    if options.out is not None:
-        try:
-            union.resolved(options.tolerance, options.keep, options.drop_conflicts).write(options.out)
-        except ValueError as error:
-            unsettled = error
+    try:
+        united = union.resolved(options.tolerance, options.keep, options.drop_conflicts)
+        if options.out is not None:
+            united.write(options.out)
+    except ValueError as error:
+        unsettled = error
     report = merge_report(union, conflicts, folders, options.out if unsettled is None else None)
     show({"": report}, options)
     if unsettled is not None:
