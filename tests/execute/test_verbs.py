@@ -143,6 +143,21 @@ def test_compare(killing, capsys, words):
     assert found[0] == found[1] and len(json.loads(found[0])["devices"]) == 4
 
 
+@pytest.mark.tvm
+def test_network(killing, caches, tmp_path, capsys):
+    asked = ["network", "bert_tiny", "--seq", "16", "--device", "xeon-icelake", "--schedule", "best_of:3", "--json"]
+    found, kept = [], []
+    for where in ("local", killing.address):
+        caches(where[:5])
+        found.append(answered([*asked, "--executor", where], capsys))
+        kept.append(tmp_path / f"cache-{where[:5]}")
+    assert found[0] == found[1] and len(json.loads(found[0])["kernels"]) > 5
+    one, other = (sorted(path.relative_to(at) for path in at.rglob("asts.parquet")) for at in kept)
+    assert one == other and len(one) > 5
+    for name in one:
+        assert (kept[0] / name).read_bytes() == (kept[1] / name).read_bytes(), name
+
+
 ON_FOUR = ["--device", "a100", "--ranks", "4", "--link", "nvlink3"]
 LAYERS = """name,forward_s,backward_s,parameter_bytes,output_bytes
 a,1e-3,2e-3,4000000,100000
