@@ -127,10 +127,11 @@ def test_data_import_of_operators(killing, tmp_path, monkeypatch):
     assert_same_files(one, other)
 
 
-def test_an_import_of_one_file_refuses_a_cluster():
+@pytest.mark.parametrize("source", ["metaschedule", "ansor_features"])
+def test_an_import_that_costs_no_more_than_sending_it_refuses_a_cluster(source):
     settings = {"path": "x", "device": "a100", "executor": "dask://127.0.0.1:8786"}
-    with pytest.raises(CdmppError, match="source=metaschedule is one file, read here"):
-        ImportSettings.from_dict({"source": "metaschedule", **settings})
+    with pytest.raises(CdmppError, match=f"a line of source={source} .* a cluster gains nothing: leave executor out"):
+        ImportSettings.from_dict({"source": source, **settings})
 
 
 @pytest.mark.parametrize("words", [[], ["--sweep", "batch=1,2"]])
