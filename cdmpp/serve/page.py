@@ -48,28 +48,29 @@ def add_page(app: FastAPI, answers: Answers) -> None:
         except ValueError:
             return _page(answers, {}, "this is no form", 400)
         token = answers.settings.token
-        if not is_token(given.pop("token", ""), token or ""):
+        if not is_token(given.pop("token", "").strip(), token or ""):
             return _page(answers, given, "the token of this server is missing, or it is another one", 401)
         return await answered(given)
 
     app.add_route("/report", filled_in, methods=["POST"], include_in_schema=False)
 
     async def answered(fields: dict[str, str]) -> Response:
-        given = {name: text for name, text in fields.items() if text}
+        filled = {name: text for name, text in fields.items() if text}
+        given = dict(filled)
         verb = given.pop("verb", "network")
         try:
             kind = _VERBS.get(verb)
             if kind is None or len(given) > _MOST_FIELDS:
-                return _page(answers, given, f"there is no question {verb[:40]!r}: network or step", 400)
+                return _page(answers, filled, f"there is no question {verb[:40]!r}: network or step", 400)
             asked = kind.model_validate({name: _value(name, text) for name, text in given.items()})
             body = await answers.ask(verb, asked.model_dump(exclude_unset=True), "html")
             return Response(body, media_type="text/html; charset=utf-8", headers=HEADERS)
         except ValidationError as error:
             first = error.errors()[0]
-            return _page(answers, given, f"{first['loc'][0] if first['loc'] else 'it'}: {first['msg']}", 422)
+            return _page(answers, filled, f"{first['loc'][0] if first['loc'] else 'it'}: {first['msg']}", 422)
         except CdmppError as error:
             kind_of = error.kind if isinstance(error, AnswerError) else type(error).__name__
-            return _page(answers, given, str(error), status_of(kind_of))
+            return _page(answers, filled, str(error), status_of(kind_of))
 
     def _value(name: str, text: str) -> Any:
         """A number where the field is one."""

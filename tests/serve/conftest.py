@@ -56,12 +56,12 @@ class Served:
             assert self.process.poll() is None, self.log.read_text()
             time.sleep(0.1)
 
-    def wait_until_ready(self) -> None:
+    def wait_until_ready(self, **headers: str) -> None:
         import httpx
 
         for _ in range(2000):
             try:
-                if httpx.get(f"{self.url}/v1/health", timeout=5).status_code == 200:
+                if httpx.get(f"{self.url}/v1/health", timeout=5, headers=headers).status_code == 200:
                     return
             except httpx.TransportError:
                 assert self.process.poll() is None, self.log.read_text()

@@ -49,8 +49,8 @@ class ImportSettings:
         check_choice("on_bad", self.on_bad, ("error", "skip"))
         if executor_address(self.executor) != LOCAL and self.source not in _MAPPED:
             raise CdmppError(
-                f"executor={self.executor}: a line of source={self.source} is read in about 0.1 ms, as long as sending it "
-                "to a worker takes, so a cluster gains nothing: leave executor out. It restores programs of "
+                f"executor={self.executor}: a line of source={self.source} is read in about 0.1 ms, as long as sending "
+                "it to a worker takes, so a cluster gains nothing: leave executor out. It restores programs of "
                 f"source={' and source='.join(_MAPPED)}"
             )
         if self.source == "neusight" and self.device is not None:
