@@ -41,7 +41,8 @@ def _row(task: Task, device: str, target: Any) -> dict[str, Any]:
     import cdmpp
     from cdmpp.ast.lowering import lower
     from cdmpp.ast.native import summarize
-    from cdmpp.ast.scheduled import extract_scheduled
+    from cdmpp.ast.scheduled import extract_scheduled, extract_scheduled_many
+    from cdmpp.ast.table import AstTable
     from cdmpp.platform.cores import cores
     from cdmpp.programs.replay import parse_workload
 
@@ -53,18 +54,16 @@ def _row(task: Task, device: str, target: Any) -> dict[str, Any]:
     for model in (trees, ours):
         model.update(context, candidates[:_TRAINED_ON], results)
     scorer, learner = ours.two_stage.scorer, ours.two_stage.fast
-    numbered = dict(enumerate(modules))
 
     def read() -> list[Any]:
-        scorer.forget()
-        return list(scorer.asts(numbered, target).values())
+        return extract_scheduled_many(modules, target, cores())
 
     def cold() -> None:
         scorer.forget()
         ours.predict(context, candidates)
 
-    asts = read()
-    features = scorer.fast(asts, "task").features
+    asts = AstTable.from_asts(read())
+    features, _ = scorer.scored(asts)
     turns = [(_timed(lambda: trees.predict(context, candidates)), _timed(cold)) for _ in range(_TURNS)]
     xgb_s, ours_s = (min(column) for column in zip(*turns, strict=True))
     hash_s = _timed(lambda: [tvm_ffi.structural_hash(module) for module in modules])
@@ -75,7 +74,7 @@ def _row(task: Task, device: str, target: Any) -> dict[str, Any]:
         "ours_s": ours_s,
         "hash_s": hash_s,
         "read_s": _timed(read),
-        "judge_s": _timed(lambda: scorer.fast(asts, "task")),
+        "judge_s": _timed(lambda: scorer.scored(asts)),
         "learned_s": _timed(lambda: learner.expected(features, "task")),
         "again_s": again_s,
         "lower_ms": 1e3 * _each(lambda module: summarize(lower(module, target), False), modules[:48]),

@@ -1,20 +1,25 @@
 """Measure what a search takes beside its measuring, and what of it the cost model takes: predicting and learning.
 
-Called as ``python benchmarks/search_own_time.py RESULT.json`` by ``run.py``. Programs are neither built nor run: their
-seconds are made up from their structural hash, the same for all models, so that each search has the seconds of TVM's
-search and of its cost model alone. Each search has a process of its own.
+Called as ``python benchmarks/search_own_time.py RESULT.json [TASK,TASK [TRIALS]]`` by ``run.py``. Programs are neither
+built nor run: their seconds are made up from their structural hash, the same for all models, so that each search has
+the seconds of TVM's search and of its cost model alone. Each search has a process of its own. ``CDMPP_BASELINE`` names
+an older checkout, with its compiled extension, whose model is asked too where it is set.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,26 +32,39 @@ TRIALS, BATCH = 192, 16
 WARM_UP = 100
 MODELS = ("online", "xgb", "random")
 """Ours by ASTs alone, which learns and compiles nothing; that of MetaSchedule; scores at random, which cost nothing."""
+STAGES = {
+    "key": ("cdmpp.tuning.cost_model:_modules",),
+    "read": ("cdmpp.tuning.scorer:extract_scheduled_many",),
+    "pool": ("cdmpp.tuning.scorer:with_devices",),
+    "judge": ("cdmpp.model.ranker:Ranker.forward", "cdmpp.model.compiled_ranker:CompiledRanker.scores"),
+    "residual": ("cdmpp.tuning.learner:Learner.expected",),
+}
+"""Stage of our model -> the functions that take it, in this build and in older ones."""
 
 
 def main() -> None:
     """Search each task with each model, in turns."""
-    if len(sys.argv) > 2:
-        finish(own_time(*sys.argv[2:4], int(sys.argv[4])))
+    if sys.argv[2:3] == ["--one"]:
+        finish(own_time(*sys.argv[3:5], *map(int, sys.argv[5:7])))
         return
+    names, trials = [*sys.argv[2:4], *(TASKS, TRIALS)[len(sys.argv) - 2 :]]
     rows = []
-    for name in TASKS.split(","):
+    for name in names.split(","):
         for seed in SEEDS:
-            rows.append({"task": name, "seed": seed, "trials": TRIALS, "batch": BATCH, "warm_up": WARM_UP})
+            rows.append({"task": name, "seed": seed, "trials": int(trials), "batch": BATCH, "warm_up": WARM_UP})
             for model in MODELS:
-                rows[-1][model] = _in_process(name, model, seed)
+                rows[-1][model] = _in_process(name, model, seed, trials)
+            if older := os.environ.get("CDMPP_BASELINE"):
+                rows[-1]["older"] = _in_process(name, "online", seed, trials, checkout=older)
     finish(rows)
 
 
-def _in_process(*words: Any) -> Any:
+def _in_process(*words: Any, checkout: str = "") -> Any:
+    environment = {**os.environ, **({"PYTHONPATH": checkout} if checkout else {})}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result.json"
-        subprocess.run([sys.executable, __file__, str(path), *map(str, words)], check=True)
+        command = [sys.executable, __file__, str(path), "--one", *map(str, words)]
+        subprocess.run(command, check=True, env=environment, cwd=folder)
         return json.loads(path.read_text())
 
 
@@ -56,6 +74,8 @@ class Spent:
     def __init__(self) -> None:
         self.cpu_s = dict.fromkeys(("search", "predict", "learn", "measure"), 0.0)
         self.wall_s = dict(self.cpu_s)
+        self.stages = dict.fromkeys(STAGES, 0.0)
+        """Of the processors, inside ``predict`` and ``update``."""
         self.scored = self.measured = 0
 
     @contextmanager
@@ -68,8 +88,30 @@ class Spent:
             self.cpu_s[part] += time.process_time() - start[0]
             self.wall_s[part] += time.perf_counter() - start[1]
 
+    def watch(self) -> None:
+        """Count the stages of our model from now on."""
+        for stage, places in STAGES.items():
+            for module, _, names in (place.partition(":") for place in places):
+                if not find_spec(module):
+                    continue
+                *outer, last = names.split(".")
+                holder = functools.reduce(lambda one, name: getattr(one, name, None), outer, import_module(module))
+                if run := getattr(holder, last, None):
+                    setattr(holder, last, self._counted(stage, run))
 
-def own_time(name: str, model_name: str, seed: int) -> dict[str, Any]:
+    def _counted(self, stage: str, run: Any) -> Any:
+        @functools.wraps(run)
+        def counted(*given: Any, **options: Any) -> Any:
+            start = time.process_time()
+            try:
+                return run(*given, **options)
+            finally:
+                self.stages[stage] += time.process_time() - start
+
+        return counted
+
+
+def own_time(name: str, model_name: str, seed: int, trials: int) -> dict[str, Any]:
     """Search one task with one model."""
     import tvm_ffi
     from tvm.ir.utils import derived_object
@@ -92,6 +134,8 @@ def own_time(name: str, model_name: str, seed: int) -> dict[str, Any]:
         "random": lambda: RandomModel(seed=seed),
     }[model_name]()
     model = getattr(made, "_inst", made)
+    if model_name == "online":
+        spent.watch()
 
     @derived_object
     class Timed(PyCostModel):
@@ -135,10 +179,11 @@ def own_time(name: str, model_name: str, seed: int) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder, intrinsics_for(target), spent.on("search"):
         ms.tune_tir(
-            parse_workload(task.workload), target, folder, TRIALS, num_trials_per_iter=BATCH, builder=Unbuilt(),
+            parse_workload(task.workload), target, folder, trials, num_trials_per_iter=BATCH, builder=Unbuilt(),
             runner=Unrun(), cost_model=Timed(), num_tuning_cores=2, seed=seed,
         )  # fmt: skip
-    return {"cpu_s": spent.cpu_s, "wall_s": spent.wall_s, "scored": spent.scored, "measured": spent.measured}
+    counts = {"scored": spent.scored, "measured": spent.measured}
+    return {"cpu_s": spent.cpu_s, "wall_s": spent.wall_s, "stages": spent.stages, **counts}
 
 
 if __name__ == "__main__":

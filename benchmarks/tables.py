@@ -91,7 +91,28 @@ def search_own_time(rows: list[dict[str, Any]]) -> list[str]:
         "whole",
         "whole, wall",
     ]
-    return table([*heads, "model, % of XGBModel's", "whole, % of XGBModel's"], lines, left=2)
+    found = table([*heads, "model, % of XGBModel's", "whole, % of XGBModel's"], lines, left=2)
+    return [*found, "", _STAGES, "", *_stages(rows)]
+
+
+_STAGES = """\
+Our model's own part by stages, in the same unit: a key for each candidate, by which it is known again; reading of the
+schedule without lowering it, in C++; pooling of its AST; the judgement of the network; what measured programs say
+beyond it; learning; and Python around them. `before` is the older checkout that `CDMPP_BASELINE` named."""
+
+
+def _stages(rows: list[dict[str, Any]]) -> list[str]:
+    lines = []
+    for row in rows:
+        for name, title in (("older", "before"), ("online", "now")):
+            if name not in row or "stages" not in row[name]:
+                continue
+            one = row[name]
+            cpu_s, parts = one["cpu_s"], list(one["stages"].values())
+            parts += [cpu_s["learn"], cpu_s["predict"] - sum(parts), cpu_s["predict"] + cpu_s["learn"]]
+            lines.append([row["task"], title, *(f"{1e3 * part / one['measured']:,.2f}" for part in parts)])
+    heads = ["task", "build", "key", "read", "pool", "judge", "measured ones", "update", "Python", "all"]
+    return table(heads, lines, left=2)
 
 
 def _own_parts(one: dict[str, Any]) -> dict[str, float]:

@@ -119,13 +119,11 @@ class CompiledModel:
         if key not in self._of_devices:
             if len(self._of_devices) >= _DEVICES_KEPT:
                 self._of_devices.clear()
-            both = specs.repeat_interleave(2, dim=0)  # as of a CPU, then as of a GPU
             own = torch.zeros(len(vectors), 1)
             if isinstance(self._costs, CodePrior):
                 costs = self._costs.costs_of(vectors)
                 own = torch.cat([costs[:, :N_INPUTS].exp(), costs[:, N_INPUTS:]], dim=1)
-            numbers = device_numbers(both, torch.arange(len(both)) % 2)
-            self._of_devices[key] = numbers, self._encoder(vectors).contiguous(), own.float().contiguous()
+            self._of_devices[key] = device_numbers(specs), self._encoder(vectors).contiguous(), own.float().contiguous()
         return self._of_devices[key]
 
 

@@ -34,6 +34,10 @@ def native_network() -> ctypes.CDLL:
         ("forward", (*(pointer,) * 6, number, pointer, pointer, ctypes.c_int32), pointer),
         ("backward", (pointer, pointer, number, pointer, pointer, pointer, ctypes.c_int32), None),
         ("pass_delete", (pointer,), None),
+        ("pooled", (pointer, pointer, pointer, number, number, pointer), None),
+        ("ranker_new", (pointer, number, number, number, ctypes.c_float), pointer),
+        ("ranker_delete", (pointer,), None),
+        ("ranker_scores", (pointer, pointer, number, pointer), None),
     ):
         function = getattr(library, f"network_{name}")
         function.argtypes, function.restype = arguments, result
@@ -72,14 +76,15 @@ def layout() -> Any:
     return made
 
 
-def device_numbers(spec: Tensor, kinds: Tensor) -> Tensor:
-    """Return the numbers of devices that the library reads, (B, N) float32, typical ones where a sheet is silent.
+def device_numbers(specs: Tensor) -> Tensor:
+    """Return the numbers of devices that the library reads, (B, 2, N) float32: as of a CPU, then as of a GPU.
 
-    ``spec`` (B, len(SPEC_FIELDS)) and ``kinds`` (B,) as at ``KernelQuantities``.
+    They are typical ones where a sheet is silent. ``specs`` (B, len(SPEC_FIELDS)) as at ``KernelQuantities``.
     """
-    told = KernelQuantities(spec, spec, kinds)
+    both = specs.repeat_interleave(2, dim=0)
+    told = KernelQuantities(both, both, torch.arange(len(both)) % 2)
     columns = [told.flops_per_cycle() if name == "flops_per_cycle" else told.device(name) for name in _names("numbers")]
-    return torch.cat(columns, dim=1).float().contiguous()
+    return torch.cat(columns, dim=1).float().reshape(len(specs), 2, -1).contiguous()
 
 
 def _names(what: str) -> list[str]:

@@ -2,44 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import ctypes
+import functools
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
-from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
-from cdmpp.ast.pooling import compress, pool_asts
+from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_NAMES, LEAF_WIDTH
 from cdmpp.ast.table import AstTable
 from cdmpp.data.batching import spec_array
 from cdmpp.devices import Device
-from cdmpp.model.analytic import N_BOUNDS, bound_times, kernel_parts, kernel_seconds
+from cdmpp.model.analytic import BOUND_OF_PART, N_BOUNDS
+from cdmpp.model.native import device_numbers, layout, native_network
 
 POOLED_WIDTH = 2 * LEAF_WIDTH + 3 * (KERNEL_WIDTH + N_BOUNDS) + 4
 """Numbers of a pooled program."""
+_WORK = np.array([i for i, name in enumerate(LEAF_NAMES) if name.startswith("ops_")], np.int32)
+
+
+class _Tables(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in (
+            "leaves", "leaf_offsets", "kernels", "kernel_offsets", "kinds", "devices", "numbers", "work")),
+        *((name, ctypes.c_int64) for name in ("leaf_width", "kernel_width", "n_work")),
+    )  # fmt: skip
 
 
 def pooled(asts: AstTable, sheets: Sequence[Device]) -> np.ndarray:
     """Pool leaves and kernels, and kernel times by the analytic formula, nothing fitted: (n, POOLED_WIDTH) float32.
 
-    ``sheets``: the device of each program, (n,).
+    ``sheets``: the device of each program, (n,). A row has logarithms of the leaves' sums, the leaf with most
+    operations, the two kernels that take longest with the times that bound them, logarithms of the kernels' sums,
+    counts of leaves and kernels, the kind of target, and all time.
     """
-    owner = np.repeat(np.arange(len(asts)), np.diff(asts.kernel_offsets))
-    specs = _each(sheets, spec_array)[owner]
-    with torch.no_grad():
-        features, kinds = torch.tensor(asts.kernel_features)[:, None], torch.from_numpy(asts.target_kinds[owner])
-        times = bound_times(kernel_parts(features, torch.from_numpy(specs), kinds.long()))
-        terms, seconds = (x[:, 0].numpy().astype(np.float64) for x in (times, kernel_seconds(times)))
-    total = np.add.reduceat(seconds, asts.kernel_offsets[:-1])
-    rows = pool_asts(asts, compress(terms * 1e9), seconds)
-    return np.concatenate([rows, compress(total[:, None] * 1e9)], axis=1).astype(np.float32)
+    assert asts.leaf_features.shape[1:] == (LEAF_WIDTH,) and asts.kernel_features.shape[1:] == (KERNEL_WIDTH,)
+    places, known = _distinct(sheets)
+    specs = np.stack([spec_array(sheet) for sheet in known])
+    columns = [
+        np.ascontiguousarray(column, dtype)
+        for column, dtype in (
+            (asts.leaf_features, np.float32), (asts.leaf_offsets, np.int64), (asts.kernel_features, np.float32),
+            (asts.kernel_offsets, np.int64), (asts.target_kinds, np.uint8), (places, np.int64),
+            (_numbers(specs.tobytes(), len(specs)), np.float32), (_WORK, np.int32),
+        )
+    ]  # fmt: skip
+    tables = _Tables(*(column.ctypes.data for column in columns), LEAF_WIDTH, KERNEL_WIDTH, len(_WORK))
+    rows, bound = np.empty((len(asts), POOLED_WIDTH), np.float32), np.array(BOUND_OF_PART, np.int32)
+    native_network().network_pooled(
+        ctypes.byref(tables), ctypes.byref(layout()), bound.ctypes.data, len(rows), POOLED_WIDTH, rows.ctypes.data
+    )
+    return rows
 
 
 def with_devices(asts: AstTable, sheets: Sequence[Device]) -> np.ndarray:
     """Join ``pooled`` and the device vector of each program, (n, POOLED_WIDTH + VECTOR_WIDTH) float32."""
-    return np.concatenate([pooled(asts, sheets), _each(sheets, Device.vector)], axis=1).astype(np.float32)
+    places, known = _distinct(sheets)
+    return np.concatenate([pooled(asts, sheets), np.stack([sheet.vector() for sheet in known])[places]], axis=1)
 
 
-def _each(sheets: Sequence[Device], of: Callable[[Device], np.ndarray]) -> np.ndarray:
-    """(n, width) of a few devices that occur many times."""
-    rows = {name: of(sheet) for name, sheet in {sheet.name: sheet for sheet in sheets}.items()}
-    return np.stack([rows[sheet.name] for sheet in sheets])
+@functools.lru_cache(64)
+def _numbers(specs: bytes, n: int) -> np.ndarray:
+    """(n, 2, N) of datasheets, by the bytes of their (n, len(SPEC_FIELDS)) numbers."""
+    return device_numbers(torch.from_numpy(np.frombuffer(bytearray(specs), np.float32).reshape(n, -1))).numpy()
+
+
+def _distinct(sheets: Sequence[Device]) -> tuple[np.ndarray, list[Device]]:
+    """Return places (n,) among a few devices that occur many times, and these."""
+    known = {sheet.name: sheet for sheet in sheets}
+    place = {name: i for i, name in enumerate(known)}
+    return np.array([place[sheet.name] for sheet in sheets], np.int64), list(known.values())

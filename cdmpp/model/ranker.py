@@ -16,7 +16,7 @@ WIDTH, MEMBERS = 64, 3
 SHARPNESS = 0.15
 """Log-latency behind the best program at which a program's share of the goal falls to a third: one unit of a score."""
 _INPUTS = POOLED_WIDTH + VECTOR_WIDTH
-_CLIP = 6.0
+CLIP = 6.0
 _DROPOUT = 0.1
 
 
@@ -38,7 +38,7 @@ class Ranker(nn.Module):
 
     def scaled(self, columns: Tensor) -> Tensor:
         """Return (n, inputs) as the members read them."""
-        return ((columns - self.mean) * self.scale).clamp(-_CLIP, _CLIP)
+        return ((columns - self.mean) * self.scale).clamp(-CLIP, CLIP)
 
     def forward(self, columns: Tensor) -> Tensor:
         """Score (n, inputs) as (n,). A softmax over programs of one task gives the chance of each to be the fastest."""

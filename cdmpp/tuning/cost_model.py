@@ -89,7 +89,7 @@ class CostModel(PyCostModel):
         self.two_stage.fast, self.two_stage.precise = learned["fast"], learned["precise"]
 
     def _scores(self, context: Any, candidates: Sequence[Any]) -> np.ndarray:
-        keys, modules = _modules(candidates)
+        keys, modules = _modules(candidates, self.two_stage.look > 0)
         judged = self.two_stage.judged(modules, context.target, _task_of(context))
         self.counts["compiled"] += len(judged.compiled)
         self.counts["unread"] += sum(key not in judged.log_latency for key in keys)
@@ -108,7 +108,7 @@ class CostModel(PyCostModel):
         measured = [(c, s) for c, s in zip(candidates, seconds, strict=True) if s is not None and 0 < s < math.inf]
         self.counts["failed"] += len(candidates) - len(measured)
         if measured:
-            keys, modules = _modules([candidate for candidate, _ in measured])
+            keys, modules = _modules([candidate for candidate, _ in measured], self.two_stage.look > 0)
             measured_s = {key: s for key, (_, s) in zip(keys, measured, strict=True)}
             self.counts["learned"] += self.two_stage.learn(modules, measured_s, context.target, _task_of(context))
 
@@ -119,10 +119,13 @@ class CostModel(PyCostModel):
             log.warning("cdmpp cost model: %s; the search goes on with random scores", text)
 
 
-def _modules(candidates: Sequence[Any]) -> tuple[list[int], dict[int, Any]]:
-    """Structural hash of each, and the scheduled modules by it."""
+def _modules(candidates: Sequence[Any], hashed: bool) -> tuple[list[Any], dict[Any, Any]]:
+    """Return a key of each candidate and the scheduled modules by it: their hashes, by which they are compiled.
+
+    Not ``hashed``, each module is its own key: hashing it takes a third of the time of reading it.
+    """
     found = [candidate.sch.mod for candidate in candidates]
-    keys = [int(tvm_ffi.structural_hash(module)) for module in found]
+    keys = [int(tvm_ffi.structural_hash(module)) for module in found] if hashed else found
     return keys, dict(zip(keys, found, strict=True))
 
 

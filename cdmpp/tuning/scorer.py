@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.scheduled import extract_scheduled_many
 from cdmpp.ast.table import AstTable
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
+from cdmpp.model.compiled_ranker import CompiledRanker
 from cdmpp.model.pooled import with_devices
 from cdmpp.model.ranker import SHARPNESS
 from cdmpp.platform.cores import cores
 from cdmpp.predict.predictor import Predictor
 
-_KEPT = 20_000
-"""Programs whose ASTs are remembered: a search meets most of its programs again."""
+_KEPT = 2048
+"""Programs that are remembered, those of four generations of a search: it meets some of the last one again."""
 _FEW = 32
 """Programs of a task by which what the ranker says becomes seconds."""
+
+
+class Read(NamedTuple):
+    """This is what a program's AST says of it, whatever its task."""
+
+    ast: CompactAST
+    features: np.ndarray
+    """(width,) what a learner reads: the pooled compact AST."""
+    log_latency: float
+    """Seconds, by the trained model; from a ranker only how far programs of a task are apart."""
 
 
 @dataclass(frozen=True)
@@ -41,44 +51,55 @@ class Scorer:
 
     def __init__(self, predictor: Predictor, device: Device) -> None:
         self.predictor, self.device = predictor, device
-        self._asts: OrderedDict[int, CompactAST | str] = OrderedDict()
+        self._ranker = None if predictor.ranker is None else CompiledRanker(predictor.ranker)
+        self._read: OrderedDict[Hashable, Read | str] = OrderedDict()
         self.offsets: dict[str, float] = {}
         """Task -> the logarithm that turns the ranker's scores into seconds."""
 
-    def asts(self, modules: Mapping[int, Any], target: Any) -> dict[int, CompactAST | str]:
-        """Extract the compact AST of each scheduled module by its structural hash, or why it has none."""
-        missing = [key for key in modules if key not in self._asts]
-        read = extract_scheduled_many([modules[key] for key in missing], target, cores())
-        for key, ast in zip(missing, read, strict=True):
-            self._asts[key] = str(ast) if isinstance(ast, CdmppError) else ast
-        found = {key: self._asts[key] for key in modules}
-        while len(self._asts) > _KEPT:
-            self._asts.popitem(last=False)
-        return found
+    def read(self, modules: Mapping[Hashable, Any], target: Any) -> dict[Hashable, Read | str]:
+        """Read each scheduled module, or say why it cannot be read. Equal keys stand for equal programs, for good."""
+        missing = [key for key in modules if key not in self._read]
+        found = extract_scheduled_many([modules[key] for key in missing], target, cores())
+        asts = [ast for ast in found if isinstance(ast, CompactAST)]
+        if asts:
+            rows = (Read(*one) for one in zip(asts, *self.scored(AstTable.from_asts(asts)), strict=True))
+        for key, ast in zip(missing, found, strict=True):
+            self._read[key] = str(ast) if isinstance(ast, CdmppError) else next(rows)
+        known = {key: self._read[key] for key in modules}
+        while len(self._read) > _KEPT:
+            self._read.popitem(last=False)
+        return known
 
     def forget(self) -> None:
-        """Drop the remembered ASTs."""
-        self._asts.clear()
+        """Drop what was read."""
+        self._read.clear()
 
-    def fast(self, asts: Sequence[CompactAST], task: str) -> Said:
-        """Predict from ASTs only. ``task`` names the workload that they are schedules of."""
-        table = AstTable.from_asts(asts)
+    def scored(self, table: AstTable) -> tuple[np.ndarray, np.ndarray]:
+        """Compute the last two fields of ``Read`` of n programs: (n, width) and (n,)."""
         features = with_devices(table, [self.device] * len(table))
-        if self.predictor.ranker is None:
-            return Said(self._log_latency(table), features)
-        with torch.inference_mode():
-            scores = self.predictor.ranker(torch.from_numpy(features).to(self.predictor.torch_device))
-        behind = -SHARPNESS * scores.double().cpu().numpy()
-        if task not in self.offsets:
-            few = slice(0, _FEW)
-            self.offsets[task] = float(np.mean(self._log_latency(table.take(np.arange(len(table))[few])) - behind[few]))
-        return Said(behind + self.offsets[task], features)
+        if self._ranker is None:
+            return features, self._log_latency(table)
+        return features, -SHARPNESS * self._ranker.scores(features).astype(np.float64)
 
-    def precise(self, asts: Sequence[CompactAST], codes: np.ndarray) -> Said:
+    def fast(self, programs: Sequence[Read], task: str) -> Said:
+        """Predict from ASTs only. ``task`` names the workload that they are schedules of."""
+        logs = np.array([one.log_latency for one in programs])
+        if self._ranker is not None:
+            if task not in self.offsets:
+                few = AstTable.from_asts([one.ast for one in programs[:_FEW]])
+                self.offsets[task] = float(np.mean(self._log_latency(few) - logs[:_FEW]))
+            logs = logs + self.offsets[task]
+        return Said(logs, _features(programs))
+
+    def precise(self, programs: Sequence[Read], codes: np.ndarray) -> Said:
         """Predict from ASTs and code vectors (n, CODE_WIDTH)."""
-        table = AstTable.from_asts(asts).with_codes(codes)
-        return Said(self._log_latency(table), with_devices(table, [self.device] * len(table)))
+        table = AstTable.from_asts([one.ast for one in programs]).with_codes(codes)
+        return Said(self._log_latency(table), _features(programs))
 
     def _log_latency(self, table: AstTable) -> np.ndarray:
         known = ~np.isnan(table.codes_or_nan()[:, 0])
         return np.log(self.predictor.predict(table, self.device, compiled=bool(known.any())).latency_s)
+
+
+def _features(programs: Sequence[Read]) -> np.ndarray:
+    return np.concatenate([one.features for one in programs]).reshape(len(programs), -1)  # `stack` checks each shape

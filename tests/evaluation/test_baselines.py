@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cdmpp import devices
-from cdmpp.ast.pooling import compress, expand, pool_asts, pool_per_store
+from cdmpp.ast.pooling import compress, expand, pool_per_store
 from cdmpp.ast.table import TARGET_KINDS
 from cdmpp.data.splits import make_split
 from cdmpp.errors import DataError
@@ -94,17 +94,6 @@ def test_pooling_of_per_store_rows_by_hand():
     assert pooled.shape == (657,)
     assert (pooled[0], pooled[164], pooled[2 * 164], pooled[2 * 164 + 20], pooled[-1]) == (5, 3, 3, 1, 2)
     assert pooled[3 * 164] == pytest.approx(np.log2(1 + 3 + 7))
-
-
-def test_pooled_asts_do_not_depend_on_the_neighbours(data):
-    table = data.dataset.asts
-    extra = np.zeros((len(table.kernel_features), 0))
-    seconds = expand(table.kernel_features[:, 0])
-    everything = pool_asts(table, extra, seconds)
-    index = np.array([7, 3])
-    rows = np.concatenate([np.arange(table.kernel_offsets[i], table.kernel_offsets[i + 1]) for i in index])
-    some = pool_asts(table.take(index), extra[rows], seconds[rows])
-    np.testing.assert_allclose(some, everything[index], rtol=1e-6)
 
 
 def test_compress_undoes_expand():

@@ -59,11 +59,11 @@ def test_scores_are_positive_and_those_of_the_predictor(context, candidates):
     model = make()
     scores = model.predict(context, candidates)
     assert scores.dtype == np.float64
-    asts = model.two_stage.scorer.asts({i: c.sch.mod for i, c in enumerate(candidates)}, TARGET)
-    direct = model.two_stage.scorer.fast(list(asts.values()), "a task")
+    programs = list(model.two_stage.scorer.read({i: c.sch.mod for i, c in enumerate(candidates)}, TARGET).values())
+    direct = model.two_stage.scorer.fast(programs, "a task")
     np.testing.assert_allclose(scores, np.exp(-direct.log_latency), rtol=1e-5)
     # The ranker orders; the predictor's level makes seconds of it.
-    predicted = model.two_stage.scorer.predictor.predict(list(asts.values()), "epyc-genoa", compiled=False)
+    predicted = model.two_stage.scorer.predictor.predict([one.ast for one in programs], "epyc-genoa", compiled=False)
     assert np.mean(direct.log_latency) == pytest.approx(np.mean(np.log(predicted.latency_s)), abs=1e-6)
 
 

@@ -43,7 +43,7 @@ def test_what_takes_long_to_compile_is_not_compiled_and_comes_after_what_was(two
     monkeypatch.setattr(
         module.TwoStageScorer,
         "_late",
-        staticmethod(lambda asts: np.array([number == best for number in range(len(asts))])),
+        staticmethod(lambda programs: np.array([number == best for number in range(len(programs))])),
     )
     two_stage.look = 3
     judged = two_stage.judged(modules, TARGET, "task")

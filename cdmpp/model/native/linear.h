@@ -47,61 +47,14 @@ struct Vector {
     static INLINE void store(float* to, type value) { std::memcpy(to, &value, sizeof value); }
 };
 
-// `ROWS` rows of `a` by one panel.
+// `ROWS` rows by one panel: a(r, k) = a[r * row + k * step]. `bias` (panel,) is where sums begin; null: at 0.
 template <int LANES, int ROWS>
-INLINE void multiply_rows(const float* a, int64_t stride, const float* panel, int64_t in, const float* bias, float* to,
-                          int64_t to_stride, int64_t columns) {
-    using V = Vector<LANES>;
-    typename V::type sums[ROWS][2];
-    for (int r = 0; r < ROWS; ++r) sums[r][0] = V::load(bias), sums[r][1] = V::load(bias + LANES);
-    for (int64_t k = 0; k < in; ++k, panel += 2 * LANES) {
-        const typename V::type left = V::load(panel), right = V::load(panel + LANES);
-        for (int r = 0; r < ROWS; ++r) {
-            const float x = a[r * stride + k];
-            sums[r][0] += x * left;
-            sums[r][1] += x * right;
-        }
-    }
-    for (int r = 0; r < ROWS; ++r) {
-        if (columns == 2 * LANES) {
-            V::store(to + r * to_stride, sums[r][0]);
-            V::store(to + r * to_stride + LANES, sums[r][1]);
-        } else {
-            float all[2 * LANES];
-            V::store(all, sums[r][0]);
-            V::store(all + LANES, sums[r][1]);
-            std::copy(all, all + columns, to + r * to_stride);
-        }
-    }
-}
-
-// (rows, in) -> (rows, out), both with their strides.
-template <int LANES>
-INLINE void multiply(const Linear& layer, const float* a, int64_t stride, int64_t rows, float* to, int64_t to_stride) {
-    constexpr int64_t panel = 2 * LANES;
-    for (int64_t first = 0; first < layer.out; first += panel) {
-        const float* weights = layer.packed.data() + first * layer.in;
-        const float* bias = layer.bias.data() + first;
-        const int64_t columns = std::min(panel, layer.out - first);
-        int64_t row = 0;
-        for (; row + 6 <= rows; row += 6)
-            multiply_rows<LANES, 6>(a + row * stride, stride, weights, layer.in, bias, to + row * to_stride + first,
-                                    to_stride, columns);
-        for (; row + 2 <= rows; row += 2)
-            multiply_rows<LANES, 2>(a + row * stride, stride, weights, layer.in, bias, to + row * to_stride + first,
-                                    to_stride, columns);
-        if (row < rows)
-            multiply_rows<LANES, 1>(a + row * stride, stride, weights, layer.in, bias, to + row * to_stride + first,
-                                    to_stride, columns);
-    }
-}
-
-// `ROWS` rows of a product of depth `depth`; a(r, k) = a[r * row + k * step]. One panel of the other lies side by side.
-template <int LANES, int ROWS>
-INLINE void product_rows(const float* a, int64_t row, int64_t step, const float* panel, int64_t depth, float* to,
-                         int64_t to_stride, int64_t columns) {
+INLINE void product_rows(const float* a, int64_t row, int64_t step, const float* panel, int64_t depth, const float* bias,
+                         float* to, int64_t to_stride, int64_t columns) {
     using V = Vector<LANES>;
     typename V::type sums[ROWS][2] = {};
+    if (bias)
+        for (int r = 0; r < ROWS; ++r) sums[r][0] = V::load(bias), sums[r][1] = V::load(bias + LANES);
     for (int64_t k = 0; k < depth; ++k, panel += 2 * LANES) {
         const typename V::type left = V::load(panel), right = V::load(panel + LANES);
         for (int r = 0; r < ROWS; ++r) {
@@ -123,6 +76,27 @@ INLINE void product_rows(const float* a, int64_t row, int64_t step, const float*
     }
 }
 
+// All rows by one panel; the sums of six rows fill the registers.
+template <int LANES>
+INLINE void product_panel(const float* a, int64_t row, int64_t step, int64_t rows, const float* panel, int64_t depth,
+                          const float* bias, float* to, int64_t to_stride, int64_t columns) {
+    int64_t r = 0;
+    for (; r + 6 <= rows; r += 6)
+        product_rows<LANES, 6>(a + r * row, row, step, panel, depth, bias, to + r * to_stride, to_stride, columns);
+    for (; r + 2 <= rows; r += 2)
+        product_rows<LANES, 2>(a + r * row, row, step, panel, depth, bias, to + r * to_stride, to_stride, columns);
+    if (r < rows) product_rows<LANES, 1>(a + r * row, row, step, panel, depth, bias, to + r * to_stride, to_stride, columns);
+}
+
+// (rows, in) -> (rows, out), both with their strides.
+template <int LANES>
+INLINE void multiply(const Linear& layer, const float* a, int64_t stride, int64_t rows, float* to, int64_t to_stride) {
+    constexpr int64_t panel = 2 * LANES;
+    for (int64_t first = 0; first < layer.out; first += panel)
+        product_panel<LANES>(a, stride, 1, rows, layer.packed.data() + first * layer.in, layer.in,
+                             layer.bias.data() + first, to + first, to_stride, std::min(panel, layer.out - first));
+}
+
 // (rows, depth) x (depth, columns) -> (rows, columns); a(r, k) = a[r * row + k * step], so that it may be transposed.
 template <int LANES>
 INLINE void product(const float* a, int64_t row, int64_t step, int64_t rows, const float* b, int64_t b_stride,
@@ -134,12 +108,6 @@ INLINE void product(const float* a, int64_t row, int64_t step, int64_t rows, con
         float* packed = spare.data();
         if (width < panel) std::fill(packed, packed + depth * panel, 0.0f);
         for (int64_t k = 0; k < depth; ++k) std::copy(b + k * b_stride + first, b + k * b_stride + first + width, packed + k * panel);
-        int64_t r = 0;
-        for (; r + 6 <= rows; r += 6)
-            product_rows<LANES, 6>(a + r * row, row, step, packed, depth, to + r * to_stride + first, to_stride, width);
-        for (; r + 2 <= rows; r += 2)
-            product_rows<LANES, 2>(a + r * row, row, step, packed, depth, to + r * to_stride + first, to_stride, width);
-        if (r < rows)
-            product_rows<LANES, 1>(a + r * row, row, step, packed, depth, to + r * to_stride + first, to_stride, width);
+        product_panel<LANES>(a, row, step, rows, packed, depth, nullptr, to + first, to_stride, width);
     }
 }

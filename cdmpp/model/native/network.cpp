@@ -2,6 +2,8 @@
 // is computed; tests hold both to the same numbers.
 
 #include "answer.h"
+#include "pooled.h"
+#include "ranker.h"
 #include "training.h"
 
 namespace {
@@ -9,11 +11,13 @@ namespace {
 constexpr int64_t TOKENS = 96;  // that are computed together: what is made of them stays in the second-level cache
 
 using Run = void (*)(const Network&, const Programs&, const int64_t*, int64_t, Tape&, Answers);
+using Scores = void (*)(const Ranker&, const float*, int64_t, float*);
 
 struct Code {
     Run run;
     Answer forward;
     Gradients backward;
+    Scores scores;
     int64_t panel;
 };
 
@@ -31,7 +35,10 @@ struct Code {
                              const float* of_latency, const float* of_hidden, Spare& x, float* to) {                    \
         gradients<LANES>(net, weights, slots, p, rows, n, m, log_latency, of_latency, of_hidden, x, to);                \
     }                                                                                                                   \
-    constexpr Code NAME{NAME##_run, NAME##_forward, NAME##_backward, 2 * LANES};
+    FOR void NAME##_scores(const Ranker& ranker, const float* rows, int64_t n, float* to) {                             \
+        ranker_scores<LANES>(ranker, rows, n, to);                                                                      \
+    }                                                                                                                   \
+    constexpr Code NAME{NAME##_run, NAME##_forward, NAME##_backward, NAME##_scores, 2 * LANES};
 
 CODE(any, 4, )
 #if defined(__x86_64__)
@@ -110,4 +117,24 @@ void network_backward(Pass* pass, const Array* weights, int64_t devices, const f
 }
 
 void network_pass_delete(Pass* pass) { delete pass; }
+
+// `to` (n, width). No factor of the analytic time is fitted: all are 1, and so is the exponential of its sharpness.
+void network_pooled(const PooledTables* tables, const Layout* layout, const int32_t* bound, int64_t n, int64_t width,
+                    float* to) {
+    AnalyticPrior prior;
+    for (int p = 0; p < N_PARTS; ++p) prior.bound[p] = bound[p], prior.factor[p] = 1.0f;
+    prior.power[0] = prior.power[1] = 1.0f + std::exp(1.0f);
+    std::vector<float> rows;
+    for (int64_t i = 0; i < n; ++i) pool(*tables, prior, *layout, i, to + i * width, rows);
+}
+
+Ranker* network_ranker_new(const float* const* arrays, int64_t inputs, int64_t width, int64_t members, float clip) {
+    return new Ranker(arrays, inputs, width, members, clip, chosen().panel);
+}
+
+void network_ranker_delete(Ranker* ranker) { delete ranker; }
+
+void network_ranker_scores(const Ranker* ranker, const float* rows, int64_t n, float* to) {
+    chosen().scores(*ranker, rows, n, to);
+}
 }

@@ -18,15 +18,16 @@ struct AnalyticPrior {
         for (int p = 0; p < N_PARTS; ++p) bounds[bound[p]] += parts[p] * factor[p];
         for (int b = 0; b < N_BOUNDS; ++b) bounds[b] = least(bounds[b], 1e-9f);
     }
-    INLINE float log_seconds(const float* bounds, int kind) const {
+    INLINE float seconds(const float* bounds, int kind) const {
         const float sharp = power[kind];
         float most = -std::numeric_limits<float>::infinity(), sum = 0.0f, logs[N_OVERLAPPING];
         for (int b = 0; b < N_OVERLAPPING; ++b) most = std::fmax(most, logs[b] = sharp * std::log(bounds[b]));
         for (int b = 0; b < N_OVERLAPPING; ++b) sum += std::exp(logs[b] - most);
         float seconds = std::exp((most + std::log(sum)) / sharp);
         for (int b = N_OVERLAPPING; b < N_BOUNDS; ++b) seconds += bounds[b];
-        return std::log(seconds);
+        return seconds;
     }
+    INLINE float log_seconds(const float* bounds, int kind) const { return std::log(seconds(bounds, kind)); }
 };
 
 struct CodeLayout {
