@@ -122,7 +122,7 @@ class CostModel(PyCostModel):
 def _modules(candidates: Sequence[Any], hashed: bool) -> tuple[list[Any], dict[Any, Any]]:
     """Return a key of each candidate and the scheduled modules by it: their hashes, by which they are compiled.
 
-    Not ``hashed``, each module is its own key: hashing it takes a third of the time of reading it.
+    Not ``hashed``, each module is its own key until the scores are given.
     """
     found = [candidate.sch.mod for candidate in candidates]
     keys = [int(tvm_ffi.structural_hash(module)) for module in found] if hashed else found

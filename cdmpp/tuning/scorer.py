@@ -20,8 +20,8 @@ from cdmpp.model.ranker import SHARPNESS
 from cdmpp.platform.cores import cores
 from cdmpp.predict.predictor import Predictor
 
-_KEPT = 2048
-"""Programs that are remembered, those of four generations of a search: it meets some of the last one again."""
+_KEPT = 8192
+"""Programs that are remembered, 10 kB each: a search meets some of them again."""
 _FEW = 32
 """Programs of a task by which what the ranker says becomes seconds."""
 
@@ -47,17 +47,21 @@ class Said:
 
 
 class Scorer:
-    """A scorer has one model and one device. Where the model has a ranker, that judges ASTs: it was made to choose."""
+    """A scorer has one model and one device. Where the model has a ranker, that judges ASTs: it was made to choose.
 
-    def __init__(self, predictor: Predictor, device: Device) -> None:
-        self.predictor, self.device = predictor, device
+    One that ``remembers`` reads a program once, and its keys have to be hashes: those of a search take a third of the
+    time of reading, which meets a fifth of its programs again. Modules as keys would live on, and slow the search down.
+    """
+
+    def __init__(self, predictor: Predictor, device: Device, remembers: bool) -> None:
+        self.predictor, self.device, self._kept = predictor, device, _KEPT if remembers else 0
         self._ranker = None if predictor.ranker is None else CompiledRanker(predictor.ranker)
         self._read: OrderedDict[Hashable, Read | str] = OrderedDict()
         self.offsets: dict[str, float] = {}
         """Task -> the logarithm that turns the ranker's scores into seconds."""
 
     def read(self, modules: Mapping[Hashable, Any], target: Any) -> dict[Hashable, Read | str]:
-        """Read each scheduled module, or say why it cannot be read. Equal keys stand for equal programs, for good."""
+        """Read each scheduled module, or say why it cannot be read. Equal keys stand for equal programs."""
         missing = [key for key in modules if key not in self._read]
         found = extract_scheduled_many([modules[key] for key in missing], target, cores())
         asts = [ast for ast in found if isinstance(ast, CompactAST)]
@@ -66,7 +70,7 @@ class Scorer:
         for key, ast in zip(missing, found, strict=True):
             self._read[key] = str(ast) if isinstance(ast, CdmppError) else next(rows)
         known = {key: self._read[key] for key in modules}
-        while len(self._read) > _KEPT:
+        while len(self._read) > self._kept:
             self._read.popitem(last=False)
         return known
 

@@ -46,7 +46,7 @@ class TwoStageScorer:
     def of(cls, predictor: Predictor, device: Device, look: int) -> TwoStageScorer:
         """Make one whose ``look`` counts where the model reads machine code and the device's can be had here."""
         look = look if predictor.reads_code and can_have_code(device.target) else 0
-        return cls(Scorer(predictor, device), Artifacts(device.core or "" if look else ""), look)
+        return cls(Scorer(predictor, device, look > 0), Artifacts(device.core or "" if look else ""), look)
 
     def judged(self, modules: Mapping[Any, Any], target: Any, task: str) -> Judged:
         """Judge scheduled ``modules``, whose keys are structural hashes where any is compiled.

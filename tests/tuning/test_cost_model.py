@@ -62,6 +62,7 @@ def test_scores_are_positive_and_those_of_the_predictor(context, candidates):
     programs = list(model.two_stage.scorer.read({i: c.sch.mod for i, c in enumerate(candidates)}, TARGET).values())
     direct = model.two_stage.scorer.fast(programs, "a task")
     np.testing.assert_allclose(scores, np.exp(-direct.log_latency), rtol=1e-5)
+    assert not model.two_stage.scorer._read  # modules that are keys would live on
     # The ranker orders; the predictor's level makes seconds of it.
     predicted = model.two_stage.scorer.predictor.predict([one.ast for one in programs], "epyc-genoa", compiled=False)
     assert np.mean(direct.log_latency) == pytest.approx(np.mean(np.log(predicted.latency_s)), abs=1e-6)
