@@ -16,7 +16,7 @@ class CompiledRanker:
     """The weights of a ranker are copied once."""
 
     def __init__(self, ranker: Ranker) -> None:
-        layers = [[layer for layer in member if isinstance(layer, nn.Linear)] for member in ranker.members]  # type: ignore[union-attr]
+        layers = [[layer for layer in member.children() if isinstance(layer, nn.Linear)] for member in ranker.members]
         tensors = [[ranker.mean], [ranker.scale]]
         for same in zip(*layers, strict=True):
             tensors += [[layer.weight for layer in same], [layer.bias for layer in same]]
