@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -256,36 +257,35 @@ def test_sigterm_ends_running_requests_first(tmp_path):
         own.process.kill()
 
 
-def test_what_takes_too_long_is_stopped(tmp_path):
-    own = Served(tmp_path, *PATIENT[:-4], "--plan-time-s", "0.5")
-    try:
-        own.wait_until_ready()
-        question = {"network": "hf:gpt2", "device": "a100", "ranks": 64, "cluster": "dgx-a100", "global_batch": 512}
-        reply = httpx.post(f"{own.url}/v1/plan", json=question, timeout=500)
-        assert reply.status_code == 504 and "0.5 seconds" in reply.json()["error"]["message"]
-        operators = {"device": "a100", "programs": {"operators": [{"name": "linear", "sizes": "8x8x8"}]}}
-        assert httpx.post(f"{own.url}/v1/predict", json=operators, timeout=500).status_code == 200
-        assert own.stop() == 0
-    finally:
-        own.process.kill()
-
-
-@pytest.mark.parametrize(
-    "begun", [b"", b"POST /v1/network HTTP/1.1\r\nhost: x\r\n", b"GET /v1/health HTTP/1.1\r\nhost: x\r\n\r\nGET /"]
-)
-def test_a_request_that_does_not_begin_is_ended(hasty, begun):
-    with socket.create_connection(("127.0.0.1", int(hasty.url.rpartition(":")[2])), 500) as slow:
-        slow.sendall(begun)
-        while slow.recv(65_536):
-            pass
-    assert httpx.get(f"{hasty.url}/v1/health", timeout=500).status_code in (200, 503)
-
-
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory):
-    own = Served(tmp_path_factory.mktemp("hasty"), *PATIENT, "--body-s", "1")
+    """A server that waits 5 s for a request, and half a second for a plan."""
+    own = Served(tmp_path_factory.mktemp("hasty"), *PATIENT[:-4], "--body-s", "5", "--plan-time-s", "0.5")
     yield own
     own.process.kill()
+
+
+def test_what_takes_too_long_is_stopped(hasty):
+    hasty.wait_until_ready()
+    question = {"network": "hf:gpt2", "device": "a100", "ranks": 64, "cluster": "dgx-a100", "global_batch": 512}
+    reply = httpx.post(f"{hasty.url}/v1/plan", json=question, timeout=500)
+    assert reply.status_code == 504 and "0.5 seconds" in reply.json()["error"]["message"]
+    operators = {"device": "a100", "programs": {"operators": [{"name": "linear", "sizes": "8x8x8"}]}}
+    assert httpx.post(f"{hasty.url}/v1/predict", json=operators, timeout=500).status_code == 200
+
+
+def test_a_request_that_does_not_begin_is_ended(hasty):
+    begun = [b"", b"POST /v1/network HTTP/1.1\r\nhost: x\r\n", b"GET /v1/health HTTP/1.1\r\nhost: x\r\n\r\nGET /"]
+    where = "127.0.0.1", int(hasty.url.rpartition(":")[2])
+    with ExitStack() as opened:
+        slow = [opened.enter_context(socket.create_connection(where, 500)) for _ in begun]
+        for one, sent in zip(slow, begun, strict=True):
+            one.sendall(sent)
+        for one in slow:
+            while one.recv(65_536):
+                pass
+    assert httpx.get(f"{hasty.url}/v1/health", timeout=500).status_code in (200, 503)
+    assert hasty.stop() == 0
 
 
 def test_a_port_that_is_taken_is_said(tmp_path):
