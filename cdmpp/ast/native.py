@@ -44,13 +44,13 @@ def refuse_deep(function: Any, most: int) -> None:
 
 
 def read_scheduled(
-    modules: Sequence[Any], passes: Any, gpu: bool, most_deep: int, threads: int, exact: bool
+    modules: Sequence[Any], passes: tuple[Any, Any], gpu: bool, most_deep: int, threads: int, exact: bool
 ) -> list[CompactAST | None]:
     """Read each scheduled IRModule as it is; None where it has to be lowered, or is to be refused.
 
     ``exact``: None, too, where it may differ from what ``summarize`` reads of the lowered program.
     """
-    found = native_extract()["extract_scheduled"](list(modules), passes, gpu, most_deep, threads, exact)
+    found = native_extract()["extract_scheduled"](list(modules), *passes, gpu, most_deep, threads, exact)
     return [_ast(data, gpu) if len(data) else None for data in map(bytes, found)]
 
 

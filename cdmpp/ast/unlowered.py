@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tvm
-from tvm import s_tir
+from tvm import s_tir, tirx
 
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.lowering import MAX_DEPTH
@@ -20,17 +20,17 @@ from cdmpp.ast.native import read_scheduled
 
 
 @functools.cache
-def passes() -> Any:
-    """Return the cheap passes of TVM, for what schedules of CPUs seldom hold."""
+def passes() -> tuple[Any, Any]:
+    """Return passes of TVM: for what schedules of CPUs seldom hold, and those that simplify a store in doubt."""
     s = s_tir.transform
-    return tvm.transform.Sequential(
-        [
-            s.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True),
-            s.LowerCrossThreadReduction(),
-            s.LowerInitBlock(),
-            s.UnifyThreadBinding(),
-        ]
-    )
+    cheap = [
+        s.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True),
+        s.LowerCrossThreadReduction(),
+        s.LowerInitBlock(),
+        s.UnifyThreadBinding(),
+    ]
+    simplify = [s.ConvertBlocksToOpaque(), tirx.transform.StmtSimplify()]
+    return tvm.transform.Sequential(cheap), tvm.transform.Sequential(simplify)
 
 
 def read_unlowered(modules: Sequence[Any], gpu: bool, exact: bool, threads: int = 1) -> list[CompactAST | None]:

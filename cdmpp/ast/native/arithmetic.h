@@ -33,7 +33,8 @@ inline Node decided_arm(Node e, const Sums& sums) {
 
 class Counter {
  public:
-  explicit Counter(const Leaf& leaf) : leaf_(leaf), loops_(leaf.loops), sums_(leaf.sums.get()) {
+  explicit Counter(const Leaf& leaf)
+      : leaf_(leaf), loops_(leaf.loops), all_(leaf.sums.get()), sums_(leaf.simplified ? nullptr : all_) {
     for (const auto& loop : loops_) {
       if (loop->unrolled || loop->extent == 1) unrolled_.push_back(loop->handle);
     }
@@ -105,19 +106,24 @@ class Counter {
   // Where in a buffer: what the loops around its allocation add to an index is gone once the buffer shrinks.
   void place(Node buffer, const ffi::ArrayObj* indices, const Guards& guards) {
     const Placement* placement = placement_of(leaf_, buffer);
+    Softly* before = Softly::current;
     for (size_t i = 0; i < indices->size(); ++i) {
       Node index = item(indices, i);
+      std::vector<char> around;
+      if (placement != nullptr) around = loops_around(leaf_, *placement, i);
+      bool moved = placement != nullptr && (placement->low[i] != 0 || std::count(around.begin(), around.end(), 1) > 0);
+      Softly surely(nullptr);
       if (exactly && has_load(index)) doubt_loads(index);
-      if (placement == nullptr || kind_of(index) == Kind::TensorLoad) {
+      if (placement == nullptr || kind_of(index) == Kind::TensorLoad || (exactly && !moved)) {
+        Softly again(before);
         value_of_index(index, guards);
         continue;
       }
-      std::vector<char> around = loops_around(leaf_, *placement, i);
-      Sum inside = sums_->of(index);
+      Sum inside = all_->of(index);
       inside.constant -= placement->low[i];
       std::erase_if(inside.terms, [&](const auto& term) {
         bool stands = true;
-        sums_->variables(term.first, [&](Node variable) {
+        all_->variables(term.first, [&](Node variable) {
           for (size_t k = 0; k < loops_.size(); ++k) stands &= loops_[k]->handle != variable || around[k];
         });
         return stands && term.first.other == nullptr;
@@ -169,7 +175,7 @@ class Counter {
       const auto& [atom, factor] = *term;
       if (factor < 0 && all.constant > 0) add_constant();
       std::vector<Node> own;
-      sums_->variables(atom, [&](Node variable) { own.push_back(variable); });
+      all_->variables(atom, [&](Node variable) { own.push_back(variable); });
       if (atom.inside != nullptr) {
         bool shift = index && (atom.divisor & (atom.divisor - 1)) == 0;
         add(shift ? OP_int : OP_intdiv, rate(own));
@@ -204,9 +210,9 @@ class Counter {
           for (Node variable : divided_variables(part)) found.push_back(variable);
           continue;
         }
-        const Sum sum = sums_->of(part);
+        const Sum sum = all_->of(part);
         for (const auto& term : sum.terms) {
-          if (term.first.inside != nullptr) sums_->variables(term.first, [&](Node variable) { found.push_back(variable); });
+          if (term.first.inside != nullptr) all_->variables(term.first, [&](Node variable) { found.push_back(variable); });
         }
       }
     }
@@ -266,7 +272,7 @@ class Counter {
     for (const auto& [condition, positive] : guards) {
       for (const auto& term : all.terms) {
         if (term.first.inside == nullptr) continue;
-        sums_->variables(term.first, [&, guard = condition](Node variable) {
+        all_->variables(term.first, [&, guard = condition](Node variable) {
           if (bounds(guard, variable)) doubt("a quotient behind a bound of its variable");
         });
       }
@@ -281,11 +287,11 @@ class Counter {
     }
     if (!is_compare(kind)) return kind != Kind::IntImm;
     if (is_float(child(condition, Field::a))) return false;
-    Sum difference = sums_->of(child(condition, Field::a));
-    cdmpp::add(difference, sums_->of(child(condition, Field::b)), -1);
+    Sum difference = all_->of(child(condition, Field::a));
+    cdmpp::add(difference, all_->of(child(condition, Field::b)), -1);
     if (difference.terms.size() != 1 || difference.terms[0].first.division == Kind::FloorMod) return false;
     bool found = false;
-    sums_->variables(difference.terms[0].first, [&](Node one) { found = found || one == variable; });
+    all_->variables(difference.terms[0].first, [&](Node one) { found = found || one == variable; });
     return found;
   }
 
@@ -404,7 +410,8 @@ class Counter {
 
   const Leaf& leaf_;
   const Loops& loops_;
-  const Sums* sums_;
+  const Sums* all_;
+  const Sums* sums_;  // null where TVM has simplified: what is there is counted
   std::vector<Node> unrolled_;
 };
 

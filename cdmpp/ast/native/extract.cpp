@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "kernel.h"
+#include "simplified.h"
 
 namespace cdmpp {
 
@@ -38,12 +39,12 @@ static void refuse_unbound(const Tree& tree) {
                     "Schedule it (MetaSchedule, dlight) or name a CPU device");
 }
 
-static ffi::Bytes summary(const Tree& tree, bool gpu) {
+static ffi::Bytes summary(const Tree& tree, std::vector<Arithmetic> counted, bool gpu) {
   if (gpu) refuse_unbound(tree);
   std::deque<LeafFacts> facts;  // never moves its elements
   std::vector<Numbers> leaves, kernels;
-  for (const Leaf& leaf : tree.leaves) {
-    facts.push_back(leaf_facts(leaf, gpu));
+  for (size_t i = 0; i < tree.leaves.size(); ++i) {
+    facts.push_back(leaf_facts(tree.leaves[i], std::move(counted[i]), gpu));
     leaves.push_back(leaf_vector(facts.back()));
   }
   for (size_t k = 0; k < tree.kernels.size(); ++k) {
@@ -104,11 +105,38 @@ static void refuse_deep(Node function, int64_t most) {
   }
 }
 
-// The same of a scheduled function that TVM has not lowered, nearly, or, where `exactly` is set, to the last bit: see
-// sums.h and placement.h.
-static ffi::Bytes read_scheduled(Node function, bool gpu) {
+static std::vector<Arithmetic> count_all(const Tree& tree) {
+  std::vector<Arithmetic> counted;
+  for (const Leaf& leaf : tree.leaves) counted.push_back(count(leaf));
+  return counted;
+}
+
+// TVM's passes: for what schedules of GPUs hold and those of CPUs seldom do; those that a store in doubt is simplified by.
+struct Passes {
+  ffi::ObjectRef cheap, simplify;
+};
+
+// The same of a scheduled program that TVM has not lowered, nearly, or, where `exactly` is set, to the last bit: see
+// sums.h, placement.h and simplified.h.
+static ffi::Bytes read_scheduled(Node module, Node function, const Passes& passes, bool gpu) {
   Placements placements = Surveyor().run(function);
-  return summary(walk(function, &placements), gpu);
+  Tree tree = walk(function, &placements);
+  std::vector<Arithmetic> counted;
+  std::vector<Leaf*> doubtful;
+  std::vector<size_t> places;
+  for (Leaf& leaf : tree.leaves) {
+    Softly doubts;
+    counted.push_back(count(leaf));
+    if (!leaf.doubtful && doubts.why == nullptr) continue;
+    doubtful.push_back(&leaf);
+    places.push_back(counted.size() - 1);
+  }
+  ffi::ObjectRef alive;
+  if (!doubtful.empty()) {
+    alive = Simplifier(module, function, passes.simplify, gpu).run(doubtful);
+    for (size_t i : places) counted[i] = count(tree.leaves[i]);
+  }
+  return summary(tree, std::move(counted), gpu);
 }
 
 static Node only_function(const ffi::ObjectRef& module) {
@@ -117,32 +145,34 @@ static Node only_function(const ffi::ObjectRef& module) {
   return (*functions->begin()).second.as<ffi::Object>();
 }
 
-// Of each scheduled module; empty bytes for one that has to be lowered, or is to be refused. `passes` are TVM's, for what
-// schedules of GPUs hold and those of CPUs seldom do. `exact`: also empty where a number may differ from what lowering
-// gives. The caller's interpreter is not needed meanwhile.
-ffi::Array<ffi::Bytes> extract_scheduled(ffi::Array<ffi::ObjectRef> modules, ffi::ObjectRef passes, bool gpu,
-                                         int64_t most_deep, int64_t threads, bool exact) {
+static ffi::Bytes read_module(const ffi::ObjectRef& module, const Passes& passes, bool gpu, int64_t most_deep) {
+  Node function = only_function(module);
+  refuse_deep(function, most_deep);
+  if (!gpu) {
+    try {
+      return read_scheduled(module.get(), function, passes, gpu);
+    } catch (const Doubt&) {
+      throw;
+    } catch (const Unsupported&) {
+    }
+  }
   auto run = ffi::Function::GetGlobalRequired("transform.RunPass");
+  auto lower = run(passes.cheap, module).cast<ffi::ObjectRef>();
+  return read_scheduled(lower.get(), only_function(lower), passes, gpu);
+}
+
+// Of each scheduled module; empty bytes for one that has to be lowered, or is to be refused. `exact`: also empty where a
+// number may differ from what lowering gives. The caller's interpreter is not needed meanwhile.
+ffi::Array<ffi::Bytes> extract_scheduled(ffi::Array<ffi::ObjectRef> modules, ffi::ObjectRef cheap, ffi::ObjectRef simplify,
+                                         bool gpu, int64_t most_deep, int64_t threads, bool exact) {
+  const Passes passes{cheap, simplify};
   std::vector<ffi::Bytes> found(modules.size());
   std::atomic<size_t> next = 0;
   auto work = [&] {
     exactly = exact;
     for (size_t i = next++; i < found.size(); i = next++) {
       try {
-        const ffi::ObjectRef module = modules[static_cast<int64_t>(i)];
-        Node function = only_function(module);
-        refuse_deep(function, most_deep);
-        if (!gpu) {
-          try {
-            found[i] = read_scheduled(function, gpu);
-            continue;
-          } catch (const Doubt&) {
-            continue;
-          } catch (const Unsupported&) {
-          }
-        }
-        auto lower = run(passes, module).cast<ffi::ObjectRef>();
-        found[i] = read_scheduled(only_function(lower), gpu);
+        found[i] = read_module(modules[static_cast<int64_t>(i)], passes, gpu, most_deep);
       } catch (...) {  // whatever it is, lowering meets it too and says so
       }
     }
@@ -152,6 +182,22 @@ ffi::Array<ffi::Bytes> extract_scheduled(ffi::Array<ffi::ObjectRef> modules, ffi
   work();
   for (auto& thread : others) thread.join();
   return ffi::Array<ffi::Bytes>(found.begin(), found.end());
+}
+
+// All reasons to lower a scheduled module, one a line.
+ffi::String doubts(ffi::ObjectRef module, ffi::ObjectRef cheap, ffi::ObjectRef simplify, bool gpu, int64_t most_deep) {
+  std::set<std::string> found;
+  exactly = true;
+  gathered = &found;
+  try {
+    read_module(module, {cheap, simplify}, gpu, most_deep);
+  } catch (const std::exception& error) {
+    found.insert(error.what());
+  }
+  gathered = nullptr;
+  std::string lines;
+  for (const std::string& reason : found) lines += reason + "\n";
+  return lines;
 }
 
 // What `read` gives; why it cannot as an error that Python knows by its kind.
@@ -167,7 +213,10 @@ static auto or_reason(const Read& read) {
 }
 
 ffi::Bytes extract(ffi::ObjectRef function, bool gpu) {
-  return or_reason([&] { return summary(walk(function.get()), gpu); });
+  return or_reason([&] {
+    const Tree tree = walk(function.get());
+    return summary(tree, count_all(tree), gpu);
+  });
 }
 
 void refuse_deep_expressions(ffi::ObjectRef function, int64_t most) {
@@ -180,5 +229,6 @@ ffi::String feature_names() { return FEATURE_NAMES; }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(extract, cdmpp::extract);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(extract_scheduled, cdmpp::extract_scheduled);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(doubts, cdmpp::doubts);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(refuse_deep, cdmpp::refuse_deep_expressions);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(feature_names, cdmpp::feature_names);

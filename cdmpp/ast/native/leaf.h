@@ -142,7 +142,8 @@ inline void count_trips(LeafFacts& f) {
   const auto& depends = f.store.depends;
   std::vector<Node> guarding;
   for (const auto& guard : f.leaf.guards) {
-    loop_variables(guard.first, f.leaf, [&](Node variable) { guarding.push_back(variable); });
+    auto add = [&](Node variable) { guarding.push_back(variable); };
+    f.leaf.sums == nullptr ? free_variables(guard.first, add) : f.leaf.sums->variables(guard.first, add);
   }
   for (int64_t i = 0; i < static_cast<int64_t>(nest.loops.size()); ++i) {
     const Loop& loop = *nest.loops[i];
@@ -186,19 +187,19 @@ inline void count_trips(LeafFacts& f) {
   f.chain_trips = f.update && !spatial ? f.serial_trips / std::max(1.0, f.accumulator_tile) : 0.0;
 }
 
-inline LeafFacts leaf_facts(const Leaf& leaf, bool gpu) {
+inline LeafFacts leaf_facts(const Leaf& leaf, Arithmetic arithmetic, bool gpu) {
   auto points = std::make_unique<Points>(leaf);
   Nest nest = nest_of(leaf, *points, gpu);
   LeafFacts f{leaf, std::move(points), nest};
   std::vector<char> active = active_points(leaf, *f.points);
-  f.arithmetic = count(leaf);
+  f.arithmetic = std::move(arithmetic);
   f.store = read_access(child(leaf.store, Field::buffer), list(leaf.store, Field::indices), *f.points, leaf);
   finish(f.store, f.nest, active);
   f.indirect = f.store.indirect;
   read_loads(f, active);
   Node value = child(leaf.store, Field::value);
   f.constant = is_constant(value);
-  f.copy = is_copy(value, f.arithmetic, leaf.sums.get());
+  f.copy = is_copy(value, f.arithmetic, leaf.simplified ? nullptr : leaf.sums.get());
   f.active = f.points->share(active);
   f.fold = nonzero_fraction(f.arithmetic.factors, leaf, *f.points);
   count_trips(f);

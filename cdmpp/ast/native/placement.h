@@ -154,9 +154,6 @@ class Surveyor {
     if (std::find(allocated_.begin(), allocated_.end(), buffer) == allocated_.end()) return;
     std::vector<Node> path;
     for (size_t i = 0; i < loops_.size() && (!store || i < limit_); ++i) path.push_back(loops_[i].variable);
-    for (size_t i = 0; i < indices->size(); ++i) {
-      if (divides(item(indices, i))) doubt("a buffer of the program's own at a quotient of a block's variable");
-    }
     touches_.push_back({buffer, indices, std::move(path), loops_, bindings_, guarded_, conditional_});
     if (!guarded_ && !(exactly && conditional_)) whole_.insert(buffer);
   }
@@ -175,13 +172,60 @@ class Surveyor {
     return found;
   }
 
-  // Variables of all loops that an index depends on.
-  static std::vector<Node> moving_with(Node index, const Touch& touch) {
+  static Sums sums_of(const Touch& touch) {
     std::vector<std::pair<Node, Range>> ranges;
     for (const Around& loop : touch.loops) ranges.emplace_back(loop.variable, loop.range);
+    return Sums(std::move(ranges), touch.bindings);
+  }
+
+  // Variables of all loops that an index depends on.
+  static std::vector<Node> moving_with(Node index, const Touch& touch) {
     std::vector<Node> found;
-    Sums(std::move(ranges), touch.bindings).variables(index, [&](Node variable) { found.push_back(variable); });
+    sums_of(touch).variables(index, [&](Node variable) { found.push_back(variable); });
     return found;
+  }
+
+  // Whether a loop is around the place of a buffer, and moves what it holds.
+  static bool around(const Touch& touch, size_t loop, size_t depth) {
+    int tag = touch.loops[loop].tag;
+    bool relaxed = scope_of(touch.buffer) == SHARED && (tag == THREAD_TAG || tag == VTHREAD_TAG);
+    return loop < depth && !relaxed;
+  }
+
+  // Of each dimension of a buffer, whether it stays as long as it was declared: an access that nothing guards reaches its
+  // ends, and no access moves along it with the loops around. TVM's region holds that access, and is cut to the buffer.
+  const std::vector<char>& whole_dimensions(Node buffer) {
+    auto [it, first] = whole_dimensions_.emplace(buffer, std::vector<char>());
+    std::vector<char>& whole = it->second;
+    if (!first) return whole;
+    const auto* shape = list(buffer_type(buffer), Field::shape);
+    size_t depth = shared_path_.at(buffer).size();
+    for (size_t k = 0; k < shape->size(); ++k) {
+      bool reached = false, still = true;
+      for (const Touch& touch : touches_) {
+        if (touch.buffer != buffer) continue;
+        Softly doubts;
+        const Node index = item(touch.indices, k);
+        const Sums sums = sums_of(touch);
+        const Sum sum = sums.of(index);
+        sums.variables(sum, [&](Node variable) {
+          for (size_t i = 0; i < touch.loops.size(); ++i) still &= touch.loops[i].variable != variable || !around(touch, i, depth);
+        });
+        still &= !has_load(index) && only_loops(sum);
+        Range range = range_of(sum);
+        reached |= !touch.guarded && !touch.conditional && doubts.why == nullptr && only_variables(sum) && range.low <= 0 &&
+                   range.high >= dimension(shape, k, buffer) - 1;
+      }
+      whole.push_back(reached && still);
+    }
+    return whole;
+  }
+
+  // Whether the value of a sum is known from the loops around it.
+  static bool only_loops(const Sum& sum) {
+    return std::all_of(sum.terms.begin(), sum.terms.end(), [](const auto& term) {
+      return term.first.other == nullptr && (term.first.inside == nullptr || only_loops(*term.first.inside));
+    });
   }
 
   void place(Placement& placement, const Touch& touch) {
@@ -191,20 +235,23 @@ class Surveyor {
     std::vector<std::pair<Node, Range>> ranges;
     for (size_t i = 0; i < touch.loops.size(); ++i) {
       const Around& loop = touch.loops[i];
-      bool relaxed = placement.shared && (loop.tag == THREAD_TAG || loop.tag == VTHREAD_TAG);
-      bool around = i < path.size() && !relaxed;
-      ranges.emplace_back(loop.variable, around ? Range{loop.range.low, loop.range.low} : loop.range);
+      ranges.emplace_back(loop.variable, around(touch, i, path.size()) ? Range{loop.range.low, loop.range.low} : loop.range);
     }
     Sums sums(std::move(ranges), touch.bindings);
     const auto* shape = list(buffer_type(touch.buffer), Field::shape);
     if (shape->size() != touch.indices->size()) throw Unsupported("an access has fewer or more indices than dimensions");
     for (size_t k = 0; k < shape->size(); ++k) {
       int64_t whole = dimension(shape, k, touch.buffer);
-      Sum index = sums.of(item(touch.indices, k));
-      Range range = range_of(index);
+      Softly doubts;
+      Range range = range_of(sums.of(item(touch.indices, k)));
       if (exactly) doubt_mixed(touch, path.size(), item(touch.indices, k), whole);
       std::vector<Node> mentioned = moving_with(item(touch.indices, k), touch);
       range = {std::clamp<int64_t>(range.low, 0, whole - 1), std::clamp<int64_t>(range.high, 0, whole - 1)};
+      if (doubts.why != nullptr) {
+        Softly surely(nullptr);
+        if (!whole_dimensions(touch.buffer)[k]) doubt(doubts.why);
+        range = {0, whole - 1};
+      }
       if (placement.low.size() <= k) {
         placement.low.push_back(range.low);
         placement.extents.push_back(range.high);  // the last element until all are known
@@ -221,9 +268,8 @@ class Surveyor {
 
   // A quotient of loops both around and inside the place of a buffer, or an index beyond it: TVM bounds where it begins.
   static void doubt_mixed(const Touch& touch, size_t depth, Node index, int64_t extent) {
-    std::vector<std::pair<Node, Range>> ranges;
-    for (const Around& loop : touch.loops) ranges.emplace_back(loop.variable, loop.range);
-    Sums sums(std::move(ranges), touch.bindings);
+    if (divides(index)) doubt("a buffer of the program's own at a quotient of a block's variable");
+    const Sums sums = sums_of(touch);
     const Sum whole = sums.of(index);
     std::vector<Node> divided;
     Range range = range_of(whole);
@@ -252,6 +298,8 @@ class Surveyor {
     for (const Touch& touch : touches_) {
       if (touch.guarded && whole_.count(touch.buffer) == 0) doubt("a buffer that is only reached behind a condition");
       if (!touch.conditional) continue;
+      const std::vector<char>& kept = whole_dimensions(touch.buffer);
+      if (std::count(kept.begin(), kept.end(), 0) == 0) continue;
       const Placement& placement = found.at(touch.buffer);
       auto it = sure.find(touch.buffer);
       if (placement.site != nullptr || it == sure.end()) doubt("a choice that reads a part of a buffer");
@@ -270,6 +318,7 @@ class Surveyor {
   std::vector<Node> allocated_;
   std::vector<Touch> touches_;
   std::unordered_map<Node, std::vector<Node>> shared_path_;
+  std::unordered_map<Node, std::vector<char>> whole_dimensions_;
   std::unordered_set<Node> whole_;  // buffers with an access that nothing guards
   size_t limit_ = SIZE_MAX;
   bool guarded_ = false;

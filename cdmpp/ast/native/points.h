@@ -23,10 +23,10 @@ inline void evaluate_bindings(Env& env, const Bindings& bindings) {
   }
 }
 
-// Calls visit(Node variable) for every loop variable that an expression in a leaf depends on.
+// Calls visit(Node variable) for every loop variable that an expression in the store of a leaf depends on.
 template <typename Visit>
 void loop_variables(Node expression, const Leaf& leaf, const Visit& visit) {
-  if (leaf.sums == nullptr) {
+  if (leaf.sums == nullptr || leaf.simplified) {
     free_variables(expression, visit);
   } else {
     leaf.sums->variables(expression, visit);

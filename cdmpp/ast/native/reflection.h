@@ -7,7 +7,10 @@
 #include <tvm/ffi/tvm_ffi.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
+#include <deque>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -42,7 +45,7 @@ enum class Kind : uint8_t {
   X(ty) X(name) X(loop_var) X(min) X(extent) X(kind) X(thread_binding) X(annotations) X(buffer) X(seq)              \
   X(predicate) X(block) X(alloc_buffers) X(then_case) X(else_case) X(node) X(attr_key) X(lanes) X(shape) X(dtype)   \
   X(storage_scope) X(params) X(thread_tag) X(var) X(iter_vars) X(iter_values) X(iter_type) X(init)                    \
-  X(match_buffers) X(functions)
+  X(match_buffers) X(functions) X(ret_type) X(attrs)
 
 enum class Field : uint8_t {
 #define CDMPP_X(name) name,
@@ -62,7 +65,6 @@ struct Slot {
 };
 
 struct Type {
-  bool known = false;
   Kind kind = Kind::Other;
   std::array<Slot, static_cast<size_t>(Field::count)> slots;
 };
@@ -79,7 +81,6 @@ inline Type describe(int32_t index) {
 #undef CDMPP_X
   };
   Type type;
-  type.known = true;
   const TVMFFITypeInfo* info = TVMFFIGetTypeInfo(index);
   std::string_view key(info->type_key.data, info->type_key.size);
   if (auto dot = key.rfind('.'); dot != std::string_view::npos) key = key.substr(dot + 1);
@@ -92,14 +93,26 @@ inline Type describe(int32_t index) {
   return type;
 }
 
+// Types by index: written once, read by all threads without a lock, which is the hottest path.
+constexpr size_t MOST_TYPES = 1 << 16;
+inline std::array<std::atomic<const Type*>, MOST_TYPES> types{};
+
+inline const Type& described(int32_t index) {
+  static std::mutex one_at_a_time;
+  static std::deque<Type> kept;  // never moves its elements
+  std::lock_guard<std::mutex> held(one_at_a_time);
+  if (const Type* known = types[index].load(std::memory_order_acquire)) return *known;
+  kept.push_back(describe(index));
+  types[index].store(&kept.back(), std::memory_order_release);
+  return kept.back();
+}
+
 inline const Type& type_of(Node node) {
-  // Per thread: no lock on the hottest path.
-  thread_local std::vector<Type> types;
   if (node == nullptr) throw Unsupported("a TVM object lacks an expected part");
-  auto index = static_cast<size_t>(node->type_index());
-  if (index >= types.size()) types.resize(index + 256);
-  if (!types[index].known) types[index] = describe(node->type_index());
-  return types[index];
+  int32_t index = node->type_index();
+  if (static_cast<size_t>(index) >= MOST_TYPES) throw Unsupported("a TVM object of an unexpected type");
+  const Type* known = types[index].load(std::memory_order_acquire);
+  return known != nullptr ? *known : described(index);
 }
 
 inline Kind kind_of(Node node) { return node == nullptr ? Kind::Other : type_of(node).kind; }

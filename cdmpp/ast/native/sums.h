@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <set>
 
 #include "tree.h"
 
@@ -19,9 +20,33 @@ struct Doubt : Unsupported {
   using Unsupported::Unsupported;
 };
 
+// Where it is set, doubts are gathered and reading goes on.
+inline thread_local std::set<std::string>* gathered = nullptr;
+
+// While one lives, doubts only set its `why`, and reading goes on with a guess: who made it has another way to be sure.
+// A null `to` ends this for as long as it lives.
+class Softly {
+ public:
+  explicit Softly(Softly* to) : before_(current) { current = to; }
+  Softly() : Softly(this) {}
+  Softly(const Softly&) = delete;
+  ~Softly() { current = before_; }
+  const char* why = nullptr;
+  inline static thread_local Softly* current = nullptr;
+
+ private:
+  Softly* before_;
+};
+
 // What is read may differ from what lowering gives: a guess of how much TVM's simplifier leaves, or of what a region is.
 inline void doubt(const char* what) {
-  if (exactly) throw Doubt(what);
+  if (!exactly) return;
+  if (Softly::current != nullptr) {
+    Softly::current->why = what;
+    return;
+  }
+  if (gathered == nullptr) throw Doubt(what);
+  gathered->insert(what);
 }
 
 // Smallest and largest value.
@@ -117,6 +142,10 @@ inline std::vector<const std::pair<Atom, int64_t>*> as_written(const Sum& sum) {
   return terms;
 }
 
+inline bool only_variables(const Sum& sum) {
+  return std::all_of(sum.terms.begin(), sum.terms.end(), [](const auto& term) { return term.first.variable != nullptr; });
+}
+
 inline int64_t quotient(int64_t a, int64_t b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 
 // Reads expressions below some loops and blocks.
@@ -205,6 +234,18 @@ class Sums {
     }
   }
 
+  // Whether `decided` says of a condition what TVM says, whatever else is known of its variables: it bounds sums of them.
+  bool plain(Node e) const {
+    Kind kind = kind_of(e);
+    if (kind == Kind::IntImm) return true;
+    if (kind == Kind::And) return plain(child(e, Field::a)) && plain(child(e, Field::b));
+    if (kind == Kind::Call && call_name(e) == "likely") return plain(item(list(e, Field::args), 0));
+    if (kind < Kind::LT || kind > Kind::GE || is_float(child(e, Field::a))) return false;
+    Sum difference = of(child(e, Field::a));
+    add(difference, of(child(e, Field::b)), -1);
+    return only_variables(difference);
+  }
+
   // Calls visit(Node part) for what is right below an expression.
   template <typename Visit>
   static void below(Node e, Kind kind, const Visit& visit) {
@@ -255,8 +296,13 @@ class Sums {
     }
     for (size_t i = bindings_.size(); i-- > 0;) {
       if (bindings_[i].first != e) continue;
-      if (!bound_[i]) bound_[i] = of(bindings_[i].second);
-      return *bound_[i];
+      if (!bound_[i]) {
+        Softly doubts;
+        Sum found = of(bindings_[i].second);
+        bound_[i] = {std::move(found), doubts.why};
+      }
+      if (bound_[i]->second != nullptr) doubt(bound_[i]->second);
+      return bound_[i]->first;
     }
     Atom atom;
     atom.other = e;
@@ -350,7 +396,7 @@ class Sums {
 
   std::vector<std::pair<Node, Range>> loops_;
   Bindings bindings_;
-  mutable std::vector<std::optional<Sum>> bound_;
+  mutable std::vector<std::optional<std::pair<Sum, const char*>>> bound_;  // and what is doubtful about it
   mutable bool nested_ = false;
 };
 

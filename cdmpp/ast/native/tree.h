@@ -26,6 +26,9 @@ struct Loop {
 // Block variables with their values, outer blocks first. Lowered programs have none.
 using Bindings = std::vector<std::pair<Node, Node>>;
 
+// Statements around a store, the outermost first; of a branch, whether its condition holds.
+using Path = std::vector<std::pair<Node, bool>>;
+
 class Sums;
 struct Placement;
 using Placements = std::unordered_map<Node, Placement>;
@@ -43,6 +46,9 @@ struct Leaf {
   int64_t lanes = 1;
   // Of a program that is read before TVM lowers it; null else.
   Bindings bindings = {};
+  Path path = {};
+  bool doubtful = false;   // whether all its guards are left by TVM's simplifier, and no others
+  bool simplified = false;  // its store is what TVM's simplifier leaves of it: bindings are gone from that
   std::shared_ptr<const Sums> sums = nullptr;
   const Placements* placements = nullptr;
 };

@@ -46,10 +46,13 @@ class Walker {
   // A program's kernels are its top-level loop nests: launches on a GPU, passes over memory on a CPU.
   void top_level(Node node) {
     Kind kind = kind_of(node);
-    if (kind == Kind::SBlockRealize) return top_level(child(node, Field::block));
-    if (kind == Kind::SBlock) {
-      if (placements_ == nullptr) allocate_all(list(node, Field::alloc_buffers));
-      return top_level(child(node, Field::body));
+    if (kind == Kind::SBlockRealize || kind == Kind::SBlock) {
+      if (placements_ != nullptr && kind == Kind::SBlockRealize) bind(bindings_, node);
+      if (placements_ == nullptr && kind == Kind::SBlock) allocate_all(list(node, Field::alloc_buffers));
+      path_.emplace_back(node, true);
+      top_level(child(node, kind == Kind::SBlock ? Field::body : Field::block));
+      path_.pop_back();
+      return;
     }
     if (kind == Kind::SeqStmt) {
       const auto* seq = list(node, Field::seq);
@@ -122,7 +125,16 @@ class Walker {
   void leave() { ++serial_length_; }
 
   Cost visit(Node node) {
-    switch (kind_of(node)) {
+    Kind kind = kind_of(node);
+    if (placements_ == nullptr || kind == Kind::IfThenElse || kind == Kind::BufferStore) return visit(node, kind);
+    path_.emplace_back(node, true);
+    Cost found = visit(node, kind);
+    path_.pop_back();
+    return found;
+  }
+
+  Cost visit(Node node, Kind kind) {
+    switch (kind) {
       case Kind::For: return visit_for(node);
       case Kind::SeqStmt: {
         Cost total;
@@ -134,9 +146,11 @@ class Walker {
         Node predicate = child(node, Field::predicate), block = child(node, Field::block);
         size_t before = bindings_.size();
         if (placements_ != nullptr) bind(bindings_, node);
+        bool outside = doubtful_;
         bool holds = kind_of(predicate) == Kind::IntImm || decided(predicate) == true;
         Cost found = holds ? visit(block) : branch({{predicate, true, block}});
         bindings_.resize(before);
+        doubtful_ = outside;
         return found;
       }
       case Kind::SBlock:
@@ -144,13 +158,19 @@ class Walker {
         return visit(child(node, Field::body));
       case Kind::IfThenElse: {
         Node condition = child(node, Field::condition), other = child(node, Field::else_case);
-        if (auto holds = decided(condition)) {
-          if (*holds) return visit(child(node, Field::then_case));
-          return other == nullptr ? Cost{} : visit(other);
-        }
+        bool outside = doubtful_;
+        auto holds = decided(condition);
         std::vector<Arm> arms = {{condition, true, child(node, Field::then_case)}};
         if (other != nullptr) arms.push_back({condition, false, other});
-        return branch(arms);
+        if (holds) {
+          if (doubtful_ && (!*holds || other != nullptr)) doubt("a branch that may be left out");
+          std::erase_if(arms, [&](const Arm& arm) { return arm.positive != *holds; });
+        }
+        ++branches_;
+        Cost found = holds && arms.empty() ? Cost{} : holds ? below(node, *holds, arms[0].body) : branch(arms, node);
+        --branches_;
+        doubtful_ = outside;
+        return found;
       }
       case Kind::AttrStmt: return visit_attribute(node);
       case Kind::BufferStore: return visit_store(node);
@@ -202,23 +222,33 @@ class Walker {
     if (placements_ != nullptr) {
       Leaf& leaf = tree_.leaves.back();
       leaf.bindings = bindings_;
+      leaf.path = path_;
+      leaf.doubtful = doubtful_;
       leaf.sums = std::make_shared<const Sums>(sums());
       leaf.placements = placements_;
     }
     return {1, 0, 0};
   }
 
-  Cost branch(const std::vector<Arm>& arms) {
+  // `node`: the statement that branches, where it is none of those that `visit` notes.
+  Cost branch(const std::vector<Arm>& arms, Node node = nullptr) {
     refuse_deep();
     enter();
     Cost total;
     for (const Arm& arm : arms) {
       guards_.emplace_back(arm.condition, arm.positive);
-      total.join(visit(arm.body));
+      total.join(node == nullptr ? visit(arm.body) : below(node, arm.positive, arm.body));
       guards_.pop_back();
     }
     leave();
     return total;
+  }
+
+  Cost below(Node node, bool positive, Node body) {
+    path_.emplace_back(node, positive);
+    Cost found = visit(body);
+    path_.pop_back();
+    return found;
   }
 
   Cost visit_attribute(Node node) {
@@ -337,9 +367,15 @@ class Walker {
     return Sums(std::move(ranges), bindings_);
   }
 
-  // Whether a condition always holds, or never; in a lowered program nothing is left to decide.
-  std::optional<bool> decided(Node condition) const {
-    return placements_ == nullptr ? std::nullopt : sums().decided(condition);
+  // Whether a condition always holds, or never; in a lowered program nothing is left to decide. Where TVM may know better,
+  // what is below is doubtful.
+  std::optional<bool> decided(Node condition) {
+    if (placements_ == nullptr) return std::nullopt;
+    Softly doubts;
+    const Sums now = sums();
+    auto found = now.decided(condition);
+    doubtful_ |= exactly && (branches_ > 0 || !now.plain(condition) || doubts.why != nullptr);
+    return found;
   }
 
   const Placements* placements_;
@@ -352,6 +388,9 @@ class Walker {
   int64_t unroll_limit_ = 0;
   bool explicit_ = false;
   bool inside_ = false;
+  Path path_;
+  int branches_ = 0;  // around the current statement
+  bool doubtful_ = false;
 };
 
 inline Tree walk(Node function, const Placements* placements = nullptr) {
