@@ -106,6 +106,7 @@ OTHER_PAGES = {
     "importers": "what TVM imports of ONNX and PyTorch, operator by operator",
     "intervals": "how often intervals hold, by kind of programs left out",
     "large-jobs": "jobs of large language models: plans beside public measurements on up to 1,024 GPUs",
+    "lowered-programs": "why programs are lowered before their features are read, and how many",
     "networks": "predicted and measured times of whole networks",
     "new-devices": "what labels of a new device bring",
     "parameter-servers": "parameter servers and synchronies beside public measurements",

@@ -48,10 +48,16 @@ def read_scheduled(
 ) -> list[CompactAST | None]:
     """Read each scheduled IRModule as it is; None where it has to be lowered, or is to be refused.
 
+    ``passes``: TVM's, for what schedules of CPUs seldom hold, and those that simplify a store in doubt.
     ``exact``: None, too, where it may differ from what ``summarize`` reads of the lowered program.
     """
     found = native_extract()["extract_scheduled"](list(modules), *passes, gpu, most_deep, threads, exact)
     return [_ast(data, gpu) if len(data) else None for data in map(bytes, found)]
+
+
+def doubts(module: Any, passes: tuple[Any, Any], gpu: bool, most_deep: int) -> list[str]:
+    """Return all reasons why ``read_scheduled`` does not read a module exactly; none where it does."""
+    return str(native_extract()["doubts"](module, *passes, gpu, most_deep)).splitlines()
 
 
 def feature_names() -> dict[str, tuple[str, ...]]:

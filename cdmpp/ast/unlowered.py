@@ -1,8 +1,10 @@
 """Scheduled program -> CompactAST without lowering it, in a tenth of the time: C++ reads the schedule's own blocks.
 
 Block variables stand for their values, buffers shrink to what the loops around their accesses need, and indices are
-summed up as TVM's canonical simplifier writes them. ``exact`` refuses what TVM may write otherwise: quotients of
-quotients, buffers that are only reached behind a condition, and so on (``doubt`` in ``native/``).
+summed up as TVM's canonical simplifier writes them. Where ``exact`` is set and TVM may write a store otherwise, such as
+quotients of quotients, TVM's simplifier runs over that store alone. ``exact`` refuses what is then still in doubt:
+parts of buffers that are only reached behind a condition, and so on (``doubt`` in ``native/``, ``doubts`` here; how
+often: docs/results/lowered-programs.md).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from tvm import s_tir, tirx
 
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.lowering import MAX_DEPTH
+from cdmpp.ast.native import doubts as native_doubts
 from cdmpp.ast.native import read_scheduled
 
 
@@ -46,3 +49,8 @@ def read_unlowered(modules: Sequence[Any], gpu: bool, exact: bool, threads: int 
     read = read_scheduled([modules[i] for i in readable], passes(), gpu, MAX_DEPTH, threads, exact)
     found = dict(zip(readable, read, strict=True))
     return [found.get(i) for i in range(len(modules))]
+
+
+def doubts(module: tvm.IRModule, gpu: bool) -> list[str]:
+    """Return why a scheduled module has to be lowered; no reasons where ``read_unlowered`` reads it exactly."""
+    return native_doubts(module, passes(), gpu, MAX_DEPTH)

@@ -192,33 +192,70 @@ class Surveyor {
     return loop < depth && !relaxed;
   }
 
-  // Of each dimension of a buffer, whether it stays as long as it was declared: an access that nothing guards reaches its
-  // ends, and no access moves along it with the loops around. TVM's region holds that access, and is cut to the buffer.
-  const std::vector<char>& whole_dimensions(Node buffer) {
-    auto [it, first] = whole_dimensions_.emplace(buffer, std::vector<char>());
-    std::vector<char>& whole = it->second;
-    if (!first) return whole;
+  // What is kept of a dimension of a buffer, where that can be proven.
+  struct Kept {
+    bool sure = false;
+    int64_t low = 0, high = 0;
+  };
+
+  const std::vector<Kept>& kept_of(Node buffer) {
+    auto [it, first] = kept_.emplace(buffer, std::vector<Kept>());
+    if (!first) return it->second;
     const auto* shape = list(buffer_type(buffer), Field::shape);
+    for (size_t k = 0; k < shape->size(); ++k) it->second.push_back(kept(buffer, k, dimension(shape, k, buffer)));
+    return it->second;
+  }
+
+  // TVM's region holds what accesses reach that nothing guards, and lies within what interval arithmetic gives of all: where
+  // both are the same it is that. It is cut to the buffer, so that one that reaches both ends stays whole. Loops around
+  // have to move all accesses by the same, apart from all else: their part is then one symbol to that arithmetic.
+  Kept kept(Node buffer, size_t k, int64_t extent) const {
     size_t depth = shared_path_.at(buffer).size();
-    for (size_t k = 0; k < shape->size(); ++k) {
-      bool reached = false, still = true;
-      for (const Touch& touch : touches_) {
-        if (touch.buffer != buffer) continue;
-        Softly doubts;
-        const Node index = item(touch.indices, k);
-        const Sums sums = sums_of(touch);
-        const Sum sum = sums.of(index);
-        sums.variables(sum, [&](Node variable) {
-          for (size_t i = 0; i < touch.loops.size(); ++i) still &= touch.loops[i].variable != variable || !around(touch, i, depth);
-        });
-        still &= !has_load(index) && only_loops(sum);
-        Range range = range_of(sum);
-        reached |= !touch.guarded && !touch.conditional && doubts.why == nullptr && only_variables(sum) && range.low <= 0 &&
-                   range.high >= dimension(shape, k, buffer) - 1;
+    std::optional<Sum> moved;
+    Range reached{FAR_AWAY, -FAR_AWAY}, bounds{FAR_AWAY, -FAR_AWAY};
+    bool known = true, beyond = false;
+    for (const Touch& touch : touches_) {
+      if (touch.buffer != buffer) continue;
+      Softly doubts;
+      const Node index = item(touch.indices, k);
+      const Sums all = sums_of(touch);
+      const Sum whole = all.of(index);
+      if (has_load(index) || !only_loops(whole)) return {};
+      auto stands = [&](Node variable) {
+        for (size_t i = 0; i < touch.loops.size(); ++i) {
+          if (touch.loops[i].variable == variable) return around(touch, i, depth);
+        }
+        return false;
+      };
+      Sum around_it;
+      for (const auto& [atom, factor] : whole.terms) {
+        bool some = false, every = true;
+        all.variables(atom, [&](Node variable) { (stands(variable) ? some : every) = stands(variable); });
+        if (some && !every) return {};
+        if (some) around_it.terms.emplace_back(atom, factor);
       }
-      whole.push_back(reached && still);
+      Range range = range_of(whole), start = range_of(around_it);
+      if (start.low != 0) return {};
+      beyond |= range.low < 0 || range.high >= extent;
+      if (!moved) moved = around_it;
+      add(around_it, *moved, -1);
+      if (!around_it.terms.empty()) return {};
+      const Sums still = standing(touch, depth);
+      if (!touch.guarded && !touch.conditional && doubts.why == nullptr) {
+        const Sum inside = still.of(index);
+        if (doubts.why == nullptr && attained(inside, still)) join(reached, range_of(inside));
+      }
+      auto bound = bound_of(index, touch, depth, stands);
+      known = known && bound;
+      if (bound) join(bounds, *bound);
     }
-    return whole;
+    if (moved && moved->terms.empty() && reached.low <= 0 && reached.high >= extent - 1) return {true, 0, extent - 1};
+    bool same = known && !beyond && reached.low == bounds.low && reached.high == bounds.high;
+    return {same, reached.low, reached.high};
+  }
+
+  static void join(Range& range, Range other) {
+    range = {std::min(range.low, other.low), std::max(range.high, other.high)};
   }
 
   // Whether the value of a sum is known from the loops around it.
@@ -228,16 +265,83 @@ class Surveyor {
     });
   }
 
+  // Whether a sum has its smallest value where all loops begin and its largest where all end.
+  static bool rises(const Sum& sum) {
+    return std::all_of(sum.terms.begin(), sum.terms.end(), [](const auto& term) { return term.second > 0 && rises(term.first); });
+  }
+
+  static bool rises(const Atom& atom) {
+    if (atom.variable != nullptr) return true;
+    if (atom.inside == nullptr || !rises(*atom.inside)) return false;
+    Range range = range_of(*atom.inside);
+    return atom.division == Kind::FloorDiv || (floor_mod(range.low, atom.divisor) == atom.range.low &&
+                                               floor_mod(range.high, atom.divisor) == atom.range.high);
+  }
+
+  // Whether some iteration has the smallest value that is said of a sum, and some the largest.
+  static bool attained(const Sum& sum, const Sums& sums) {
+    return std::all_of(sum.terms.begin(), sum.terms.end(), [&](const auto& term) {
+      const Atom& atom = term.first;
+      if (term.second <= 0) return false;
+      if (rises(atom)) return true;
+      // All remainders of a variable that is nowhere else.
+      if (atom.division != Kind::FloorMod || !only_variables(*atom.inside) || atom.inside->terms.size() != 1) return false;
+      const auto& [inside, factor] = atom.inside->terms[0];
+      if (factor != 1 || atom.inside->constant != 0 || inside.range.low != 0 || inside.range.high < atom.divisor - 1) return false;
+      int64_t uses = 0;
+      sums.variables(sum, [&](Node variable) { uses += variable == inside.variable; });
+      return uses == 1;
+    });
+  }
+
+  // Interval arithmetic on an index as it is written. Loops around stand still, and may be divided only by themselves.
+  template <typename Stands>
+  std::optional<Range> bound_of(Node e, const Touch& touch, size_t depth, const Stands& stands) const {
+    Kind kind = kind_of(e);
+    if (kind == Kind::IntImm) return Range{int_value(e), int_value(e)};
+    if (kind == Kind::Var) {
+      for (const Around& loop : touch.loops) {
+        if (loop.variable == e) return stands(e) ? Range{loop.range.low, loop.range.low} : loop.range;
+      }
+      for (size_t i = touch.bindings.size(); i-- > 0;) {
+        if (touch.bindings[i].first == e) return bound_of(touch.bindings[i].second, touch, depth, stands);
+      }
+      return std::nullopt;
+    }
+    if (kind < Kind::Add || kind > Kind::FloorMod || is_float(e)) return std::nullopt;
+    auto a = bound_of(child(e, Field::a), touch, depth, stands), b = bound_of(child(e, Field::b), touch, depth, stands);
+    if (!a || !b) return std::nullopt;
+    if (kind == Kind::Add) return Range{a->low + b->low, a->high + b->high};
+    if (kind == Kind::Sub) return Range{a->low - b->high, a->high - b->low};
+    if (kind == Kind::Mul) {
+      if (kind_of(child(e, Field::b)) != Kind::IntImm || b->low < 0) return std::nullopt;
+      return Range{a->low * b->low, a->high * b->low};
+    }
+    if ((kind != Kind::FloorDiv && kind != Kind::FloorMod) || kind_of(child(e, Field::b)) != Kind::IntImm || b->low <= 0) {
+      return std::nullopt;
+    }
+    bool some = false, every = true;
+    sums_of(touch).variables(child(e, Field::a), [&](Node variable) { (stands(variable) ? some : every) = stands(variable); });
+    if (some && !every) return std::nullopt;
+    if (some) return Range{0, 0};
+    if (kind == Kind::FloorMod) return Range{0, b->low - 1};
+    return Range{floor_div(a->low, b->low), floor_div(a->high, b->low)};
+  }
+
+  static Sums standing(const Touch& touch, size_t depth) {
+    std::vector<std::pair<Node, Range>> ranges;
+    for (size_t i = 0; i < touch.loops.size(); ++i) {
+      const Around& loop = touch.loops[i];
+      ranges.emplace_back(loop.variable, around(touch, i, depth) ? Range{loop.range.low, loop.range.low} : loop.range);
+    }
+    return Sums(std::move(ranges), touch.bindings);
+  }
+
   void place(Placement& placement, const Touch& touch) {
     const auto& path = shared_path_.at(touch.buffer);
     placement.site = path.empty() ? nullptr : path.back();
     placement.shared = scope_of(touch.buffer) == SHARED;
-    std::vector<std::pair<Node, Range>> ranges;
-    for (size_t i = 0; i < touch.loops.size(); ++i) {
-      const Around& loop = touch.loops[i];
-      ranges.emplace_back(loop.variable, around(touch, i, path.size()) ? Range{loop.range.low, loop.range.low} : loop.range);
-    }
-    Sums sums(std::move(ranges), touch.bindings);
+    const Sums sums = standing(touch, path.size());
     const auto* shape = list(buffer_type(touch.buffer), Field::shape);
     if (shape->size() != touch.indices->size()) throw Unsupported("an access has fewer or more indices than dimensions");
     for (size_t k = 0; k < shape->size(); ++k) {
@@ -249,8 +353,9 @@ class Surveyor {
       range = {std::clamp<int64_t>(range.low, 0, whole - 1), std::clamp<int64_t>(range.high, 0, whole - 1)};
       if (doubts.why != nullptr) {
         Softly surely(nullptr);
-        if (!whole_dimensions(touch.buffer)[k]) doubt(doubts.why);
-        range = {0, whole - 1};
+        const Kept& kept = kept_of(touch.buffer)[k];
+        if (!kept.sure) doubt(doubts.why);
+        if (kept.sure) range = {kept.low, kept.high};
       }
       if (placement.low.size() <= k) {
         placement.low.push_back(range.low);
@@ -298,8 +403,8 @@ class Surveyor {
     for (const Touch& touch : touches_) {
       if (touch.guarded && whole_.count(touch.buffer) == 0) doubt("a buffer that is only reached behind a condition");
       if (!touch.conditional) continue;
-      const std::vector<char>& kept = whole_dimensions(touch.buffer);
-      if (std::count(kept.begin(), kept.end(), 0) == 0) continue;
+      const std::vector<Kept>& kept = kept_of(touch.buffer);
+      if (std::all_of(kept.begin(), kept.end(), [](const Kept& one) { return one.sure; })) continue;
       const Placement& placement = found.at(touch.buffer);
       auto it = sure.find(touch.buffer);
       if (placement.site != nullptr || it == sure.end()) doubt("a choice that reads a part of a buffer");
@@ -318,7 +423,7 @@ class Surveyor {
   std::vector<Node> allocated_;
   std::vector<Touch> touches_;
   std::unordered_map<Node, std::vector<Node>> shared_path_;
-  std::unordered_map<Node, std::vector<char>> whole_dimensions_;
+  std::unordered_map<Node, std::vector<Kept>> kept_;
   std::unordered_set<Node> whole_;  // buffers with an access that nothing guards
   size_t limit_ = SIZE_MAX;
   bool guarded_ = false;
