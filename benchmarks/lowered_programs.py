@@ -29,7 +29,7 @@ DATA_SETS = {
     "CPU": ("xeon-icelake", "xeon-icelake-2c", "epyc-genoa", "epyc-genoa-training", "epyc-turin"),
     "CUDA": ("h100",),
 }
-PROGRAMS = {"CPU": 200, "CUDA": 600}
+PROGRAMS = {"CPU": 100, "CUDA": 400}
 """Of each data set, drawn with seed 0."""
 HEAD = """# Programs that are lowered
 

@@ -105,4 +105,4 @@ def test_what_tvm_raises_is_said(monkeypatch):
     monkeypatch.setattr(lowering, "_passes", refuse)
     modules, target = programs("xeon-icelake", "elementwise", 1)
     with pytest.raises(UnsupportedProgramError, match="no such luck"):
-        extract(modules[0], target)
+        lowering.lower(modules[0], target)

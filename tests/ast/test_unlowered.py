@@ -19,7 +19,7 @@ from cdmpp import devices  # noqa: E402
 from cdmpp.ast.extract import extract, is_gpu_target  # noqa: E402
 from cdmpp.ast.lowering import lower  # noqa: E402
 from cdmpp.ast.native import read_scheduled, summarize  # noqa: E402
-from cdmpp.ast.unlowered import passes, read_unlowered  # noqa: E402
+from cdmpp.ast.unlowered import doubts, passes, read_unlowered  # noqa: E402
 from cdmpp.data.records import read_records, read_tasks  # noqa: E402
 from cdmpp.errors import UnsupportedProgramError  # noqa: E402
 from cdmpp.programs.replay import parse_target, replay  # noqa: E402
@@ -128,12 +128,54 @@ def loaded():
 
 @pytest.mark.parametrize("make", [reshaped, bounded, clipped])
 def test_stores_in_doubt_are_simplified_alone(make):
-    assert share_read([make()], programs.CPU) == 1.0
+    module = make()
+    assert share_read([module], programs.CPU) == 1.0
+    assert doubts(module, False) == []
 
 
-@pytest.mark.parametrize("make", [loaded])
+def test_regions_of_buffers_are_proven():
+    """Rows begin at a quotient of the loop around; of the columns not all are needed."""
+
+    def value(f, j):
+        return te.sum(pad[f // 4 * 4 + k, j * 2 + k], axis=k)
+
+    x = te.placeholder((32, 30), name="x")
+    pad = te.compute((32, 40), lambda i, j: tirx.if_then_else(j < 30, x[i, j], tirx.const(0.0, "float32")), name="pad")
+    k = te.reduce_axis((0, 4), name="k")
+    schedule = tvm.s_tir.Schedule(
+        tvm.IRModule({"main": te.create_prim_func([x, te.compute((32, 17), value, name="y")])})
+    )
+    block = schedule.get_sblock("y")
+    schedule.parallel(schedule.get_loops(block)[0])
+    schedule.compute_at(schedule.get_sblock("pad"), schedule.get_loops(block)[0])
+    schedule.decompose_reduction(block, schedule.get_loops(block)[-1])
+    (guess,) = read_unlowered([schedule.mod], False, False)
+    assert bits(guess) == bits(summarize(lower(schedule.mod, programs.CPU), False))
+    assert share_read([schedule.mod], programs.CPU) == 1.0
+
+
+def clamped():
+    """A row of a buffer of the program's own that is reached from a loop around it, but only up to its end."""
+    x = te.placeholder((50, 8), name="x")
+    y = te.compute((50, 8), lambda i, j: x[i, j] * 2.0, name="y")
+    schedule = tvm.s_tir.Schedule(
+        tvm.IRModule({"main": te.create_prim_func([x, te.compute((50, 8), lambda i, j: y[i, j] + 1.0, name="z")])})
+    )
+    outer, _ = schedule.split(schedule.get_loops(schedule.get_sblock("z"))[0], [None, 16])
+    schedule.compute_at(schedule.get_sblock("y"), outer)
+    return schedule.mod
+
+
+REASONS = {
+    loaded: "an index that is loaded from a buffer of the program's own",
+    clamped: "a buffer that is only reached behind a condition",
+}
+
+
+@pytest.mark.parametrize("make", REASONS)
 def test_what_is_doubtful_is_lowered(make):
     module = make()
+    assert REASONS[make] in doubts(module, False)
     assert read_unlowered([module], False, True) == [None]
     assert bits(extract(module, programs.CPU)) == bits(summarize(lower(module, programs.CPU), False))
 
