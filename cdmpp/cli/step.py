@@ -126,6 +126,9 @@ def run(options: argparse.Namespace) -> None:
         swept = workload_of(options, mode="training_step", optimizer=update_option(options), loss=options.loss)
         run_sweep(options, swept, sys.stderr.isatty(), **runtime)
         return
+    if options.plan is None and not options.optimize and options.torch is None and options.runtime in BY_TORCH:
+        _run_one_device(options, runtime)
+        return
     import cdmpp
     from cdmpp.plans.placement import global_batch_of
     from cdmpp.report.plan import plan_report
@@ -153,6 +156,23 @@ def run(options: argparse.Namespace) -> None:
     if plan is not None and options.torch is not None:
         global_batch = options.global_batch or global_batch_of(plan, found.step.batch)
         write_torch(workload, plan, global_batch, _rank(found, source, plan, global_batch), options)
+
+
+def _run_one_device(options: argparse.Namespace, runtime: dict[str, Any]) -> None:
+    """Predict a step of PyTorch's kernels on one device, unless it was asked for before."""
+    from cdmpp.cli.kept_answer import KeptAnswer
+
+    workload, kept = step_workload(options), KeptAnswer.of(options)
+    report = None if kept is None else kept.read()
+    if report is None:
+        import cdmpp
+        from cdmpp.report.step import step_report
+
+        found = cdmpp.predict_step(workload, device=options.device, progress=sys.stderr.isatty(), **runtime)
+        report = step_report(found, is_part=False)
+        if kept is not None:
+            kept.write(report)
+    show({"": report}, options)
 
 
 def _rank(found: StepPrediction, source: StepSource | None, plan: Plan, global_batch: int) -> RankGraph:

@@ -178,3 +178,26 @@ def test_other_operators_are_predicted(words: tuple[str, ...], capsys: Any, monk
     monkeypatch.setattr(cdmpp, "load_model", load, raising=False)
     with pytest.raises(LookupError, match="it is loaded"):
         cli.main([*OPERATORS, *words])
+
+
+STEP = ["step", "torchvision:alexnet", "--device", "a100", "--runtime", "torch", "--batch", "2"]
+
+
+def test_a_step_that_was_asked_for_needs_no_torch(capfd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli.main(STEP) == 0
+    first = tuple(capfd.readouterr())
+    code = (
+        f"import sys; from cdmpp.cli import main; main({STEP!r}); "
+        "print([name for name in ('torch', 'tvm', 'scipy', 'pandas', 'pyarrow') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (f"{first[0]}[]\n", first[1])
+
+    def predict(*given: Any, **options: Any) -> None:
+        raise LookupError("it is predicted")
+
+    monkeypatch.setattr(cdmpp, "predict_step", predict, raising=False)
+    assert cli.main([*STEP, "--rows", "3"]) == 0
+    for others in (["--optimizer", "sgd"], ["--recompute", "full"], ["--ranks", "2", "--link", "nvlink4"]):
+        with pytest.raises(LookupError, match="it is predicted"):
+            cli.main([*STEP, *others])
