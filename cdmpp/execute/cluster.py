@@ -11,9 +11,12 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 
 from cdmpp.errors import MissingToolError, RemoteError, some
@@ -66,10 +69,12 @@ class DaskExecutor:
         place = f"{protocol}://{address.removeprefix('dask://')}"
         _quiet()
         try:
-            client = distributed.Client(place, timeout=CONNECT_S, set_as_default=False, name="cdmpp")
+            connect = partial(distributed.Client, place, timeout=CONNECT_S, set_as_default=False, name="cdmpp")
+            client = _within(2 * CONNECT_S, connect)
         except (OSError, TimeoutError, ValueError, RuntimeError) as error:
             raise RemoteError(
-                f"no Dask scheduler answers at {place} within {CONNECT_S:g} s ({_line(error)}): start one with "
+                f"no Dask scheduler answers at {place} within {CONNECT_S:g} s "
+                f"({_line(error) or 'whoever listens there says nothing'}): start one with "
                 "`dask scheduler`, and workers with `dask worker HOST:PORT`"
             ) from error
         made = DaskExecutor(client, address)
@@ -177,6 +182,20 @@ class DaskExecutor:
         if isinstance(given, str):
             return self._here.differences(Installation.from_json(given))
         return (f"cdmpp cannot be asked there ({type(given).__name__}: {_line(given)})",)
+
+
+def _within(limit_s: float, connect: Callable[[], Any]) -> Any:
+    """Return what ``connect`` does: Dask bounds its wait for a connection, but not that for the first words on it."""
+    found = Future[Any]()
+
+    def connected() -> None:
+        try:
+            found.set_result(connect())
+        except BaseException as error:  # noqa: BLE001 - raised again by who waits
+            found.set_exception(error)
+
+    Thread(target=connected, daemon=True).start()
+    return found.result(limit_s)
 
 
 class _Run:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from contextlib import closing
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -115,6 +117,25 @@ def test_a_scheduler_that_is_not_there_is_told_in_time(monkeypatch):
         executing("dask://127.0.0.1:9"),
     ):
         pytest.fail("connected")
+
+
+def test_who_listens_and_says_nothing_is_no_scheduler(monkeypatch):
+    monkeypatch.setattr(module, "CONNECT_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"dask://127.0.0.1:{silent.getsockname()[1]}"
+        told = pytest.raises(RemoteError, match=r"no Dask scheduler .*\(whoever listens there says nothing\)")
+        with told, executing(address):
+            pytest.fail("connected")
+
+
+def test_who_speaks_another_protocol_is_no_scheduler(monkeypatch):
+    monkeypatch.setattr(module, "CONNECT_S", 2.0)
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as pages:
+        threading.Thread(target=pages.serve_forever, daemon=True).start()
+        told = pytest.raises(RemoteError, match="no Dask scheduler answers")
+        with told, executing(f"dask://127.0.0.1:{pages.server_port}"):
+            pytest.fail("connected")
+        pages.shutdown()
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch):
