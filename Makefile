@@ -94,8 +94,9 @@ $(STAMP): pyproject.toml scripts/check_environment.py | $(PY)
 	if [ -n "$(TORCH_INDEX)" ] && $(PY) -c '$(REACHABLE)' "$(TORCH_INDEX)/torch/" >/dev/null 2>&1; then \
 	    index="$(TORCH_INDEX)"; \
 	fi; \
-	echo "installing $(TORCH) and $(TORCHVISION) from $${index:-the default index}"; \
+	echo "installing $(TORCH) and $(TORCHVISION) from $${index:-the default index, on Linux with CUDA: some gigabytes}"; \
 	$(PIP) install --progress-bar off $${index:+--extra-index-url "$$index"} "$(TORCH)" "$(TORCHVISION)"
-	@$(COMPILER); $(PIP) install --progress-bar off --quiet -e '.[tvm,networks,plots,baselines,chakra,cluster,cuda,serve,docs,dev]'
+	@echo "installing TVM and the other libraries, and compiling the extension: some minutes without output"
+	@$(COMPILER); $(PIP) install --progress-bar off --quiet --use-pep517 -e '.[tvm,networks,plots,baselines,chakra,cluster,cuda,serve,docs,dev]'
 	$(PY) scripts/check_environment.py
 	@touch $(STAMP)

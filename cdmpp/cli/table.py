@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 _STATES = {"sgd": 1.0, "adam": 2.0, "adamw": 2.0, "none": 0.0}
 """Optimizer -> bytes of its states for each byte of parameters."""
 
+_OF_NETWORKS = {
+    "input": [], "model": None, "seq": None, "decoder_seq": None, "past": None, "boxes": None, "moe_imbalance": 1.0,
+    "attention": "auto", "recompute": "none", "loss": "cross_entropy", "schedule": None, "no_fallback": False,
+}  # fmt: skip
+"""Options that say how a network is read -> what they are where nobody gave them."""
+
 
 def is_table(options: argparse.Namespace) -> bool:
     """Return True if the network is a table of layers."""
@@ -41,8 +47,9 @@ def table_sources(options: argparse.Namespace) -> dict[str, TableSource]:
     from cdmpp.plans.sources.table import TableSource
     from cdmpp.steps.from_layers import read_layers
 
-    if given := [name for name in ("input", "model") if getattr(options, name, None)]:
-        raise UsageError(f"--{given[0]} does not go with {options.network}: layers were measured, leave it out")
+    if given := [name for name, none in _OF_NETWORKS.items() if getattr(options, name, None) not in (None, none)]:
+        option = given[0].replace("_", "-")
+        raise UsageError(f"--{option} does not go with {options.network}: layers were measured, leave it out")
     if options.optimizer not in _STATES or options.clip_norm is not None or options.ema:
         raise UsageError(
             f"--optimizer {options.optimizer} with {options.network}: layers were measured, so only the states of "

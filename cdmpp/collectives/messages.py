@@ -49,7 +49,8 @@ def ring_of(curve: Curve) -> Callable[[Collective], CollectiveEstimate]:
             return CollectiveEstimate(0.0, 0.0, 0.0, source)
         part = collective.traffic_bytes / steps
         outside = curve.octaves_outside(part)
-        flags = (f"messages were timed {2**outside:.3g} times off these {part:,.0f} bytes",) if outside > 1 else ()
+        told = f"a message has {part:,.0f} bytes, {2**outside:.3g} times beyond those that were timed"
+        flags = (told,) if outside > 1 else ()
         found = float(steps * curve.at(part))
         return CollectiveEstimate(found, found, found, source, flags)
 

@@ -48,6 +48,16 @@ def test_a_pipeline_of_a_file_runs_its_micro_batches(folder, capsys):
     ("options", "told"),
     [
         (("--ranks", "2", "--input", "x=1"), "--input does not go with layers.csv"),
+        (("--ranks", "2", "--seq", "128"), "--seq does not go with layers.csv"),
+        (("--ranks", "2", "--decoder-seq", "8"), "--decoder-seq does not go with layers.csv"),
+        (("--ranks", "2", "--past", "0"), "--past does not go with layers.csv"),
+        (("--ranks", "2", "--boxes", "0"), "--boxes does not go with layers.csv"),
+        (("--ranks", "2", "--moe-imbalance", "2"), "--moe-imbalance does not go with layers.csv"),
+        (("--ranks", "2", "--loss", "model"), "--loss does not go with layers.csv"),
+        (("--ranks", "2", "--schedule", "untuned"), "--schedule does not go with layers.csv"),
+        (("--ranks", "2", "--no-fallback"), "--no-fallback does not go with layers.csv"),
+        (("--ranks", "2", "--runtime", "torch", "--recompute", "full"), "--recompute does not go with layers.csv"),
+        (("--ranks", "2", "--runtime", "torch", "--attention", "flash"), "--attention does not go with layers.csv"),
         (("--plan", "plan.yaml", "--batch", "3"), "does not divide into 4 equal parts"),
     ],
 )
