@@ -33,7 +33,10 @@ def test_a_ring_is_made_of_messages(table):
 def test_sizes_far_from_the_timed_ones_are_flagged(table):
     links = by_messages(read_messages(table), 2)
     assert links.whole(Collective("send_recv", 4_000, 2)).flags == ()
-    assert "a message has 30,000 bytes, 10 times beyond those that were timed" in links.whole(Collective("send_recv", 30_000, 2)).flags[0]
+    assert (
+        "a message has 30,000 bytes, 10 times beyond those that were timed"
+        in links.whole(Collective("send_recv", 30_000, 2)).flags[0]
+    )
 
 
 def test_a_link_may_be_such_a_file(table):

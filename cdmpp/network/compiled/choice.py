@@ -25,6 +25,7 @@ from cdmpp.platform.cache import bring, cached_json, keep_json
 from cdmpp.platform.cores import cores
 from cdmpp.predict.flags import NO_MACHINE_CODE
 from cdmpp.predict.predictor import Predictor
+from cdmpp.predict.stored_config import CONFIG, WEIGHTS
 from cdmpp.programs.task import Task
 
 MOST_STEPS = 1000
@@ -53,11 +54,12 @@ class Chosen:
 class Chooser:
     """A chooser asks one model for one device, and remembers: a task that it answered before comes from the cache."""
 
-    def __init__(self, predictor: Predictor, weights: Path, device: Device, rule: ScheduleRule, seed: int = 0) -> None:
-        """``weights``: the file of the predictor's weights, which names its answers in the cache."""
+    def __init__(self, predictor: Predictor, folder: Path, device: Device, rule: ScheduleRule, seed: int = 0) -> None:
+        """``folder``: of the predictor, whose files name its answers in the cache; intervals follow from both."""
         self.predictor, self.device, self.rule, self.seed = predictor, device, rule, seed
         sheet = json.dumps([device.name, device.target, core_key_of(device), dict(device.spec)], sort_keys=True)
-        self.key = (sheet, hashlib.sha256(weights.read_bytes()).hexdigest(), str(rule), str(seed))
+        files = b"".join((folder / name).read_bytes() for name in (CONFIG, WEIGHTS))
+        self.key = (sheet, hashlib.sha256(files).hexdigest(), str(rule), str(seed))
         self.warnings: tuple[str, ...] = ()
 
     def choose(self, tasks: Mapping[str, Task], progress: bool = True) -> dict[str, Chosen]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 
 from cdmpp.devices import Device
@@ -19,9 +18,8 @@ from cdmpp.network.interval import NetworkErrors
 from cdmpp.network.prediction import KernelPrediction
 from cdmpp.network.runtime import PricedNetwork
 from cdmpp.predict.flags import OF_STEPS
-from cdmpp.predict.model_folder import find_model, load
+from cdmpp.predict.model_folder import find_model, shared
 from cdmpp.predict.predictor import Predictor
-from cdmpp.predict.stored_config import WEIGHTS
 
 _UNTUNED = (
     "programs are untuned: nobody runs these. Naive loops take 10 to 40 times as long as PyTorch on a CPU; "
@@ -105,21 +103,10 @@ class PreparedNetwork:
         return found
 
 
-def predictor_of(model: str) -> Predictor:
-    """Load the model of a folder or a shipped name, once while its weights stay as they are."""
-    folder = find_model(model)
-    return _loaded(folder, (folder / WEIGHTS).stat().st_mtime_ns)
-
-
-@lru_cache(maxsize=4)
-def _loaded(folder: Path, _changed: int) -> Predictor:
-    return load(folder)
-
-
 def _chooser(model: str, device: Device, rule: ScheduleRule) -> Chooser:
-    predictor = predictor_of(model)
+    predictor = shared(model)
     known = predictor.trained_on.get(device.name, device)
-    return Chooser(predictor, find_model(model) / WEIGHTS, known, rule)
+    return Chooser(predictor, find_model(model), known, rule)
 
 
 def _times(chosen: Chosen, ratio: float) -> Chosen:

@@ -11,7 +11,7 @@ from cdmpp import devices
 from cdmpp.data.derive import start_workers
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, ModelFormatError, UsageError
-from cdmpp.network.compiled.prepared import PreparedNetwork, predictor_of
+from cdmpp.network.compiled.prepared import PreparedNetwork
 from cdmpp.network.compiled.replay import overhead_seconds, replay
 from cdmpp.network.compiled.rule import DEFAULT, ScheduleRule
 from cdmpp.network.compiled.stored_graph import CompiledNetwork, graph_for
@@ -24,6 +24,7 @@ from cdmpp.platform.cores import cores
 from cdmpp.platform.limits import check_fields
 from cdmpp.predict.catalogue import model_for, models
 from cdmpp.predict.flags import OF_STEPS
+from cdmpp.predict.model_folder import shared
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class CompiledRuntime:
 
     def _get_ready(self, device: Device, is_step: bool = False) -> None:
         """Start what samples and compiles, while this process reads the network."""
-        reads_code = predictor_of(self._model_name(device, is_step)).reads_code and device.kind == "cpu"
+        reads_code = shared(self._model_name(device, is_step)).reads_code and device.kind == "cpu"
         start_workers(min(2, cores()), reads_code)
 
     def _model_name(self, device: Device, is_step: bool) -> str:

@@ -16,6 +16,7 @@ from cdmpp.network.precision import precision_of
 from cdmpp.network.runtime import ReadNetwork
 from cdmpp.network.source.read import NetworkSource, read_network
 from cdmpp.network.source.torch_network import positional
+from cdmpp.network.source.trained_model import modes_kept
 from cdmpp.network.workload import Workload
 from cdmpp.platform.cache import cached_json, keep_json
 from cdmpp.platform.limits import Limits, fitting, numbers, shown
@@ -45,7 +46,8 @@ def graph_for(workload: Workload, before_reading: Callable[[], None] = lambda: N
     exported, warnings = (None, ()) if example is None else _exported(network, example)
 
     def read() -> NetworkSource:
-        return read_network(workload, exported)
+        with modes_kept(network):
+            return read_network(workload, exported)
 
     content = name_key(network) if example is None else _computed(exported)
     path = None if content is None else graph_path(workload, content)
@@ -155,7 +157,7 @@ def _exported(network: Any, example_inputs: Any) -> tuple[Any, tuple[str, ...]]:
 
     if not isinstance(network, torch.nn.Module):
         return None, ()
-    with compiled_noted() as compiled:
+    with modes_kept(network), compiled_noted() as compiled:
         return export(*positional(network.eval(), example_inputs)), compiled_flag(compiled, TVM)
 
 

@@ -108,7 +108,9 @@ def _warnings(
     if device.name not in predictor.trained_on:
         found.append(f"the model never saw {device.name}, so it goes by its datasheet alone")
     if read.trains and read.step is None:
-        found.append("forward and backward pass only: the step of the optimizer is left out")
+        found.append(
+            "forward and backward pass only, gradients added to those that are there: the optimizer's step is left out"
+        )
     total = sum(kernel.total_s for kernel in kernels) or 1.0
     by_operator: dict[str, float] = {}
     for kernel in kernels:

@@ -14,7 +14,7 @@ from cdmpp.network.liveness import peak_with_inputs
 from cdmpp.network.runtime import ReadNetwork
 from cdmpp.network.source.in_type import in_type
 from cdmpp.network.source.torch_network import TorchNetwork, read_torch
-from cdmpp.network.source.trained_model import batch_of
+from cdmpp.network.source.trained_model import batch_of, modes_kept
 from cdmpp.network.training_phases import live_bytes
 from cdmpp.network.workload import Workload
 from cdmpp.operators.operator import EagerOperator
@@ -111,22 +111,23 @@ def read_run(workload: Workload, place: str = "gpu") -> EagerNetwork:
 
 def export_run(workload: Workload, place: str = "gpu", exporter: Callable[..., Any] = export) -> ExportedRun:
     """Export one run; arguments and errors as of ``read_run``. ``exporter`` takes the arguments of ``export``."""
-    network = read_torch(workload, needs_values=False)
-    model, example = network.model, network.example
-    precision = network.precision
-    trains, kind = workload.mode == "forward_backward", "cpu" if place == "cpu" else "gpu"
-    if precision.weights != "float32":
-        model, example = in_type(model, example, precision.weights)
-    model = model.train(trains)
-    if precision.autocast:
-        model = under_autocast(model, kind, precision.autocast)
-    assumed: dict[str, Any] = {"imbalance": workload.moe_imbalance, "boxes": workload.boxes}
-    with compiled_noted() as compiled:
-        exported = exporter(model, example, eager=True, trains=trains, kind=kind, **assumed)
-    noted = tuple(compiled | compiled_modules(network.model))
-    tokens = None if network.cached is None else network.example[0].numel()
-    batch = batch_of(network.example)
-    return ExportedRun(network, place, trains, exported, batch, noted, tokens, workload.attention)
+    with modes_kept(workload.network):
+        network = read_torch(workload, needs_values=False)
+        model, example = network.model, network.example
+        precision = network.precision
+        trains, kind = workload.mode == "forward_backward", "cpu" if place == "cpu" else "gpu"
+        if precision.weights != "float32":
+            model, example = in_type(model, example, precision.weights)
+        model = model.train(trains)
+        if precision.autocast:
+            model = under_autocast(model, kind, precision.autocast)
+        assumed: dict[str, Any] = {"imbalance": workload.moe_imbalance, "boxes": workload.boxes}
+        with compiled_noted() as compiled:
+            exported = exporter(model, example, eager=True, trains=trains, kind=kind, **assumed)
+        noted = tuple(compiled | compiled_modules(network.model))
+        tokens = None if network.cached is None else network.example[0].numel()
+        batch = batch_of(network.example)
+        return ExportedRun(network, place, trains, exported, batch, noted, tokens, workload.attention)
 
 
 def _cache_bytes(network: TorchNetwork, exported: Any) -> int:

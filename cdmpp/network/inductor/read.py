@@ -14,7 +14,7 @@ from cdmpp.network.inductor.lowered import lower
 from cdmpp.network.precision import Precision
 from cdmpp.network.source.in_type import in_type
 from cdmpp.network.source.torch_network import read_torch
-from cdmpp.network.source.trained_model import batch_of
+from cdmpp.network.source.trained_model import batch_of, modes_kept
 from cdmpp.network.workload import Workload
 from cdmpp.programs.autocast import under_autocast
 
@@ -36,32 +36,33 @@ def read_inductor(workload: Workload, device: Device) -> InductorNetwork:
         UnsupportedNetworkError: a graph break, or sizes that depend on values.
         CdmppError: as of ``cdmpp.network.eager.read.read_run``.
     """
-    network = read_torch(workload, needs_values=False)
-    model, example, precision = network.model, network.example, network.precision
-    check_asked(workload, precision)
-    if precision.weights != "float32":
-        model, example = in_type(model, example, precision.weights)
-    trains = workload.mode == "forward_backward"
-    model = model.train(trains)
-    if precision.autocast:
-        model = under_autocast(model, "gpu", precision.autocast)
-    made = CompiledCalls(network.name, device.architecture, workload.attention, trains, precision.tf32)
-    told = lower(network.name, model, example, trains, device, made.add)
-    graph = made.graph()
-    check_runs(graph)
-    return InductorNetwork(
-        graph=graph,
-        batch=batch_of(network.example),
-        precision=precision.name,
-        warnings=(*network.warnings, *told, *warnings_of(trains)),
-        operators=made.grown.operators,
-        stand_ins=made.stand_ins,
-        trains=trains,
-        alive_bytes=made.live_bytes,
-        tokens=None if network.cached is None else network.example[0].numel(),
-        kernels=tuple(made.kernels),
-        no_cuda_graph=made.no_cuda_graph,
-    )
+    with modes_kept(workload.network):
+        network = read_torch(workload, needs_values=False)
+        model, example, precision = network.model, network.example, network.precision
+        check_asked(workload, precision)
+        if precision.weights != "float32":
+            model, example = in_type(model, example, precision.weights)
+        trains = workload.mode == "forward_backward"
+        model = model.train(trains)
+        if precision.autocast:
+            model = under_autocast(model, "gpu", precision.autocast)
+        made = CompiledCalls(network.name, device.architecture, workload.attention, trains, precision.tf32)
+        told = lower(network.name, model, example, trains, device, made.add)
+        graph = made.graph()
+        check_runs(graph)
+        return InductorNetwork(
+            graph=graph,
+            batch=batch_of(network.example),
+            precision=precision.name,
+            warnings=(*network.warnings, *told, *warnings_of(trains)),
+            operators=made.grown.operators,
+            stand_ins=made.stand_ins,
+            trains=trains,
+            alive_bytes=made.live_bytes,
+            tokens=None if network.cached is None else network.example[0].numel(),
+            kernels=tuple(made.kernels),
+            no_cuda_graph=made.no_cuda_graph,
+        )
 
 
 def check_asked(workload: Workload, precision: Precision) -> None:

@@ -86,11 +86,14 @@ def _check_runs(network: TorchNetwork) -> None:
 
 @contextmanager
 def modes_kept(network: Any) -> Iterator[None]:
-    """Leave the modes of a module as they were."""
+    """Leave the modes of a module, and torch's random numbers, as they were: their owner trains on."""
+    import torch
+
     modules = list(network.modules()) if hasattr(network, "modules") else []
     before = [module.training for module in modules]
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            yield
     finally:
         for module, training in zip(modules, before, strict=True):
             module.training = training

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdmpp.network.compiled.choice import worth_compiling
+from cdmpp import devices
+from cdmpp.network.compiled.choice import Chooser, worth_compiling
+from cdmpp.network.compiled.rule import ScheduleRule
+from cdmpp.predict.catalogue import SHIPPED
+from cdmpp.predict.stored_config import CONFIG, WEIGHTS
 
 
 @given(st.lists(st.floats(0.001, 1), min_size=1, max_size=40), st.integers(1, 8))
@@ -24,3 +31,14 @@ def test_one_sure_winner_is_enough():
     assert worth_compiling(np.array([0.05, 0.9, 0.05]), 4).tolist() == [1]
     assert worth_compiling(np.full(16, 1 / 16), 4).tolist() == [0, 1, 2, 3]
     assert worth_compiling(np.array([1.0]), 4).tolist() == [0]
+
+
+@pytest.mark.parametrize("name", [CONFIG, WEIGHTS])
+def test_answers_are_remembered_of_one_model(tmp_path, name):
+    """Weights that were trained again may be equal; intervals of devices that nobody saw are in the other file."""
+    device, rule = devices.get("epyc-genoa"), ScheduleRule.parse("best_of:16")
+    folder = shutil.copytree(SHIPPED / "cpus", tmp_path / "model")
+    shipped = Chooser(None, SHIPPED / "cpus", device, rule).key
+    assert Chooser(None, folder, device, rule).key == shipped
+    (folder / name).write_bytes((folder / name).read_bytes() + b" ")
+    assert Chooser(None, folder, device, rule).key != shipped
