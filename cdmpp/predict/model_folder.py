@@ -18,6 +18,7 @@ from cdmpp.model.config import CdmppConfig, EagerConfig, ModelConfig, model_conf
 from cdmpp.model.eager_inputs import N_INPUTS
 from cdmpp.model.ranker import Ranker
 from cdmpp.platform.limits import checked
+from cdmpp.platform.torch_state import usual_torch
 from cdmpp.predict.catalogue import SHIPPED, state_of
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.stored_config import CARD, CONFIG, WEIGHTS, StoredConfig, read_config, read_object
@@ -36,7 +37,7 @@ def load(path_or_name: str | Path) -> Predictor:
     folder = find_model(path_or_name)
     stored = read_config(folder)
     card = read_object(folder / CARD) if (folder / CARD).exists() else {}
-    with torch.random.fork_rng(devices=[]):  # they begin with random weights, and the caller draws numbers, too
+    with usual_torch():  # they begin with random weights
         models = _built(stored)
         ranker = Ranker().eval().requires_grad_(False) if stored.ranker else None
     calibration = read_weights(folder / WEIGHTS, models, stored, ranker)

@@ -32,6 +32,7 @@ from cdmpp.model.regressor import CdmppModel
 from cdmpp.operators.operator_vector import operator_groups, vector_table
 from cdmpp.platform.files import write_atomic, write_json
 from cdmpp.platform.limits import fitting
+from cdmpp.platform.torch_state import usual_torch
 from cdmpp.predict.flags import (
     COUNT_UNKNOWN,
     FLAGS,
@@ -107,6 +108,7 @@ class Predictor:
             module.to(torch_device)
         return self
 
+    @usual_torch()
     def predict(
         self,
         programs: Program
@@ -171,6 +173,7 @@ class Predictor:
         }
         return replace(self._answer(seen, inputs, target), described=described)
 
+    @usual_torch()
     def chances(self, asts: AstTable, device: str | Device, tasks: Sequence[str]) -> np.ndarray:
         """Return (n,) chances to be the fastest program of its task, by only its AST; ``tasks`` (n,) names the tasks.
 
@@ -189,6 +192,7 @@ class Predictor:
         weights = np.exp(scores - best[which])
         return weights / np.bincount(which, weights)[which]
 
+    @usual_torch()
     def device_share(self, operators: Sequence[EagerOperator], device: str | Device) -> np.ndarray:
         """Return the (n,) share of each call in which the device is busy; the rest is its host's dispatch.
 
@@ -198,6 +202,7 @@ class Predictor:
         model, options = self._eager_model(), ReadOptions(target, self.features, False, LIMIT_S)
         return self._device_share(model, self._tensors(target, read_batch(operators, options).asts))
 
+    @usual_torch()
     def device_s(self, operators: Sequence[EagerOperator], device: str | Device) -> np.ndarray:
         """Return the (n,) seconds of each call in which the device is busy: the latency of ``predict``, its share.
 

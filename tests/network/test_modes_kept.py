@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdmpp import devices
+from cdmpp.errors import UsageError
 from cdmpp.network.compiled.runtime import CompiledRuntime
 from cdmpp.network.eager.runtime import EagerRuntime
 from cdmpp.network.inductor.runtime import InductorRuntime
@@ -59,6 +60,36 @@ def test_a_refused_module_keeps_its_modes():
     with pytest.raises(Exception, match="depends on"):
         EagerRuntime().read(Workload(module, (torch.randn(4, 8),)), devices.get("h100"))
     assert modes(module) == [True, True, False, True]
+
+
+STATES = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "device": lambda: torch.device("meta"),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("mode", ["inference", "forward_backward", "training_step"])
+def test_what_the_caller_switched_in_torch_changes_no_answer(state, mode):
+    """Without gradients there would be no backward pass, and under autocast the model itself computes in bfloat16."""
+    asked, runtime, device = Workload(Frozen(), (torch.randn(4, 8),), mode=mode), EagerRuntime(), devices.get("h100")
+
+    def answer():
+        read = runtime.read(asked, device)
+        return read.graph, read.operators, runtime.price(read, device).kernels
+
+    usual = answer()
+    with STATES[state]():
+        assert answer() == usual
+
+
+def test_an_exported_program_is_refused():
+    x = torch.randn(2, 8)
+    module = torch.export.export(torch.nn.Linear(8, 8), (x,)).module()
+    with pytest.raises(UsageError, match="give the module that it was made of"):
+        EagerRuntime().read(Workload(module, (x,)), devices.get("h100"))
 
 
 def test_a_step_is_the_same_after_a_run():

@@ -18,6 +18,7 @@ from cdmpp.network.source.trained_model import batch_of, modes_kept
 from cdmpp.network.training_phases import live_bytes
 from cdmpp.network.workload import Workload
 from cdmpp.operators.operator import EagerOperator
+from cdmpp.platform.torch_state import usual_torch
 from cdmpp.programs.autocast import under_autocast
 from cdmpp.programs.compiled import EAGER, compiled_flag, compiled_modules, compiled_noted
 from cdmpp.programs.exported import export
@@ -62,6 +63,7 @@ class ExportedRun:
     attention: str = "auto"
     """The kernel that attention runs by, one of ``attention_rules.ASKED``."""
 
+    @usual_torch()
     def read(self) -> EagerNetwork:
         """Read the calls; ``CdmppError`` as of ``read_run``."""
         forward = eager_graph_of(

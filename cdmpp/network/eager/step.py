@@ -27,6 +27,7 @@ from cdmpp.network.training_phases import live_bytes, saved_bytes
 from cdmpp.network.training_step import PHASES, StepCall, StepMemory, StepParameter, TrainingStep
 from cdmpp.network.update import NONE, Update
 from cdmpp.network.workload import Workload
+from cdmpp.platform.torch_state import usual_torch
 from cdmpp.programs.autocast import under_autocast
 from cdmpp.programs.compiled import EAGER, compiled_flag, compiled_modules, compiled_noted
 from cdmpp.programs.exported import export
@@ -54,6 +55,7 @@ class ExportedStep:
     blocks: Blocks | None = None
     """Blocks of which the graph has a few; None: it has the whole model."""
 
+    @usual_torch()
     def read(self, place: str = "gpu", divided: DividedExport | None = None) -> EagerNetwork:
         """Read the calls of a training step; of one rank where ``divided`` says what it runs.
 

@@ -251,7 +251,10 @@ def _of_module(workload: Workload, name: str = "") -> TorchNetwork:
         )
     register_caches()
     example = {key: torch.randn(*shape) for key, shape in inputs.items()} if inputs else example
-    model = model.eval()
+    try:
+        model = model.eval()
+    except NotImplementedError as error:  # of torch.export
+        raise UsageError(f"{name}: an exported program has one mode: give the module that it was made of") from error
     _check_elements(name, example)
     named, example = positional(model, example)
     own = _first_size(example)

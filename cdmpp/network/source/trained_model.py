@@ -17,6 +17,7 @@ from cdmpp.network.source.weightless import is_weightless
 from cdmpp.network.training_step import StepBuffer, StepParameter
 from cdmpp.network.workload import Workload
 from cdmpp.operators.aten_views import runs_nothing
+from cdmpp.platform.torch_state import usual_torch
 from cdmpp.programs.checkpointed import checkpoint_parts
 from cdmpp.programs.exported import export
 from cdmpp.programs.refusal import first_line
@@ -86,13 +87,11 @@ def _check_runs(network: TorchNetwork) -> None:
 
 @contextmanager
 def modes_kept(network: Any) -> Iterator[None]:
-    """Leave the modes of a module, and torch's random numbers, as they were: their owner trains on."""
-    import torch
-
+    """Leave the modes of a module as they were, since its owner trains on, and read it in the usual state of torch."""
     modules = list(network.modules()) if hasattr(network, "modules") else []
     before = [module.training for module in modules]
     try:
-        with torch.random.fork_rng(devices=[]):
+        with usual_torch():
             yield
     finally:
         for module, training in zip(modules, before, strict=True):
