@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from cdmpp.errors import UsageError
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 _STATES = {"sgd": 1.0, "adam": 2.0, "adamw": 2.0, "none": 0.0}
 """Optimizer -> bytes of its states for each byte of parameters."""
 
-_OF_NETWORKS = {
+_OF_NETWORKS: Mapping[str, Any] = {
     "input": [], "model": None, "seq": None, "decoder_seq": None, "past": None, "boxes": None, "moe_imbalance": 1.0,
     "attention": "auto", "recompute": "none", "loss": "cross_entropy", "schedule": None, "no_fallback": False,
 }  # fmt: skip
