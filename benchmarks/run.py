@@ -190,8 +190,9 @@ SECTIONS = {
     "streaming": Section(
         "Training from files",
         "Vectors stay in mapped files. Of three sizes: load, fit the statistics of the model, take 20 steps, gather "
-        "every batch of an epoch; one process. Memory is the peak of what is not a mapped file (Linux: RssAnon); pages "
-        "of mapped files stay in memory only while nothing else wants it.",
+        "every batch of an epoch; one process. Memory is the peak of what is not a mapped file (Linux: RssAnon). "
+        "At the end, by the kernel's smaps: memory of its own (Anonymous), and pages of files in memory (Rss without "
+        "these), which stay there only while nothing else wants it.",
         _sizes("streaming.py", "10000", "100000", "1000000"),
         tables.streaming,
     ),

@@ -52,8 +52,10 @@ def train(folder: Path) -> None:
             for batch in batches:
                 torch.nn.functional.l1_loss(model(batch).log_latency, batch.log_latency).backward()
             optimiser.step()
+    pages = resident_pages()
     finish(
         {
+            **pages,
             "programs": len(data),
             "features_mb": (data.asts.leaf_features.nbytes + data.asts.kernel_features.nbytes) / 1e6,
             "load_s": loaded - begin,
@@ -63,6 +65,13 @@ def train(folder: Path) -> None:
             "resident_mb": peak_memory_mb(),
         }
     )
+
+
+def resident_pages() -> dict[str, float]:
+    """Return what this process holds now: memory of its own, and pages of files. Linux."""
+    rows = (line.split() for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:])
+    sizes = {row[0].rstrip(":"): int(row[1]) * 1024 / 1e6 for row in rows}
+    return {"own_mb": sizes["Anonymous"], "file_pages_mb": sizes["Rss"] - sizes["Anonymous"]}
 
 
 class AnonymousMemory(threading.Thread):

@@ -144,9 +144,12 @@ def convergence(result: dict[str, Any]) -> list[str]:
 
 def streaming(rows: list[dict[str, float]]) -> list[str]:
     """Time and memory of training from mapped files, a row a number of programs."""
-    digits = {"programs": 0, "features_mb": 0, "load_s": 1, "rest_s": 1, "anonymous_mb": 0, "start_mb": 0}
-    headings = ["programs", "vectors in files (MB)", "load (s)", "rest (s)", "memory (MB)", "of it before loading (MB)"]
-    return table(headings, [[f"{row[key]:,.{n}f}" for key, n in digits.items()] for row in rows], left=0)
+    digits = {"programs": 0, "features_mb": 0, "load_s": 1, "rest_s": 1}
+    digits |= {"anonymous_mb": 0, "start_mb": 0, "own_mb": 0, "file_pages_mb": 0}
+    headings = ["programs", "vectors in files (MB)", "load (s)", "rest (s)", "memory (MB)", "of it before loading (MB)",
+                "at the end, own (MB)", "pages of files (MB)"]  # fmt: skip
+    shown = [[f"{row[key]:,.{n}f}" if key in row else "–" for key, n in digits.items()] for row in rows]
+    return table(headings, shown, left=0)
 
 
 def importing(rows: list[dict[str, Any]]) -> list[str]:

@@ -33,7 +33,7 @@ def seed_table(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """A row a device and seed that both builds were trained with, and their means; ``found`` by ``key``."""
     rows = []
     for device in dict.fromkeys(device for device, _ in TRAININGS):
-        own = [(seed, found[key(device, seed)]) for one, seed in TRAININGS if one == device]
+        own = [(seed, found.get(key(device, seed), {})) for one, seed in TRAININGS if one == device]
         own = [(seed, one) for seed, one in own if {"baseline", "now"} <= one.keys()]
         rows += [[device, str(seed), *_cells([one])] for seed, one in own]
         if len(own) > 1:

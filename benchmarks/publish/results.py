@@ -115,6 +115,7 @@ OTHER_PAGES = {
     "peers": "plans judged a second, and their order, beside other projects",
     "plan-memory": "memory of ranks of large public jobs, and of small ones run here, beside that of their plans",
     "plans": "parallel plans: the oracle beside public measurements and real runs",
+    "profiles": "where the processor seconds of both builds go, by stage, and errors of several seeds",
     "saved-activations": "bytes that autograd keeps of each operator, predicted and counted",
     "searches": "searches of MetaSchedule with and without this cost model",
     "sheets": "numbers of the described devices, checked against each other",

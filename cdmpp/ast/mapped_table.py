@@ -96,6 +96,15 @@ class MappedTableWriter:
         self.files[name].write(np.ascontiguousarray(rows, _FILES[name][0]).data)
 
 
+def mapped(array: np.ndarray, parent: Path) -> np.ndarray:
+    """Put ``array`` into a mapped file below ``parent``, which nothing but the array that is returned holds."""
+    if not array.size:
+        return array
+    with tempfile.TemporaryFile(dir=parent) as file:
+        np.ascontiguousarray(array).tofile(file)
+        return np.asarray(np.memmap(file, array.dtype, "c", shape=array.shape))
+
+
 def concat(tables: Sequence[AstTable], parent: Path) -> AstTable:
     """Put the programs of ``tables`` one table after the other, in mapped files below ``parent``."""
     if len(tables) == 1:

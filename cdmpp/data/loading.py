@@ -12,7 +12,7 @@ import numpy as np
 from cdmpp import devices
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import EAGER_FEATURES, EXTRACTOR_VERSION, FEATURES
-from cdmpp.ast.mapped_table import MappedTableWriter
+from cdmpp.ast.mapped_table import MappedTableWriter, mapped
 from cdmpp.ast.table import AstTable, read_asts
 from cdmpp.data.codes import codes_of
 from cdmpp.data.dataset import LatencyDataset, join_tasks, one_kind
@@ -46,7 +46,7 @@ def load_programs(
 
     A program that several folders hold becomes one, its samples united. ASTs come from ``asts/``, of this data set or
     of the one that is named there, or from the cache. TVM derives missing ones (about 30 a second and process) in
-    chunks, so that a killed run continues. Memory holds some hundred bytes a program; ASTs and code vectors are in
+    chunks, so that a killed run continues. Memory holds some ten bytes a program; labels, ASTs and code vectors are in
     files below the cache, deleted with the data set.
 
     Raises:
@@ -65,8 +65,9 @@ def load_programs(
     used = set(np.unique(labels.task_ids).tolist())
     tasks = {key: task for key, task in join_tasks([one.tasks for one in sets]).items() if key in used}
     own = labels if len(kept) == len(labels) else labels.take(kept)
+    del labels
     return LatencyDataset(
-        **{name: getattr(own, name) for name in Labels.__dataclass_fields__},
+        **{name: mapped(getattr(own, name), cache_root() / "mapped") for name in Labels.__dataclass_fields__},
         asts=asts,
         tasks=tasks,
         source=", ".join(map(str, folders)),

@@ -75,7 +75,9 @@ class CdmppModel(nn.Module):
             kernels, _ = self._kernel_inputs(batch, self.prior_columns(batch))
             columns.append((batch.leaves[batch.leaf_mask], kernels[batch.kernel_mask], batch.log_latency))
         leaves, kernels, log_latency = (torch.cat(column) for column in zip(*columns, strict=True))
+        del columns  # each of the next steps takes as much again
         self.leaf_scaler.fit(leaves)
+        del leaves
         self.kernel_scaler.fit(kernels)
         self.kernel_bins.fit(self.kernel_scaler(kernels))
         self.label_transform.fit(log_latency)

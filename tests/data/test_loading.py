@@ -64,6 +64,7 @@ def test_programs_come_in_record_order_from_mapped_files(folder):
     data = load_dataset(folder)
     assert isinstance(data.asts, MappedTable)
     assert data.record_ids.tolist() == [record.record_id for record in read_records(folder)]
+    assert all(isinstance(one.base, np.memmap) for one in (data.record_ids, data.devices, data.latency_s))
     assert np.isnan(data.asts.codes[:, 0]).tolist() == [False] * 50 + [True] * 50
     for path in (folder / "asts").iterdir():
         path.rename(path.with_name({"part-00000.parquet": "part-00003.parquet"}.get(path.name, path.name)))

@@ -15,6 +15,13 @@ def test_places_by_hand():
     torch.testing.assert_close(places, expected)
 
 
+def test_means_are_those_of_all_columns_at_once_to_the_last_bit():
+    rows = torch.randn(3000, 215, generator=torch.Generator().manual_seed(0)).exp()
+    bins = QuantileBins(215, 8)
+    bins.fit(rows)
+    assert torch.equal(bins.mean, bins._places(rows).mean(0))
+
+
 def test_centred_on_the_training_rows_and_in_column_order():
     rows = torch.randn(1000, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 5.0, 0.1])
     bins = QuantileBins(3, 4)
