@@ -30,8 +30,8 @@ DEVICE, TASKS, SEEDS = "epyc-genoa", "matmul,softmax", (1,)
 TRIALS, BATCH = 192, 16
 """XGBModel scores at random until it has seen ``WARM_UP``: fewer trials would say nothing about it."""
 WARM_UP = 100
-MODELS = ("online", "xgb", "random")
-"""Ours by ASTs alone, which learns and compiles nothing; that of MetaSchedule; scores at random, which cost nothing."""
+MODELS = ("random", "xgb", "online")
+"""Scores at random, which cost nothing; that of MetaSchedule; ours by ASTs alone, which learns and compiles nothing."""
 STAGES = {
     "key": ("cdmpp.tuning.cost_model:_modules",),
     "read": ("cdmpp.tuning.scorer:extract_scheduled_many",),
