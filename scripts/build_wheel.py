@@ -53,13 +53,15 @@ def differing(one: Path, two: Path) -> list[str]:
     return found or ["times, modes or compression of the files"]
 
 
-def sources(folder: Path) -> int:
-    """Put the files of the last commit into a folder; return the seconds of the commit."""
+def git(*words: str) -> bytes:
+    """Return what git prints."""
+    return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True).stdout
+
+
+def sources(folder: Path, commit: str) -> None:
+    """Put the files of a commit into a folder."""
     folder.mkdir(parents=True)
-    archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
-    subprocess.run(["tar", "x"], cwd=folder, input=archive, check=True)
-    shown = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, check=True, capture_output=True, text=True)
-    return int(shown.stdout)
+    subprocess.run(["tar", "x"], cwd=folder, input=git("archive", commit), check=True)
 
 
 def main() -> int:
@@ -69,12 +71,13 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="build a second time, and fail where a byte differs")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        epoch = sources(Path(place) / "one" / "sources")
-        wheel = build(Path(place) / "one" / "sources", Path(place) / "made", epoch)
+        commit, epoch = git("log", "-1", "--format=%H %ct").decode().split()
+        sources(Path(place) / "one" / "sources", commit)
+        wheel = build(Path(place) / "one" / "sources", Path(place) / "made", int(epoch))
         if given.check:
             other = Path(place) / "another" / "and longer" / "folder"
-            sources(other)
-            again = build(other, Path(place) / "again", epoch, OTHER, umask=0o077)
+            sources(other, commit)
+            again = build(other, Path(place) / "again", int(epoch), OTHER, umask=0o077)
             if found := differing(wheel, again):
                 print(f"two builds of {wheel.name} differ:", *found, sep="\n  ", file=sys.stderr)
                 return 1
