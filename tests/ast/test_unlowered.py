@@ -204,3 +204,18 @@ def test_refusals_are_those_of_lowering():
     with pytest.raises(UnsupportedProgramError, match="while"):
         extract(tvm.IRModule({"main": waits}), programs.CPU)
     assert read_unlowered([waits, "text"], False, True) == [None, None]
+
+
+@pytest.mark.parametrize("other", [0.0, 1.0])
+def test_a_choice_within_a_choice(other):
+    """TVM makes one choice of both where their other arms are equal, as in transposed convolutions."""
+    a = te.placeholder((34, 8), name="a")
+    made = te.compute(
+        (32, 8),
+        lambda i, j: te.if_then_else(
+            i >= 2, te.if_then_else(j % 2 == 0, a[i + 2, j], tirx.const(0.0)), tirx.const(other)
+        ),
+        name="made",
+    )
+    module = tvm.IRModule({"main": te.create_prim_func([a, made])})
+    assert share_read([module], programs.CPU) == 1

@@ -192,6 +192,7 @@ def test_questions_without_a_ranking_refuse_a_cluster(cluster, capsys):
 
 def test_files_that_differ_are_refused(cluster, capsys, tmp_path, monkeypatch):
     (tmp_path / "layers.csv").write_text(LAYERS)
+    monkeypatch.setattr(plan, "WORTH_SENDING", 0.0)
     monkeypatch.setattr(parts, "read_digest", lambda _: "another")
     assert cli.main(["plan", str(tmp_path / "layers.csv"), *ON_FOUR, "--executor", cluster.address]) == 2
     assert "are not those of the machine that asks: work in a folder that all" in capsys.readouterr().err

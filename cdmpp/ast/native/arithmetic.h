@@ -382,6 +382,10 @@ class Counter {
     const auto* args = list(e, Field::args);
     if (name == "if_then_else") {
       Node condition = item(args, 0);
+      if (sums_ != nullptr) {  // TVM makes one choice of two where the other arms are equal
+        Node arm = decided_arm(item(args, 1), *sums_);
+        if (kind_of(arm) == Kind::Call && call_name(arm) == "if_then_else") doubt("a choice within a choice");
+      }
       add(OP_select);
       value(condition, guards);
       for (bool positive : {true, false}) {
