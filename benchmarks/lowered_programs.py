@@ -26,17 +26,27 @@ from cdmpp.programs.replay import parse_target, replay
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results" / "lowered-programs.md"
 DATA_SETS = {
-    "CPU": ("xeon-icelake", "xeon-icelake-2c", "epyc-genoa", "epyc-genoa-training", "epyc-turin"),
+    "CPU": (
+        "xeon-icelake",
+        "xeon-icelake-2c",
+        "xeon-icelake-avx2",
+        "xeon-emeraldrapids",
+        "epyc-genoa",
+        "epyc-genoa-avx2",
+        "epyc-genoa-training",
+        "epyc-turin",
+    ),
     "CUDA": ("h100",),
 }
-PROGRAMS = {"CPU": 100, "CUDA": 400}
-"""Of each data set, drawn with seed 0."""
+PROGRAMS = {"CPU": 200, "CUDA": 600}
+"""Of each data set at most, drawn with seed 0."""
 HEAD = """# Programs that are lowered
 
 Features of a scheduled program are read as it is scheduled where that surely gives the numbers that are read once TVM
 has lowered it; a store in doubt is simplified by TVM alone. The rest is lowered as a whole, for these reasons; a
 program may have several. What is read without lowering is compared with what is read after it, to the last bit.
-Written by `python -m benchmarks.lowered_programs`."""
+Written by `python -m benchmarks.lowered_programs`. At most {most} programs are drawn of each data set (seed 0):
+{names}."""
 
 
 def main() -> None:
@@ -57,7 +67,13 @@ def main() -> None:
     for counted in reasons.values():
         causes.update(counted)
     counts = [[reason, *(reasons[kind][reason] for kind in DATA_SETS)] for reason, _ in causes.most_common()]
-    lines = [*HEAD.splitlines(), "", *table(["programs for", "drawn", "read", "of them different", "lowered"], rows)]
+    most = " (CPU) or ".join(f"{count:,}" for count in PROGRAMS.values()) + " (CUDA)"
+    names_of_all = ", ".join(f"`{name}`" for names in DATA_SETS.values() for name in names)
+    lines = [
+        *HEAD.format(most=most, names=names_of_all).splitlines(),
+        "",
+        *table(["programs for", "drawn", "read", "of them different", "lowered"], rows),
+    ]
     write_page(PAGE, [*lines, "", *table(["why they are lowered", *DATA_SETS], counts)])
     print(rows)
 
