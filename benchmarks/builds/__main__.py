@@ -10,9 +10,8 @@ import argparse
 import json
 import sys
 from dataclasses import replace
-from pathlib import Path
 
-from benchmarks.builds.build import BASELINE, REPOSITORY, built
+from benchmarks.builds.build import REPOSITORY, built, parser_of
 from benchmarks.builds.page import page
 from benchmarks.builds.row import ROWS, Row
 from benchmarks.builds.runs import measured
@@ -55,13 +54,8 @@ def _often(row: Row, runs: int | None) -> Row:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.builds", description=__doc__)
-    parser.add_argument("--baseline", default=BASELINE, help=f"revision to compare with (default {BASELINE})")
-    parser.add_argument("--now", default="HEAD", help="revision that is judged (default HEAD)")
-    parser.add_argument("--rows", default="", help="names of rows, with commas; default: all")
-    parser.add_argument("--again", action="store_true", help="also rows that were measured at these commits")
+    parser = parser_of("python -m benchmarks.builds", __doc__, "all", "that were measured at these commits")
     parser.add_argument("--runs", type=int, help="runs of each build and row (default: those of the row)")
-    parser.add_argument("--folder", type=Path, default=REPOSITORY / "outputs" / "builds", help="where builds are kept")
     return parser.parse_args()
 
 

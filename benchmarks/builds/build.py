@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -112,3 +113,14 @@ def _git(*words: str) -> str:
 
 def _ok(*words: str) -> bool:
     return subprocess.run(["git", *words], cwd=REPOSITORY, capture_output=True).returncode == 0
+
+
+def parser_of(prog: str, about: str | None, rows: str, again: str) -> argparse.ArgumentParser:
+    """Return a parser of what all commands on two builds take: their revisions, rows and folder."""
+    parser = argparse.ArgumentParser(prog=prog, description=about)
+    parser.add_argument("--baseline", default=BASELINE, help=f"revision to compare with (default {BASELINE})")
+    parser.add_argument("--now", default="HEAD", help="revision that is judged (default HEAD)")
+    parser.add_argument("--rows", default="", help=f"names of rows, with commas; default: {rows}")
+    parser.add_argument("--again", action="store_true", help=f"also rows {again}")
+    parser.add_argument("--folder", type=Path, default=REPOSITORY / "outputs" / "builds", help="where builds are kept")
+    return parser

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.builds.build import BASELINE, REPOSITORY, Build, built
+from benchmarks.builds.build import REPOSITORY, Build, built, parser_of
 from benchmarks.builds.profile import PROFILED, Samples, Seconds, sampled, stages_of, tools_missing
 from benchmarks.builds.profiles_page import page
 from benchmarks.builds.seeds import TRAININGS, key, trained
@@ -66,13 +66,10 @@ def _publish(stored: dict[str, Any]) -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.builds.profiles", description=__doc__)
-    parser.add_argument("--baseline", default=BASELINE, help=f"revision to compare with (default {BASELINE})")
-    parser.add_argument("--now", default="HEAD", help="revision that is judged (default HEAD)")
-    parser.add_argument("--rows", default="", help="names of rows, with commas; default: all that are profiled")
-    parser.add_argument("--again", action="store_true", help="also rows whose samples are kept")
+    parser = parser_of(
+        "python -m benchmarks.builds.profiles", __doc__, "all that are profiled", "whose samples are kept"
+    )
     parser.add_argument("--seeds", action="store_true", help="train with several seeds as well")
-    parser.add_argument("--folder", type=Path, default=REPOSITORY / "outputs" / "builds", help="where builds are kept")
     return parser.parse_args()
 
 

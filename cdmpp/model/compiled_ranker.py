@@ -1,4 +1,4 @@
-"""What a ranker says of many programs, by the compiled library: on one core, in a fifth of the time of its layers."""
+"""The compiled library computes what a ranker says of many programs, on one core and without torch."""
 
 from __future__ import annotations
 
