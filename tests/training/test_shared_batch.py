@@ -51,7 +51,8 @@ if __name__ == "__main__":
     try:
         result = train(dataset, split, config, Run(out, 0, False, "cpu"))
     except CdmppError as error:
-        print(json.dumps({{"error": str(error)}}))
+        told = json.dumps({{"error": str(error)}}) + "\\n"
+        os.write(1, told.encode())  # one write: two processes share the pipe
         sys.exit(0)
     latency = result.predictor.predict(dataset.asts).latency_s.tolist()
     print(json.dumps({{"latency_s": latency, "loss": [row["train_loss"] for row in result.history],
