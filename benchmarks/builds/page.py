@@ -17,7 +17,7 @@ Written by `python -m benchmarks.builds`; do not edit by hand. Wheels of both co
 environments of their own that share all other packages, and asked the same questions in turns. CPU seconds
 are those of all processes of a command; a figure with a `*` was measured beside other work, which lengthens wall
 seconds and, by less, CPU seconds. Targets are judged by CPU seconds but where the row says wall. One thread
-(`OMP_NUM_THREADS=1`), but for training, which takes as many as it likes. Medians where a row has several runs.
+(`OMP_NUM_THREADS=1`), but for training and where a row says otherwise. Medians where a row has several runs.
 The models of CPUs were trained again after the baseline, so that what they answer differs.
 
 Of a shipped network (`cdmpp cache` lists them) the package brings the graph, the drawn schedules and the machine code's

@@ -81,6 +81,10 @@ ROWS = _named(
         "a prediction, batch 512, each program", question="predict_many", runs=3, target_s=1 / 25_000, unit="ms",
         per=512,
     )),
+    ("predict-512-threads", Row(
+        "the same with as many threads as the build takes", question="predict_many", runs=3, target_s=1 / 25_000,
+        unit="ms", per=512, judged_by="wall_s", threads=None,
+    )),
     ("features", Row(
         "features of a scheduled program, lowered where it has to be (peer: PerStoreFeature)", question="features",
         runs=3, unit="ms", peer_share=1 / 5,
