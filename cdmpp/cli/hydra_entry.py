@@ -23,6 +23,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.execute.executor import LOCAL, executing
 from cdmpp.platform.paths import conf_folder
 from cdmpp.recipes.compose import CONFIG_ERRORS, explained, search_path, values_of
+from cdmpp.training.processes import Terminated, is_rank_zero
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 """A full disk arrives as it is where no file of ours is written: a log of Lightning's, a picture."""
@@ -39,8 +40,8 @@ class Entry:
     def run(self, settings: Sequence[str], program: str) -> None:
         """Compose the configuration with ``settings``, words ``key=value``, and act.
 
-        ``program`` is what messages call the command. Ends the process with status 2 where a setting is wrong, and 130
-        where Ctrl-C stops it.
+        ``program`` is what messages call the command. Ends the process with status 2 where a setting is wrong, 130
+        where Ctrl-C stops it, and 143 where SIGTERM stops a training.
         """
 
         @hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name=self.config)
@@ -72,7 +73,7 @@ def entry(config: str) -> Callable[[Callable[[dict[str, Any]], None]], Entry]:
 
 
 def _ended_well(action: Callable[[], Any], values: Mapping[str, Any]) -> None:
-    """Run ``action``; exit with status 2 where the input is wrong and with the shell's, 130, where Ctrl-C stops it."""
+    """Run ``action``; exit with status 2 where the input is wrong, 130 where Ctrl-C and 143 where SIGTERM stops it."""
     try:
         action()
         return
@@ -87,7 +88,10 @@ def _ended_well(action: Callable[[], Any], values: Mapping[str, Any]) -> None:
         reason, status = f"{what}. Free some space. {_how_to_go_on(values)}", 2
     except KeyboardInterrupt:
         reason, status = f"stopped. {_how_to_go_on(values)}", 130
-    log.error("%s", reason)
+    except Terminated:
+        reason, status = f"stopped by SIGTERM. {_how_to_go_on(values)}", Terminated.status
+    if status == 2 or is_rank_zero():  # one of several processes says it for all
+        log.error("%s", reason)
     sys.exit(status)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import signal
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from cdmpp.model.build import Model, build_for
 from cdmpp.model.regressor import CdmppModel
 from cdmpp.training.checkpoints import WholeCheckpoints, load_checkpoint
 from cdmpp.training.config import Run, TrainConfig, TrainerConfig
+from cdmpp.training.endings import Endings
 from cdmpp.training.inputs import FitInputs
 from cdmpp.training.lit import LatencyModule
 from cdmpp.training.processes import is_rank_zero
@@ -63,23 +63,17 @@ def _train_member(module: LatencyModule, folder: Path, progress: bool) -> None:
     if on_gpu:
         torch.set_float32_matmul_precision("high")
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    last, on_ctrl_c = folder / "checkpoints" / "last.ckpt", signal.getsignal(signal.SIGINT)
+    last, endings = folder / "checkpoints" / "last.ckpt", Endings()
     with warnings.catch_warnings():
-        noise = ".*(does not have many workers|Checkpoint directory|logging interval|LeafSpec).*"
-        warnings.filterwarnings("ignore", noise)
+        noise = "does not have many workers|Checkpoint directory|logging interval|LeafSpec|all_gather is|sync_dist=True"
+        warnings.filterwarnings("ignore", f".*({noise}).*")
         alone = module.config.trainer.devices * module.config.trainer.nodes == 1
         threads = [_FreeThreads()] if alone and not on_gpu else []
-        trainer = _trainer(module.config.trainer, folder, progress, on_gpu, threads)
+        trainer = _trainer(module.config.trainer, folder, progress, on_gpu, [endings, *threads])
         if last.is_file():
             load_checkpoint(last, module)  # one that is damaged is refused here, in our words
-        try:
+        with endings.told(trainer, folder):
             trainer.fit(module, ckpt_path=last if last.is_file() else None, weights_only=True)
-        except SystemExit as stop:  # so Lightning ends a run where Ctrl-C was pressed
-            if stop.code == 1 and trainer.interrupted:
-                # Lightning made this process, and all that it starts from now on, deaf to Ctrl-C.
-                signal.signal(signal.SIGINT, on_ctrl_c)
-                raise KeyboardInterrupt from None
-            raise
     if is_rank_zero():
         load_checkpoint(folder / "checkpoints" / "best.ckpt", module)
 
@@ -103,9 +97,7 @@ class _FreeThreads(Callback):
         torch.set_num_threads(self._before)
 
 
-def _trainer(
-    config: TrainerConfig, folder: Path, progress: bool, on_gpu: bool, threads: Sequence[Callback]
-) -> pl.Trainer:
+def _trainer(config: TrainerConfig, folder: Path, progress: bool, on_gpu: bool, more: Sequence[Callback]) -> pl.Trainer:
     # Two callbacks: `save_last` of one would write only where the best improves, and a resumed run would go far back.
     checkpoints = folder / "checkpoints"
     best = ModelCheckpoint(checkpoints, "best", monitor="val/mape", mode="min", enable_version_counter=False)
@@ -123,7 +115,7 @@ def _trainer(
         reload_dataloaders_every_n_epochs=1,
         num_sanity_val_steps=0,
         logger=CSVLogger(folder, name="logs"),
-        callbacks=[best, latest, *threads, *([RichProgressBar(refresh_rate=5)] if progress else [])],
+        callbacks=[best, latest, *more, *([RichProgressBar(refresh_rate=5)] if progress else [])],
         enable_progress_bar=progress,
         enable_model_summary=False,
         use_distributed_sampler=False,

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from cdmpp.platform.lock import writing
+
+
+class Terminated(SystemExit):
+    """SIGTERM ended a training, which is not finished."""
+
+    status = 128 + signal.SIGTERM
+    """That of the process, as a shell tells it."""
+
+    def __init__(self) -> None:
+        super().__init__(self.status)
 
 
 def is_rank_zero() -> bool:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,12 +14,13 @@ import numpy as np
 import pytest
 import torch
 
+from cdmpp.training import endings
 from cdmpp.training.shared_batch import SharedBatch
 from tests.plans.forked_jobs import ForkedJobs
 
 TESTS = Path(__file__).parents[1]
 SCRIPT = """
-import json, os, sys
+import json, os, signal, sys
 sys.path.insert(0, {tests!r})
 import torch
 torch.set_num_threads(1)
@@ -30,15 +32,22 @@ from cdmpp.errors import CdmppError
 from cdmpp.recipes.train import train
 from cdmpp.training.config import Run, TrainConfig
 from cdmpp.training.lit import LatencyModule
-from cdmpp.training.processes import is_rank_zero
+from cdmpp.training.processes import Terminated, is_rank_zero
+
+def end(kind):
+    if kind == "lost" and not is_rank_zero():
+        os._exit(0)
+    if "terminated" in kind:
+        os.kill(os.getpid(), signal.SIGTERM)
+    if "stopped" in kind:
+        os._exit(0)
 
 if __name__ == "__main__":
     processes, epochs, out, kind = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
     dataset, split = toy_dataset(121)
     split = replace(split, pool=split.test[:9], test=split.test[9:])
-    if "stopped" in kind:
-        began = LatencyModule.on_train_epoch_start
-        LatencyModule.on_train_epoch_start = lambda self: os._exit(0) if self.current_epoch == 1 else began(self)
+    began = LatencyModule.on_train_epoch_start
+    LatencyModule.on_train_epoch_start = lambda self: (end(kind) if self.current_epoch == 1 else None, began(self))
     if kind == "unlike" and not is_rank_zero():
         split = replace(split, train=split.train[1:])
     config = TrainConfig.from_dict({{
@@ -53,6 +62,9 @@ if __name__ == "__main__":
     except CdmppError as error:
         told = json.dumps({{"error": str(error)}}) + "\\n"
         os.write(1, told.encode())  # one write: two processes share the pipe
+        sys.exit(0)
+    except Terminated as stop:
+        print(json.dumps({{"status": stop.code}}))
         sys.exit(0)
     latency = result.predictor.predict(dataset.asts).latency_s.tolist()
     print(json.dumps({{"latency_s": latency, "loss": [row["train_loss"] for row in result.history],
@@ -107,6 +119,35 @@ def test_a_stopped_run_goes_on_with_another_number_of_processes(run, one, tmp_pa
     assert len(again["mape"]) == 3
     np.testing.assert_allclose(again["mape"], one["mape"], rtol=1e-3)
     np.testing.assert_allclose(again["latency_s"], one["latency_s"], rtol=2e-3)
+
+
+def test_who_loses_the_other_process_says_so_and_one_process_goes_on(run, one, tmp_path):
+    (told,) = run(tmp_path, 2, 3, "out", "lost")
+    assert "another process of this training is gone (" in told["error"] and "the same command goes on" in told["error"]
+    assert "[/" not in told["error"]  # no place in PyTorch's source
+    (again,) = run(tmp_path, 1, 3, "out")
+    np.testing.assert_allclose(again["mape"], one["mape"], rtol=1e-3)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_sigterm_ends_a_training_with_a_status_of_its_own(run, one, tmp_path, processes):
+    """Lightning ends one with status 0, as if it were trained."""
+    assert run(tmp_path, processes, 3, "out", "terminated") == [{"status": 143}]
+    assert not (tmp_path / "out" / "model").exists()
+    (again,) = run(tmp_path, 1, 3, "out")
+    np.testing.assert_allclose(again["mape"], one["mape"], rtol=1e-3)
+
+
+def test_a_process_ends_where_the_one_that_started_it_is_gone(monkeypatch, caplog):
+    """It would wait half an hour for that one to listen."""
+    ended, statuses = threading.Event(), []
+    monkeypatch.setenv("CDMPP_FIRST_PROCESS", str(os.getpid()))  # its parent has another number
+    monkeypatch.setattr(endings, "_LOOK_S", 0.01)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    monkeypatch.setattr(os, "_exit", lambda status: (statuses.append(status), ended.set()))
+    with endings._with_the_first():
+        assert ended.wait(60)
+    assert set(statuses) == {2} and "the first process of this training is gone" in caplog.text
 
 
 def test_dropout_draws_otherwise_in_two_processes_but_always_the_same(run, tmp_path):
