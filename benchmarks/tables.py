@@ -99,6 +99,8 @@ _STAGES = """\
 Our model's own part by stages, in the same unit: a key for each candidate, by which it is known again; reading of the
 schedule without lowering it, in C++; pooling of its AST; the judgement of the network; what measured programs say
 beyond it; learning; and Python around them. `before` is the older checkout that `CDMPP_BASELINE` named."""
+_STAGE_HEADS = {"key": "key", "read": "read", "pool": "pool", "judge": "judge", "residual": "measured ones"}
+"""Stage of ``search_own_time.py`` -> heading."""
 
 
 def _stages(rows: list[dict[str, Any]]) -> list[str]:
@@ -108,11 +110,10 @@ def _stages(rows: list[dict[str, Any]]) -> list[str]:
             if name not in row or "stages" not in row[name]:
                 continue
             one = row[name]
-            cpu_s, parts = one["cpu_s"], list(one["stages"].values())
+            cpu_s, parts = one["cpu_s"], [one["stages"][stage] for stage in _STAGE_HEADS]
             parts += [cpu_s["learn"], cpu_s["predict"] - sum(parts), cpu_s["predict"] + cpu_s["learn"]]
             lines.append([row["task"], title, *(f"{1e3 * part / one['measured']:,.2f}" for part in parts)])
-    heads = ["task", "build", "key", "read", "pool", "judge", "measured ones", "update", "Python", "all"]
-    return table(heads, lines, left=2)
+    return table(["task", "build", *_STAGE_HEADS.values(), "update", "Python", "all"], lines, left=2)
 
 
 def _own_parts(one: dict[str, Any]) -> dict[str, float]:
@@ -347,7 +348,7 @@ def serving(result: dict[str, Any]) -> list[str]:
              "files": "open files", "threads": "threads", "processes": "processes",
              "temporary": "temporary files"}  # fmt: skip
     left = [[title, f"{bad['before'][key]:,}", f"{bad['after'][key]:,}"] for key, title in names.items()]
-    statuses = ", ".join(f"{many:,} with {status}" for status, many in bad["statuses"].items())
+    statuses = ", ".join(f"{many:,} with {status}" for status, many in sorted(bad["statuses"].items()))
     told = (
         f"{bad['requests']:,} bad requests of {bad['kinds']} kinds: {statuses}; answered by another status than "
         f"theirs: {len(bad['wrong'])}; tracebacks: {bad['tracebacks']}; exit status after SIGTERM: {bad['exit']}."
