@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from cdmpp.platform.cache import note_use, note_write
 from cdmpp.platform.extension import extension
 from cdmpp.platform.files import read_json, write_json
 from cdmpp.platform.paths import cache_root
+from cdmpp.platform.progress import shown
 from cdmpp.platform.workers import Reply, keep_worker, take_worker
 from cdmpp.programs.task import Task
 
@@ -228,12 +229,7 @@ def _request(kind: str, sources: Sequence[Source]) -> dict[str, Any]:
 
 def _shown(replies: Generator[T], title: str, jobs: Sequence[object], progress: bool) -> Generator[T]:
     """``replies``, with a bar on stderr where they will take longer than a moment."""
-    if not progress or len(jobs) < _MANY:
-        return replies
-    from rich.console import Console  # takes as long to import as a small prediction
-    from rich.progress import track
-
-    return cast(Generator[T], track(replies, title, total=len(jobs), console=Console(stderr=True)))
+    return replies if progress and len(jobs) < _MANY else shown(replies, title, len(jobs), progress)
 
 
 def start_workers(n: int, codes: bool = False) -> None:

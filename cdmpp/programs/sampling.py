@@ -39,7 +39,8 @@ def sample_programs(task: Task, target: Any, n: int, seed: int, mutants: float =
             if len(programs) < limit and key not in programs:
                 programs[key] = Program(schedule.mod, target, task.task_id, trace_json(schedule), task.op_name)
 
-    collect("replay-trace", n_random, seed, n - n_mutants, first=n - n_mutants)
+    if str(target.kind.name) == "llvm":  # a GPU refuses most draws: there the first are hardly ever enough
+        collect("replay-trace", n_random, seed, n - n_mutants, first=n - n_mutants)
     if len(programs) < n - n_mutants:  # some are equal: the same draws again, and those behind them
         collect("replay-trace", n_random, seed, n - n_mutants)
     if n_mutants and len(programs) > 1:

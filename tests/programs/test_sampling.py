@@ -65,6 +65,23 @@ def test_the_first_draws_are_those_of_all_draws() -> None:
     assert list(map(trace_json, some)) == list(map(trace_json, every[:8]))
 
 
+def test_a_gpu_is_drawn_for_once_and_has_what_two_runs_find(monkeypatch) -> None:
+    target = {"kind": "cuda", "arch": "sm_80", "max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
+    runs = []
+
+    def counted(*given):
+        runs.append(_schedules(*given))
+        return runs[-1]
+
+    monkeypatch.setattr("cdmpp.programs.sampling._schedules", counted)
+    found = [program.trace for program in sample_programs(task(MATMUL), target, 4, seed=5, mutants=0.0)]
+    assert len(found) == 4
+    assert len(runs) == 1
+    parsed = parse_target(target)
+    some, every = (_schedules(parse_workload(MATMUL), parsed, "replay-trace", 6, 5, first) for first in (4, None))
+    assert found == list(dict.fromkeys(map(trace_json, [*some, *every])))[:4]
+
+
 def test_elementwise_tasks_have_one_schedule() -> None:
     assert len(sample_programs(task(ADD), TARGET, 8, seed=0)) == 1
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from cdmpp.ast.layout import EXTRACTOR_VERSION
 from cdmpp.ast.table import AstTable, read_asts, write_asts
@@ -23,6 +23,8 @@ from cdmpp.platform.cache import bring, note_use, note_write
 from cdmpp.platform.cores import cores
 from cdmpp.platform.progress import shown
 from cdmpp.programs.task import Task
+
+log = logging.getLogger(__name__)
 
 LIMIT_S = 600.0
 """Longest seconds for sampling the schedules of one task: a GPU's take some seconds each."""
@@ -59,20 +61,23 @@ def candidates_of(
         except DataError:  # not there, or of another version
             missing.append(task)
     if missing:
-        found |= _sampled(missing, device.target, target, n, seed, progress)
+        found |= _sampled(missing, device, target, n, seed, progress)
     return found
 
 
 def _sampled(
-    tasks: Sequence[Task], target: Mapping[str, Any], text: str, n: int, seed: int, progress: bool
+    tasks: Sequence[Task], device: Device, text: str, n: int, seed: int, progress: bool
 ) -> dict[str, Candidates]:
-    asked = {"op": "candidates", "target": dict(target), "n": n}
+    asked = {"op": "candidates", "target": dict(device.target), "n": n}
     # The heaviest first: what is left at the end is small.
     tasks = sorted(tasks, key=lambda task: -task.flops)
     requests = [{**asked, "task": asdict(t), "seed": schedule_seed(t.task_id, seed)} for t in tasks]
     work = Work(COMMAND, LIMIT_S, min(cores(), -(-len(tasks) // 2)))
     found, faults = dict[str, Candidates](), list[str]()
-    title = "sampling schedules" if n else "reading kernels"
+    title = f"sampling schedules for {device.name}" if n else "reading kernels"
+    if n and not progress:
+        pace = ", which takes some seconds each" if device.kind == "gpu" else ""
+        log.info("%s: %d kernels%s; they are kept", title, len(tasks), pace)
     with (
         closing(replies_of(work, requests, len(tasks))) as replies,
         closing(shown(replies, title, len(tasks), progress)) as bar,
