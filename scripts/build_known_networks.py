@@ -29,9 +29,10 @@ from cdmpp import Workload, devices
 from cdmpp.ast.table import read_asts
 from cdmpp.data.codes import cached_codes
 from cdmpp.data.derived_table import write_codes
-from cdmpp.network.compiled.candidates import candidates_path
+from cdmpp.network.compiled.candidates import candidates_of, candidates_path
 from cdmpp.network.compiled.choice import codes_folder, program_key
 from cdmpp.network.compiled.prepared import PreparedNetwork
+from cdmpp.network.compiled.rule import DEFAULT, ScheduleRule
 from cdmpp.network.compiled.runtime import CompiledRuntime
 from cdmpp.network.compiled.stored_graph import graph_for, graph_path
 from cdmpp.network.eager.kept_reads import KeptReads
@@ -50,6 +51,8 @@ NETWORKS = (
 )  # fmt: skip
 DEVICES = ("epyc-genoa", "epyc-turin", "xeon-icelake", "xeon-emeraldrapids")
 """CPUs; others of the same target and core have the same programs."""
+ON_GPUS = {"torchvision:resnet50": ("a100", "h200")}
+"""What README compares. Their schedules take minutes to draw and little room: both GPUs have the same ones."""
 BATCHES = (None, 1)
 """How people ask for one example."""
 READ_BATCHES = (*BATCHES, 2, 4, 8, 16, 32, 64)
@@ -87,8 +90,7 @@ def add_programs(archives: Archives, known: list[dict[str, Any]]) -> None:
         folder, target = codes_folder(own), json.dumps(own.target, sort_keys=True)
         present, wanted = cached_codes(folder), codes.setdefault(folder, {})
         for task in prepared.read.graph.tasks.values():
-            path = candidates_path(task, target, prepared.rule.n)
-            archives.setdefault(f"programs-{short(network)}", {})[inside(path)] = unpacked(path)
+            path = add_candidates(archives, network, candidates_path(task, target, prepared.rule.n))
             keys = [program_key(task.workload, schedule) for schedule in read_asts(path)[0]]
             wanted |= {key: present[key] for key in keys if key in present}
     for folder, vectors in codes.items():
@@ -102,16 +104,27 @@ def add_programs(archives: Archives, known: list[dict[str, Any]]) -> None:
         graph_for(workload)
         path = graph_path(workload, name_key(network))
         archives.setdefault("graphs", {})[inside(path)] = path.read_bytes()
+    for network, device in bar([(n, d) for n in ON_GPUS for d in ON_GPUS[n]], "sampling"):
+        tasks, own, n = graph_for(Workload(network)).graph.tasks, devices.get(device), ScheduleRule.parse(DEFAULT).n
+        candidates_of(tasks, own, n, progress=False)
+        for task in tasks.values():
+            add_candidates(archives, network, candidates_path(task, json.dumps(own.target, sort_keys=True), n))
     known += [
         {
             "network": n,
             "runtime": "tvm",
-            "on": list(DEVICES),
+            "on": list(on),
             "batches": BATCHES[1:],
             "made_with": {**made_with(n), "toolchain": toolchain()},
         }
-        for n in NETWORKS
+        for n, on in [*((n, DEVICES) for n in NETWORKS), *ON_GPUS.items()]
     ]
+
+
+def add_candidates(archives: Archives, network: str, path: Path) -> Path:
+    """Add the schedules of a task, which lie at a path of the cache; return the path."""
+    archives.setdefault(f"programs-{short(network)}", {})[inside(path)] = unpacked(path)
+    return path
 
 
 def add_reads(archives: Archives, known: list[dict[str, Any]]) -> None:

@@ -46,6 +46,12 @@ def main(arguments: Sequence[str] | None = None, script: str | None = None) -> i
             log.error("%s", error)
             log.debug("it was raised here", exc_info=True)
             return 2
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "tvm":
+                raise
+            log.error("%s needs TVM, which is not installed: pip install 'cdmpp[tvm]'", verb)
+            log.debug("it was needed here", exc_info=True)
+            return 2
         except KeyboardInterrupt:
             log.error("stopped. What was derived so far is kept: the same command goes on from there")
             return 130

@@ -15,7 +15,7 @@ def import_torchvision() -> Any:
     if fault := torchvision_fault():
         raise CdmppError(fault)
     if importlib.util.find_spec("torchvision") is None:
-        raise CdmppError(f"torchvision is not installed: {_remedy()}")
+        raise CdmppError(f"torchvision is not installed: {_remedy(False)}")
     return importlib.import_module("torchvision")
 
 
@@ -34,17 +34,19 @@ def torchvision_fault() -> str:
         reason = " ".join(str(error).split())[:200]
         return (
             f"the installed torchvision cannot be imported ({reason}): it was built for another torch than "
-            f"{_version()}, which is installed. {_remedy()}; or `pip uninstall torchvision` where you need none"
+            f"{_version()}, which is installed. {_remedy(True)}; or `pip uninstall torchvision` where you need none"
         )
     return ""
 
 
-def _remedy() -> str:
-    """The command that leaves torch as it is and takes the torchvision of the same index."""
+def _remedy(again: bool) -> str:
+    """The command that leaves torch as it is and takes the torchvision of the same index, ``again`` where one is."""
     version = _version()
     _, _, build = version.partition("+")
     index = f" --extra-index-url https://download.pytorch.org/whl/{build}" if build else ""
-    return f"`pip install --force-reinstall torchvision torch=={version}{index}` installs what fits"
+    return (
+        f"`pip install {'--force-reinstall ' if again else ''}torchvision torch=={version}{index}` installs what fits"
+    )
 
 
 def _version() -> str:

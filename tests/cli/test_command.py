@@ -43,6 +43,21 @@ def test_a_missing_library_is_told_before_anything_is_read(verb, capsys, monkeyp
     )
 
 
+def test_without_tvm_a_line_names_the_extra_and_other_mistakes_are_no_wrong_input(capsys, monkeypatch):
+    lacking = ["tvm", "tvm.s_tir", "tvmisspelt"]
+
+    def run(_):
+        raise ModuleNotFoundError(f"No module named {lacking[0]!r}", name=lacking.pop(0))
+
+    monkeypatch.setattr("cdmpp.cli.tune.run", run)
+    words = ["tune", "resnet18", "--device", "epyc-genoa", "--out", "db"]
+    for _ in range(2):
+        assert cli.main(words) == 2
+        assert capsys.readouterr().err == "cdmpp: tune needs TVM, which is not installed: pip install 'cdmpp[tvm]'\n"
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(words)
+
+
 def test_all_verbs_that_replay_need_the_engine():
     assert REPLAYING == ["network", "compare", "step", "synchrony", "serve", "plan", "trace"]
 

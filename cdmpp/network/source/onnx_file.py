@@ -35,7 +35,7 @@ def weight_files(path: Path) -> list[Path]:
     try:
         import onnx
     except ImportError as error:
-        raise CdmppError(f"onnx is not installed ({error}): pip install 'onnx>=1.17'") from error
+        raise CdmppError(f"onnx is not installed ({error}): pip install 'cdmpp[networks]'") from error
     try:
         tensors = onnx.load(path, load_external_data=False).graph.initializer
     except Exception as error:
@@ -52,7 +52,7 @@ def check_whole(file: str, content: bytes) -> None:
     try:
         import onnx
     except ImportError as error:
-        raise CdmppError(f"onnx is not installed ({error}): pip install 'onnx>=1.17'") from error
+        raise CdmppError(f"onnx is not installed ({error}): pip install 'cdmpp[networks]'") from error
     try:
         model = onnx.load_model_from_string(content)
     except Exception as error:
@@ -89,7 +89,7 @@ def read_onnx(path: Path) -> Any:
         import onnx
         import onnx.inliner
     except ImportError as error:
-        raise CdmppError(f"onnx is not installed ({error}): pip install 'onnx>=1.17'") from error
+        raise CdmppError(f"onnx is not installed ({error}): pip install 'cdmpp[networks]'") from error
     with quiet():
         try:
             model = onnx.load(path)
