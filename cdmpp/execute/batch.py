@@ -6,9 +6,11 @@ child. Dask unpickles calls of these functions; what they are given and return i
 
 from __future__ import annotations
 
+import platform
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from cdmpp.errors import CdmppError
 from cdmpp.execute.installation import Installation
@@ -20,6 +22,7 @@ _lock = threading.Lock()
 _busy: dict[Worker, str] = {}
 """Child -> the run that it works for."""
 _given_up: set[str] = set()
+_LOOK_S = 1.0
 
 
 def installation() -> str:
@@ -36,12 +39,13 @@ def answer(message: bytes) -> bytes:
     with _lock:
         _busy[worker] = batch.run
     try:
-        worker.start()
-        begun_s = time.perf_counter()
-        replies = _replies(worker, batch)
+        with _while_wanted(worker) as is_unwanted:
+            worker.start()
+            begun_s = time.perf_counter()
+            replies = _replies(worker, batch, is_unwanted)
         return Answers(tuple(replies), time.perf_counter() - begun_s).to_bytes()
     except CdmppError as error:
-        return Answers((), refused=str(error)).to_bytes()
+        return Answers((), refused=f"{platform.node()} says: {error}").to_bytes()
     finally:
         with _lock:
             _busy.pop(worker, None)
@@ -55,10 +59,36 @@ def give_up(run: str) -> None:
             worker.kill()
 
 
-def _replies(worker: Worker, batch: Batch) -> Sequence[Reply]:
+@contextmanager
+def _while_wanted(worker: Worker) -> Iterator[threading.Event]:
+    """End the child once the scheduler wants this task no more, as where a client was killed and gave nothing up.
+
+    The event is set then. A request may take hours, and others wait for the thread.
+    """
+    from distributed import get_worker
+
+    is_unwanted, is_done, here = threading.Event(), threading.Event(), get_worker()
+    key = here.get_current_task()
+
+    def watch() -> None:
+        while not is_done.wait(_LOOK_S):
+            task = here.state.tasks.get(key)
+            if task is None or task.state == "cancelled":
+                is_unwanted.set()
+                worker.kill()
+                return
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield is_unwanted
+    finally:
+        is_done.set()
+
+
+def _replies(worker: Worker, batch: Batch, is_unwanted: threading.Event) -> Sequence[Reply]:
     replies = []
     for request in batch.requests:
-        if batch.run in _given_up:
+        if batch.run in _given_up or is_unwanted.is_set():
             break
         replies.append(worker.request(request, batch.limit_s))
     return replies

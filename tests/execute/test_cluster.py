@@ -23,7 +23,7 @@ from cdmpp.execute import cluster as module
 from cdmpp.execute.executor import executing, executor_address, is_here, replies_of
 from cdmpp.execute.installation import Installation
 from cdmpp.execute.work import Work
-from tests.execute.conftest import ECHO, Cluster, distributed
+from tests.execute.conftest import CHILD, ECHO, Cluster, distributed
 
 
 def asked(n, op="echo", **more):
@@ -80,6 +80,31 @@ def test_who_stops_listening_ends_what_runs(cluster, tmp_path):
     assert len(list(tmp_path.iterdir())) == 2  # nothing else was begun
 
 
+KILLED = """
+import json, sys
+from cdmpp.execute.executor import executing, replies_of
+from cdmpp.execute.work import Work
+address, words, requests = json.loads(sys.argv[1])
+with executing(address):
+    list(replies_of(Work(tuple(words), 500, 2), requests, len(requests)))
+"""
+
+
+def test_a_client_that_is_killed_holds_no_worker_and_leaves_other_clients_alone(cluster, tmp_path):
+    words = [cluster.address, CHILD, asked(6, "once", folder=str(tmp_path), seconds=300)]
+    killed = subprocess.Popen([sys.executable, "-c", KILLED, json.dumps(words)])
+    try:
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+        children = [int(path.name.split(".")[1]) for path in tmp_path.iterdir()]
+    finally:
+        killed.kill()
+        killed.wait()
+    with executing(cluster.address):
+        assert dict(replies_of(ECHO, asked(4), 4)) == {i: {"echo": i} for i in range(4)}
+    wait_until(lambda: not any(Path(f"/proc/{child}/exe").exists() for child in children))
+    assert len(list(tmp_path.iterdir())) == 2  # nothing else was begun
+
+
 def test_ctrl_c_ends_a_command_with_one_line(cluster, tmp_path, monkeypatch, capsys):
     def interrupted(*_, **__):
         with closing(replies_of(ECHO, [{"op": "hang"}], 1)) as replies:
@@ -94,7 +119,12 @@ def test_ctrl_c_ends_a_command_with_one_line(cluster, tmp_path, monkeypatch, cap
 
 def test_a_child_that_does_not_start_is_told(cluster):
     broken = Work(("-c", "raise SystemExit('broken wheel')"), 5, 2)
-    with executing(cluster.address), pytest.raises(RemoteError, match="did not start: broken wheel"):
+    with (
+        executing(cluster.address),
+        pytest.raises(
+            RemoteError, match=f"cannot work on this: {platform.node()} says: .* did not start: broken wheel"
+        ),
+    ):
         list(replies_of(broken, asked(2), 2))
 
 
