@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from cdmpp.data.codes import codes_of
 from cdmpp.data.dataset import LatencyDataset, join_tasks, one_kind
 from cdmpp.data.derive import data_set_folder, derive, read_chunks, sources_of
 from cdmpp.data.labels import Labels, read_labels
-from cdmpp.data.records import read_info, read_records, read_tasks, record_parts
+from cdmpp.data.records import each_row, read_info, read_tasks
 from cdmpp.data.schema import Record
 from cdmpp.data.shared_asts import shared_asts
 from cdmpp.errors import DataError
@@ -148,19 +149,24 @@ class _DataSet:
             yield from _fresh(AstTable.from_asts([made[one] for one in wanted]), places, taken)
 
     def _derive_missing(self, labels: Labels, taken: np.ndarray) -> None:
-        missing: dict[str, Record] = {}
-        for path in record_parts(self.folder):
-            for record in read_records(self.folder, self.device, "skip", [path]):
-                place = labels.places([record.record_id])[0]
-                if place >= 0 and not taken[place]:
-                    missing[record.record_id] = record
-        sources = sources_of(missing.values(), self.tasks)
-        wanted = {"asts": (ast_cache(self.folder), sources)}
-        failed = derive(wanted, self.workers, self.progress, f"compact ASTs of {self.folder.name}")["asts"]
-        for record, source in zip(missing.values(), sources, strict=True):
-            line = f"line {record.extra['line']} of its database: " if "line" in record.extra else ""
-            if source.key in failed:
-                self.reasons[record.record_id] = line + failed[source.key]
+        missing = self._missing(labels, taken)
+        folder, title = ast_cache(self.folder), f"compact ASTs of {self.folder.name}"
+        while records := list(islice(missing, _PORTION)):
+            sources = sources_of(records, self.tasks)
+            failed = derive({"asts": (folder, sources)}, self.workers, self.progress, title)["asts"]
+            for record, source in zip(records, sources, strict=True):
+                line = f"line {record.extra['line']} of its database: " if "line" in record.extra else ""
+                if source.key in failed:
+                    self.reasons[record.record_id] = line + failed[source.key]
+
+    def _missing(self, labels: Labels, taken: np.ndarray) -> Iterator[Record]:
+        """Each record without an AST once."""
+        asked = taken.copy()
+        for record in each_row(self.folder, self.device, "skip"):
+            (place,) = labels.places([record.record_id])
+            if place >= 0 and not asked[place]:
+                asked[place] = True
+                yield record
 
 
 def _gather(sets: Sequence[_DataSet], labels: Labels, features: str) -> tuple[AstTable, np.ndarray]:

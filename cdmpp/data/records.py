@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +23,15 @@ from cdmpp.data.merge import each_once
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError, some
 from cdmpp.platform.content import read_parquet
-from cdmpp.platform.files import SCHEMA_VERSION, check_version, read_json, read_table, write_json, write_table
+from cdmpp.platform.files import (
+    SCHEMA_VERSION,
+    check_version,
+    read_json,
+    read_table,
+    table_batches,
+    write_json,
+    write_table,
+)
 from cdmpp.platform.lock import writing
 from cdmpp.programs.task import Task
 
@@ -40,7 +48,7 @@ def _schema(kind: type) -> pa.Schema:
     return pa.schema([(field.name, _ARROW[str(field.type)]) for field in dataclasses.fields(kind)])
 
 
-_TASK_SCHEMA, _RECORD_SCHEMA = _schema(Task), _schema(Record)
+_TASK_SCHEMA, RECORD_SCHEMA = _schema(Task), _schema(Record)
 _KEYS = pa.schema([("device", pa.string()), ("record_id", pa.string()), ("task_id", pa.string())])
 _REQUIRED = ("record_id", "task_id", "device", "target", "schedule", "latency_s")
 
@@ -88,7 +96,7 @@ def record_ids(folder: Path) -> set[str]:
     """Return the ids of all records, from one column; ``DataError`` names a part that is damaged."""
     ids = set[str]()
     for path in record_parts(folder):
-        table = _typed(path, read_table(path), _RECORD_SCHEMA, ("record_id",))
+        table = _typed(path, read_table(path), RECORD_SCHEMA, ("record_id",))
         ids.update(table.column("record_id").to_pylist())
     return ids
 
@@ -132,10 +140,10 @@ def read_tasks(folder: Path) -> dict[str, Task]:
 
 def append_records(folder: Path, records: Iterable[Record]) -> Path | None:
     """Write ``records`` as one new part file, atomically, never over another; its path, None where there are none."""
-    rows = [_row_of_record(record) for record in records]
+    rows = [row_of_record(record) for record in records]
     if not rows:
         return None
-    table = pa.Table.from_pylist(rows, schema=_RECORD_SCHEMA)
+    table = pa.Table.from_pylist(rows, schema=RECORD_SCHEMA)
     with writing(folder, "records", wait=True):
         while True:
             parts = record_parts(folder)
@@ -151,7 +159,7 @@ def replace_records(folder: Path, records: Iterable[Record]) -> int:
 
     Each part is written whole or not at all: a kill leaves older and newer records, never none or two of one.
     """
-    new = {(record.record_id, record.device): _row_of_record(record) for record in records}
+    new = {(record.record_id, record.device): row_of_record(record) for record in records}
     replaced: set[tuple[str, str]] = set()
     with writing(folder, "better records", wait=True):
         for path in record_parts(folder) if new else []:
@@ -170,7 +178,8 @@ def check_record(record: Record) -> None:
         raise DataError(f"record {record.record_id or '(no id)'} for {record.device}: {reason}")
 
 
-def _row_of_record(record: Record) -> dict[str, Any]:
+def row_of_record(record: Record) -> dict[str, Any]:
+    """Return the row of ``RECORD_SCHEMA`` that a record is; ``DataError`` as ``check_record``."""
     check_record(record)
     return {**vars(record), "extra": json.dumps(record.extra, sort_keys=True)}
 
@@ -203,30 +212,37 @@ def read_rows(
     folder: Path, device: str | None = None, on_bad: OnBad = "error", parts: Sequence[Path] | None = None
 ) -> list[Record]:
     """Read as ``read_records`` does, but every row: several hosts may have measured one program."""
-    records: list[Record] = []
+    return list(each_row(folder, device, on_bad, parts))
+
+
+def each_row(
+    folder: Path, device: str | None = None, on_bad: OnBad = "error", parts: Sequence[Path] | None = None
+) -> Iterator[Record]:
+    """Yield what ``read_rows`` reads, a few thousand rows in memory; what cannot be used is told after the last one."""
     faults: list[str] = []
     for path in record_parts(folder) if parts is None else parts:
+        before = 0
         try:
-            table = _typed(path, read_table(path), _RECORD_SCHEMA, _REQUIRED)
+            for batch in table_batches(path):
+                table = _typed(path, batch, RECORD_SCHEMA, _REQUIRED)
+                unknown = [name for name in table.column_names if name not in RECORD_SCHEMA.names]
+                for number, row in enumerate(table.to_pylist(), start=before):
+                    try:
+                        record = record_of_row(row, unknown)
+                    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+                        faults.append(f"{path} row {number}: {error}")
+                        continue
+                    if device is None or record.device == device:
+                        yield record
+                before += len(table)
         except DataError as error:
             if on_bad == "error":
                 raise
             faults.append(str(error))
-            continue
-        unknown = [name for name in table.column_names if name not in _RECORD_SCHEMA.names]
-        for number, row in enumerate(table.to_pylist()):
-            try:
-                record = _record_of_row(row, unknown)
-            except (TypeError, ValueError, AttributeError, RecursionError) as error:
-                faults.append(f"{path} row {number}: {error}")
-                continue
-            if device is None or record.device == device:
-                records.append(record)
     if faults and on_bad == "error":
         raise DataError(f"{len(faults)} unusable rows: {some(faults)}. Pass on_bad='skip' to leave them out")
     if faults:
         log.warning("left out %d unusable rows: %s", len(faults), some(faults))
-    return records
 
 
 def _typed(path: Path, table: pa.Table, schema: pa.Schema, names: Iterable[str]) -> pa.Table:
@@ -244,11 +260,14 @@ def _typed(path: Path, table: pa.Table, schema: pa.Schema, names: Iterable[str])
     return table
 
 
-def _record_of_row(row: dict[str, Any], unknown: list[str]) -> Record:
-    """``ValueError`` or the like says why there is none."""
+def record_of_row(row: dict[str, Any], unknown: Sequence[str] = ()) -> Record:
+    """Return the record that a row is, columns of ``unknown`` names in its ``extra``.
+
+    ``ValueError``, ``TypeError`` or the like says why there is none.
+    """
     extra = {str(k): str(v) for k, v in json.loads(row.get("extra") or "{}").items()}
     extra |= {name: str(row[name]) for name in unknown if row[name] is not None}
-    values = {name: row[name] for name in _RECORD_SCHEMA.names if row.get(name) is not None}
+    values = {name: row[name] for name in RECORD_SCHEMA.names if row.get(name) is not None}
     samples = tuple(values.get("latency_samples_s", ()))
     empty = dict.fromkeys(_REQUIRED, "")  # _fault names them
     record = Record(**{**empty, **values, "latency_samples_s": samples, "extra": extra})

@@ -58,6 +58,7 @@ KINDS: Mapping[str, Kind] = {
     "chosen": Kind("schedules that were chosen of them", 3),
     "left_out": Kind("errors on devices that a training left out", 2),
     "imported": Kind("tuning databases as data sets", 2),
+    "restored": Kind("programs of imports that were stopped", 2),
     "downloads": Kind("public measurements that were fetched", 2),
     "mapped": Kind("tables of running processes", 2),
 }

@@ -9,7 +9,7 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cdmpp.errors import DataError
-from cdmpp.platform.content import content_of, lines_of, parse_json, read_parquet
+from cdmpp.platform.content import content_of, lines_of, parquet_batches, parse_json, read_parquet
 from cdmpp.platform.limits import numbers as numbers_within
 from cdmpp.platform.limits import shown
 
@@ -187,9 +187,23 @@ def write_table(path: Path, table: pa.Table, new: bool = False) -> None:
 def read_table(path: Path) -> pa.Table:
     """Read a Parquet file; refuses corrupt or truncated files and newer schema versions with a ``DataError``."""
     table = read_parquet(path)
-    version = (table.schema.metadata or {}).get(_VERSION_KEY, str(SCHEMA_VERSION).encode()).decode("utf-8", "replace")
-    check_version(path, int(version) if version.isdecimal() else version)
+    _check_schema(path, table.schema)
     return table
+
+
+def table_batches(path: Path) -> Iterator[pa.Table]:
+    """Yield what ``read_table`` reads, an empty table and then a few thousand rows at a time."""
+    import pyarrow as pa
+
+    for number, batch in enumerate(parquet_batches(path)):
+        if number == 0:
+            _check_schema(path, batch.schema)
+        yield pa.Table.from_batches([batch])
+
+
+def _check_schema(path: Path, schema: pa.Schema) -> None:
+    version = (schema.metadata or {}).get(_VERSION_KEY, str(SCHEMA_VERSION).encode()).decode("utf-8", "replace")
+    check_version(path, int(version) if version.isdecimal() else version)
 
 
 def check_version(path: Path, version: int | str) -> None:

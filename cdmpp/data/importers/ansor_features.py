@@ -26,21 +26,25 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from cdmpp import devices
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import FEATURES, KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.ast.table import AstTable, write_asts
+from cdmpp.data.importers.kept_rows import KeptProgram, KeptRows
 from cdmpp.data.importers.report import ImportReport
-from cdmpp.data.records import OnBad, append_records, read_info, read_records, write_info, write_tasks
+from cdmpp.data.records import OnBad, append_records, read_info, record_ids, write_info, write_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError, some
-from cdmpp.platform.content import parquet_batches
+from cdmpp.platform.content import parquet_batches, read_parquet
 from cdmpp.platform.lock import writing
 from cdmpp.programs.task import Task
 
@@ -51,7 +55,13 @@ COLUMNS = (
     "latency_s", "std_s", "device", "network", "task", "op_name", "flops",
     "leaf_features", "node_ids", "serialized_tree",
 )  # fmt: skip
-PART_SIZE = 20_000
+PART_SIZE = 20_000  # programs a part file; what a kill can lose
+_LISTS = {"leaf_features": pa.float32(), "node_ids": pa.int32(), "serialized_tree": pa.int32()}
+_TEXTS = ("network", "task", "op_name")
+_SCHEMA = pa.schema(
+    [(name, pa.list_(_LISTS[name]) if name in _LISTS else pa.string() if name in _TEXTS else pa.float64())
+     for name in COLUMNS if name != "device"]
+)  # fmt: skip
 
 
 class _Row(NamedTuple):
@@ -72,44 +82,64 @@ def import_features(path: Path, out: Path, device: str, on_bad: OnBad = "error")
         raise DataError(f"{path} holds no *.parquet: write some with scripts/exporters/export_ansor.py")
     if (out / "dataset.json").exists() and read_info(out).get("features", "cdmpp") != NAME:
         raise DataError(f"{out} is a data set of other features; choose another out=")
-    rows: dict[str, _Row] = {}
     report, others = ImportReport(), 0
-    for where, values in _rows(paths):
-        if values.get("device") != device:
-            others += 1
-            continue
-        report.lines += 1
-        try:
-            row = _row(values, sheet)
-            key = row.record.record_id
-            rows[key] = _merged(rows[key], row) if key in rows else row
-        except (ValueError, TypeError, KeyError) as error:
-            report.bad.append(f"{where}: {error}")
-    if report.bad and on_bad == "error":
-        raise DataError(
-            f"{len(report.bad)} broken rows, nothing was imported: {some(report.bad)}. "
-            "Pass on_bad=skip to leave them out"
-        )
-    if not rows:
-        raise DataError(
-            f"{path} has no usable row of device {device}: {report.lines + others} rows, {others} of other devices"
-        )
-    with writing(out, f"import of {path.name}", wait=True):
-        present = {record.record_id for record in read_records(out)}
-        fresh = [row for key, row in rows.items() if key not in present]
-        described = {"devices": [device], "features": NAME, "programs": len(present) + len(fresh), "protocol": NAME}
-        write_info(out, name=out.name, **described, complete=False)
-        write_tasks(out, {row.task.task_id: row.task for row in fresh}.values())
-        for start in range(0, len(fresh), PART_SIZE):
-            part = fresh[start : start + PART_SIZE]
-            asts = out / "asts" / f"part-{len(list((out / 'asts').glob('part-*.parquet'))):05d}.parquet"
-            # Vectors first: a record without its vector could not be derived again.
-            write_asts(asts, [r.record.record_id for r in part], AstTable.from_asts(row.ast for row in part), NAME)
-            append_records(out, [row.record for row in part])
-        write_info(out, complete=True)
-    report.programs, report.written, report.present = len(rows), len(fresh), len(rows) - len(fresh)
-    report.tasks = len({row.task.task_id for row in rows.values()})
+    tasks, places = dict[str, Task](), dict[str, int]()
+    with closing(KeptRows(_SCHEMA, _TEXTS)) as kept:
+        for where, values in _rows(paths):
+            if values.get("device") != device:
+                others += 1
+                continue
+            report.lines += 1
+            try:
+                record, task, _ = _row(values, sheet)
+            except (ValueError, TypeError, KeyError) as error:
+                report.bad.append(f"{where}: {error}")
+                continue
+            networks = tasks[task.task_id].networks if task.task_id in tasks else {}
+            places.setdefault(task.task_id, len(places))
+            tasks[task.task_id] = replace(task, networks={**networks, **task.networks})
+            kept.append(record.record_id, places[task.task_id], record.latency_samples_s, values)
+        if report.bad and on_bad == "error":
+            raise DataError(
+                f"{len(report.bad)} broken rows, nothing was imported: {some(report.bad)}. "
+                "Pass on_bad=skip to leave them out"
+            )
+        if not len(kept):
+            raise DataError(
+                f"{path} has no usable row of device {device}: {report.lines + others} rows, {others} of other devices"
+            )
+        known = list(tasks.values())
+        used = {known[number].task_id: known[number] for number in kept.tasks}
+        report.programs, report.tasks = len(kept), len(used)
+        with writing(out, f"import of {path.name}", wait=True):
+            present = record_ids(out)
+            _without_orphans(out, present)
+            write_info(out, name=out.name, devices=[device], features=NAME, protocol=NAME, complete=False)
+            write_tasks(out, used.values())
+            united = (_united(program, sheet) for program in kept.programs())
+            fresh = (row for row in united if row.record.record_id not in present)
+            while part := list(islice(fresh, PART_SIZE)):
+                _append(out, part)
+                report.written += len(part)
+            write_info(out, programs=len(present) + report.written, complete=True)
+    report.present = report.programs - report.written
     return report
+
+
+def _append(out: Path, part: list[_Row]) -> None:
+    parts = sorted((out / "asts").glob("part-*.parquet"))
+    number = int(parts[-1].stem.removeprefix("part-")) + 1 if parts else 0
+    # Vectors first: a record without its vector could not be derived again.
+    ids, asts = [row.record.record_id for row in part], AstTable.from_asts(row.ast for row in part)
+    write_asts(out / "asts" / f"part-{number:05d}.parquet", ids, asts, NAME)
+    append_records(out, [row.record for row in part])
+
+
+def _without_orphans(out: Path, present: set[str]) -> None:
+    """Delete vectors without records: an import was killed between the two."""
+    for path in sorted((out / "asts").glob("part-*.parquet"))[-1:]:
+        if present.isdisjoint(read_parquet(path, ["record_id"]).column("record_id").to_pylist()):
+            path.unlink()
 
 
 def _rows(paths: list[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -168,10 +198,13 @@ def _serial_positions(nodes: np.ndarray, tree: list[int]) -> np.ndarray:
         raise ValueError(f"leaf {error} is not in serialized_tree") from error
 
 
-def _merged(first: _Row, again: _Row) -> _Row:
-    """The same vectors measured twice: one program with the mean of both."""
-    samples = (*first.record.latency_samples_s, *again.record.latency_samples_s)
+def _united(program: KeptProgram, sheet: devices.Device) -> _Row:
+    """The same vectors measured several times: one program with the mean of all."""
+    row = _row(program.row, sheet)
+    if (merged := len(program.repeats)) == 1:
+        return row
+    samples = tuple(latency for (latency,) in program.repeats)
     mean = float(np.mean(samples))
-    spread, merged = float(np.std(samples) / mean), first.record.n_merged + 1
-    record = replace(first.record, latency_samples_s=samples, latency_s=mean, spread=spread, n_merged=merged)
-    return _Row(record, replace(first.task, networks={**first.task.networks, **again.task.networks}), first.ast)
+    spread = float(np.std(samples) / mean)
+    record = replace(row.record, latency_samples_s=samples, latency_s=mean, spread=spread, n_merged=merged)
+    return row._replace(record=record)

@@ -14,10 +14,11 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import tvm
 from rich.progress import track
 
-from cdmpp.data.importers.kept_lines import KeptLines, Repeats
+from cdmpp.data.importers.kept_rows import KeptProgram, KeptRows
 from cdmpp.data.importers.report import ImportReport, check_on_bad
 from cdmpp.data.records import (
     OnBad,
@@ -33,7 +34,7 @@ from cdmpp.data.schema import Record
 from cdmpp.data.targets import disagreement
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.platform.lock import writing
-from cdmpp.programs.database import BadLine, TuningLine, read_lines, read_workloads
+from cdmpp.programs.database import BadLine, read_lines, read_workloads
 from cdmpp.programs.identity import block_names, flops, io_bytes, op_class, record_id, task_id
 from cdmpp.programs.replay import parse_workload, replay_on
 from cdmpp.programs.task import Task
@@ -43,6 +44,9 @@ log = logging.getLogger(__name__)
 PART_SIZE = 2000  # records a part file; what a kill can lose
 FLAG_SPREAD = 0.05
 _SAMPLE = 12  # traces replayed before anything is written
+_SCHEMA = pa.schema(
+    [("number", pa.int64()), ("workload", pa.int64()), ("target", pa.string()), ("schedule", pa.string())]
+)
 
 
 def import_database(
@@ -61,13 +65,13 @@ def import_database(
     report = ImportReport()
     modules = read_workloads(source)
     workloads = [_workload(module, number, network, source) for number, module in enumerate(modules, start=1)]
-    with closing(KeptLines()) as kept:
+    with closing(KeptRows(_SCHEMA, ["target"])) as kept:
         _collect(kept, source, workloads, device, report, progress)
         report.judge(source, on_bad, len(kept))
         _check_replay(kept, modules, source)
         known = {number: task for number, task in enumerate(workloads) if isinstance(task, Task)}
-        tasks = [known[number] for number in kept.workloads]
-        records = (_record(*one, task, device) for task, one in zip(tasks, kept.programs(), strict=True))
+        tasks = [known[number] for number in kept.tasks]
+        records = (_record(one, task, device) for task, one in zip(tasks, kept.programs(), strict=True))
         write_programs(out, device, tasks, records, report, source.name, network, progress)
     return report
 
@@ -154,7 +158,7 @@ def _renames(own: str, stored: str) -> dict[str, str]:
 
 
 def _collect(
-    kept: KeptLines, source: Path, workloads: list[Task | BadLine], device: str, report: ImportReport, progress: bool
+    kept: KeptRows, source: Path, workloads: list[Task | BadLine], device: str, report: ImportReport, progress: bool
 ) -> None:
     wrong_target = cache(partial(disagreement, device))
     for line in track(read_lines(source), f"reading {source.name}", disable=not progress):
@@ -176,7 +180,8 @@ def _collect(
         elif line.failed:
             report.failed += 1
         else:
-            kept.append(line)
+            key = f"{line.workload}\n{line.target}\n{line.schedule}"
+            kept.append(key, line.workload, line.seconds, {name: getattr(line, name) for name in _SCHEMA.names})
 
 
 def _workload(module: tvm.IRModule | BadLine, number: int, network: str, source: Path) -> Task | BadLine:
@@ -200,22 +205,23 @@ def task_of(module: tvm.IRModule, workload: str, origin: str, network: str | Non
     return Task(task_id(module), name, kind, workload, *work, networks, origin)
 
 
-def _check_replay(kept: KeptLines, modules: Sequence[tvm.IRModule | BadLine], source: Path) -> None:
+def _check_replay(kept: KeptRows, modules: Sequence[tvm.IRModule | BadLine], source: Path) -> None:
     """Replay a few traces: a database of another TVM version would fail on all of them."""
     sample, faults = random.Random(0).sample(range(len(kept)), min(_SAMPLE, len(kept))), []
-    for line, _ in kept.programs(sample):
+    for row, _, _ in kept.programs(sample):
         try:
-            replay_on(modules[line.workload], line.schedule)
+            replay_on(modules[row["workload"]], row["schedule"])
         except CdmppError as error:
-            faults.append(f"line {line.number}: {str(error).splitlines()[0][:200]}")
+            faults.append(f"line {row['number']}: {str(error).splitlines()[0][:200]}")
     if len(faults) == len(sample):
         raise DataError(f"none of {len(sample)} sampled traces of {source} replays in this TVM: {faults[0]}")
     if faults:
         log.warning("%d of %d sampled traces of %s do not replay: %s", len(faults), len(sample), source, faults)
 
 
-def _record(line: TuningLine, repeats: Repeats, task: Task, device: str) -> Record:
+def _record(program: KeptProgram, task: Task, device: str) -> Record:
     """Without its id."""
+    row, repeats, _ = program
     samples = tuple(value for repeat in repeats for value in repeat)
     median = statistics.median(samples)
     # Repeats within one visit agree to 0.02 %; what separates visits is the noise that matters.
@@ -225,8 +231,8 @@ def _record(line: TuningLine, repeats: Repeats, task: Task, device: str) -> Reco
         "",
         task.task_id,
         device,
-        line.target,
-        line.schedule,
+        row["target"],
+        row["schedule"],
         samples,
         median,
         statistic="median",
@@ -236,5 +242,5 @@ def _record(line: TuningLine, repeats: Repeats, task: Task, device: str) -> Reco
         n_merged=len(repeats),
         flagged=spread > FLAG_SPREAD,
         protocol="metaschedule",
-        extra={"line": str(line.number)},
+        extra={"line": str(row["number"])},
     )

@@ -11,35 +11,48 @@ import json
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.progress import track
 
 from cdmpp import devices
 from cdmpp.ast.compact_ast import CompactAST
+from cdmpp.ast.mapped_table import MappedTableWriter
 from cdmpp.ast.table import AstTable, write_asts
 from cdmpp.data.derive_worker import unpacked
-from cdmpp.data.importers.neusight_convolutions import without_time_added
+from cdmpp.data.importers.kept_rows import KeptProgram, KeptRows
+from cdmpp.data.importers.neusight_convolutions import MOSTLY_ADDED, ConvolutionTimes, without_added
 from cdmpp.data.importers.neusight_source import data_folder, read_files
-from cdmpp.data.merge import each_once
-from cdmpp.data.records import append_records, read_info, record_parts, write_info, write_tasks
+from cdmpp.data.merge import merge_records
+from cdmpp.data.records import (
+    RECORD_SCHEMA,
+    append_records,
+    read_info,
+    read_rows,
+    record_of_row,
+    record_parts,
+    row_of_record,
+    write_info,
+    write_tasks,
+)
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError, UnsupportedProgramError
-from cdmpp.execute.executor import replies_of
+from cdmpp.execute.executor import in_order, replies_of
 from cdmpp.execute.work import FOREVER_S, Work
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_task import operator_task, record_id, served_by, task_id
 from cdmpp.operators.operator_vector import operator_program
-from cdmpp.platform.files import read_table
+from cdmpp.platform.files import table_batches
 from cdmpp.platform.lock import writing
+from cdmpp.platform.paths import cache_root
 from cdmpp.programs.task import Task
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 COMMAND = ("-m", "cdmpp.data.importers.worker")
 PROTOCOL = "neusight"
@@ -80,7 +93,7 @@ class OperatorReport:
 def import_neusight(
     source: Path, out: Path, workers: int = 2, progress: bool = True, device: str | None = None
 ) -> OperatorReport:
-    """Import the measurements in ``source`` into ``out``; what a stopped import left there is replaced.
+    """Import the measurements in ``source`` into ``out``; what a stopped import of the same left there is kept.
 
     Rows that are known to be wrong are left out and counted, labels of convolutions set right
     (``neusight_convolutions``).
@@ -96,52 +109,62 @@ def import_neusight(
     if folder is None and path.is_dir():
         path = path / "ops.parquet"
     rows = read_files(folder, device) if folder else _rows(path, device)
-    report = OperatorReport()
-    tasks: dict[str, Task] = {}
-    operators: dict[str, EagerOperator] = {}
-    records: list[Record] = []
-    targets: dict[str, str] = {}
-    for row in track(rows, f"reading {path.name}", disable=not progress):
-        report.rows += 1
-        if reason := _known_fault(row):
-            report.left_out[reason] += 1
-            continue
-        try:
-            operator = _operator(row)
-        except UnsupportedProgramError as error:
-            report.left_out[str(error)[:80]] += 1
-            continue
-        except TypeError:
-            report.left_out[f"a size of a {row['op']} is missing"] += 1
-            continue
-        key = task_id(operator)
-        network = f"neusight_{row['split']}"
-        if key not in tasks:
-            tasks[key], operators[key] = operator_task(operator, network, PROTOCOL), operator
-        tasks[key].networks[network] = 1
-        if (name := row["device"]) not in targets:
-            targets[name] = json.dumps(devices.get(name).target, sort_keys=True, separators=(",", ":"))
-        records.append(_record(row, key, targets[name]))
-    records, mostly_added = without_time_added(records, operators)
-    report.left_out += mostly_added
-    records = each_once(records)[0]
-    if not records:
-        raise DataError(f"{path} holds no operator that this cdmpp knows: {dict(report.left_out)}")
-    kept = {record.task_id for record in records}
-    tasks = {key: task for key, task in tasks.items() if key in kept}
-    operators = {key: operators[key] for key in tasks}
-    report.programs, report.tasks = len(records), len(tasks)
-    report.devices = dict(sorted(Counter(record.device for record in records).items()))
-    _write(out, path, report, tasks, operators, records, workers, progress)
+    report, convolutions = OperatorReport(), ConvolutionTimes()
+    operators, networks = dict[str, EagerOperator](), dict[str, dict[str, int]]()
+    places, targets = dict[str, int](), dict[str, str]()
+    with closing(KeptRows(RECORD_SCHEMA, ["device", "target", "software"])) as kept:
+        for row in track(rows, f"reading {path.name}", disable=not progress):
+            report.rows += 1
+            if reason := _known_fault(row):
+                report.left_out[reason] += 1
+                continue
+            try:
+                operator = _operator(row)
+            except UnsupportedProgramError as error:
+                report.left_out[str(error)[:80]] += 1
+                continue
+            except TypeError:
+                report.left_out[f"a size of a {row['op']} is missing"] += 1
+                continue
+            key = task_id(operator)
+            operators.setdefault(key, operator)
+            networks.setdefault(key, {})[f"neusight_{row['split']}"] = 1
+            if (name := row["device"]) not in targets:
+                targets[name] = json.dumps(devices.get(name).target, sort_keys=True, separators=(",", ":"))
+            record = _record(row, key, targets[name])
+            number, numbers = places.setdefault(key, len(places)), (record.latency_s,)
+            place = kept.append(f"{record.record_id}\n{name}", number, numbers, row_of_record(record))
+            if operator.name == "conv2d":
+                convolutions.append(place, record, operator)
+        added, mostly_added = convolutions.added()
+        kept.leave_out(mostly_added)
+        report.left_out += +Counter({MOSTLY_ADDED: len(mostly_added)})
+        if not len(kept):
+            raise DataError(f"{path} holds no operator that this cdmpp knows: {dict(report.left_out)}")
+        used = set(kept.tasks)
+        operators = {key: operator for key, operator in operators.items() if places[key] in used}
+        tasks = (replace(operator_task(one, "", PROTOCOL), networks=networks[key]) for key, one in operators.items())
+        report.programs, report.tasks = len(kept), len(operators)
+        records = (_united(program, added) for program in kept.programs())
+        _write(out, path, report, tasks, operators, records, workers, progress)
     return report
 
 
+def _united(program: KeptProgram, added: Mapping[int, float]) -> Record:
+    """The record of all rows of a program, without what was ``added`` to each."""
+    first, group = record_of_row(program.row), []
+    for place, (latency_s,) in zip(program.places, program.repeats, strict=True):
+        samples = {"latency_s": latency_s, "latency_min_s": latency_s, "latency_median_s": latency_s}
+        record = replace(first, latency_samples_s=(latency_s,), **samples)  # type: ignore[arg-type]
+        group.append(without_added(record, added[place]) if place in added else record)
+    return merge_records(group)
+
+
 def _rows(path: Path, device: str | None) -> Iterator[dict[str, Any]]:
-    table = read_table(path)
-    if missing := sorted(set(_COLUMNS) - set(table.column_names)):
-        raise DataError(f"{path} lacks the columns {', '.join(missing)}: not NeuSight's ops.parquet")
-    for batch in table.select(list(_COLUMNS)).to_batches(max_chunksize=_PART):
-        yield from (row for row in batch.to_pylist() if device in (None, row["device"]))
+    for number, table in enumerate(table_batches(path)):
+        if number == 0 and (missing := sorted(set(_COLUMNS) - set(table.column_names))):
+            raise DataError(f"{path} lacks the columns {', '.join(missing)}: not NeuSight's ops.parquet")
+        yield from (row for row in table.select(list(_COLUMNS)).to_pylist() if device in (None, row["device"]))
 
 
 def _known_fault(row: dict[str, Any]) -> str:
@@ -182,9 +205,9 @@ def _write(
     out: Path,
     path: Path,
     report: OperatorReport,
-    tasks: dict[str, Task],
+    tasks: Iterable[Task],
     operators: dict[str, EagerOperator],
-    records: Sequence[Record],
+    records: Iterator[Record],
     workers: int,
     progress: bool,
 ) -> None:
@@ -193,34 +216,49 @@ def _write(
             info = read_info(out)
             if info.get("complete") or info.get("protocol") != PROTOCOL:
                 raise DataError(f"{out} is a data set already: remove it, or give out=ANOTHER")
-            for stopped in record_parts(out):  # of an import that did not end
-                stopped.unlink()
         write_info(out, name=out.name, protocol=PROTOCOL, features=FEATURES_KIND, complete=False)
-        asts = dict(zip(operators, _asts(list(operators.values()), workers, progress), strict=True))
-        write_tasks(out, tasks.values())
-        for number, part in enumerate(_slices(records, _PART)):
-            append_records(out, part)
-            table = AstTable.from_asts(asts[record.task_id] for record in part)
-            names = [record.record_id for record in part]
-            write_asts(out / "asts" / f"part-{number:05d}.parquet", names, table, FEATURES_KIND)
-        counts = {"records": len(records), "tasks": len(tasks)}
+        write_tasks(out, tasks)
+        asts, rows = _asts(list(operators.values()), workers, progress), {key: i for i, key in enumerate(operators)}
+        found, number = Counter[str](), 0
+        while part := list(islice(records, _PART)):
+            _put(out, number, part, asts, [rows[record.task_id] for record in part])
+            found.update(record.device for record in part)
+            number += 1
+        _remove(out, number)
+        report.devices = dict(sorted(found.items()))
+        counts = {"records": report.programs, "tasks": report.tasks}
         write_info(out, devices=list(report.devices), counts=counts, left_out=dict(report.left_out), complete=True)
 
 
-def _slices(items: Sequence[T], size: int) -> list[Sequence[T]]:
-    return [items[start : start + size] for start in range(0, len(items), size)]
+def _put(out: Path, number: int, part: list[Record], asts: AstTable, rows: list[int]) -> None:
+    """Write a part of the records and their vectors, ``rows`` of ``asts``, unless a stopped import wrote the same."""
+    stored = record_parts(out)[number : number + 1]
+    if not stored or read_rows(out, parts=stored, on_bad="skip") != part:
+        _remove(out, number)
+        append_records(out, part)
+    vectors = out / "asts" / f"part-{number:05d}.parquet"
+    if not vectors.exists():
+        write_asts(vectors, [record.record_id for record in part], asts.take(rows), FEATURES_KIND)
 
 
-def _asts(operators: list[EagerOperator], workers: int, progress: bool) -> list[CompactAST]:
-    parts = _slices([operator.to_json() for operator in operators], _TOGETHER)
-    requests = ({"op": "operators", "operators": part} for part in parts)
-    found = dict[int, AstTable]()
-    with closing(replies_of(Work(COMMAND, FOREVER_S, workers), requests, len(parts))) as replies:
-        for index, reply in track(replies, "compact ASTs", total=len(parts), disable=not progress):
+def _remove(out: Path, number: int) -> None:
+    """Delete the parts from ``number`` on."""
+    for path in (*record_parts(out)[number:], *sorted((out / "asts").glob("part-*.parquet"))[number:]):
+        path.unlink()
+
+
+def _asts(operators: list[EagerOperator], workers: int, progress: bool) -> AstTable:
+    """The compact ASTs of operators, in their order, in mapped files."""
+    starts = range(0, len(operators), _TOGETHER)
+    parts = (operators[start : start + _TOGETHER] for start in starts)
+    requests = ({"op": "operators", "operators": [operator.to_json() for operator in part]} for part in parts)
+    writer = MappedTableWriter(cache_root() / "mapped")
+    with closing(in_order(replies_of(Work(COMMAND, FOREVER_S, workers), requests, len(starts)))) as replies:
+        for reply in track(replies, "compact ASTs", total=len(starts), disable=not progress):
             if "cause" in reply:
                 raise DataError(f"the compact ASTs of operators cannot be made: {reply.get('message', reply['cause'])}")
-            found[index] = AstTable(**unpacked(reply["arrays"]))
-    return [found[index][place] for index in range(len(parts)) for place in range(len(parts[index]))]
+            writer.append(AstTable(**unpacked(reply["arrays"])))
+    return writer.finish()
 
 
 def asts_of(operators: Sequence[str]) -> list[CompactAST]:

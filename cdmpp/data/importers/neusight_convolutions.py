@@ -8,8 +8,8 @@ these tables shows it.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from array import array
+from collections import defaultdict
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -47,35 +47,31 @@ def time_added(lines: np.ndarray, latency_s: np.ndarray, flops: np.ndarray, io_b
     return (fitted[0] * place + fitted[1] * place**2) * usual_s
 
 
-def without_time_added(
-    records: Sequence[Record], operators: Mapping[str, EagerOperator]
-) -> tuple[list[Record], Counter[str]]:
-    """Set the convolutions' labels right; return the records, and how many are left out for what reason.
+class ConvolutionTimes:
+    """Append every convolution, then ask what was added to each."""
 
-    ``extra["added_s"]`` of a record says what was taken off.
-    """
-    of_device = defaultdict[str, list[int]](list)
-    for place, record in enumerate(records):
-        if operators[record.task_id].name == "conv2d":
-            of_device[record.device].append(place)
-    added = np.zeros(len(records))
-    for places in of_device.values():
-        rows = [(records[place], operators[records[place].task_id]) for place in places]
-        added[places] = time_added(
-            np.array([float(record.extra["line"]) for record, _ in rows]),
-            np.array([record.latency_s for record, _ in rows]),
-            np.array([operator.flops for _, operator in rows]),
-            np.array([operator.io_bytes for _, operator in rows]),
-        )
-    kept = [
-        _less(record, float(seconds)) if seconds else record
-        for record, seconds in zip(records, added, strict=True)
-        if seconds <= _MOST * record.latency_s
-    ]
-    return kept, +Counter({MOSTLY_ADDED: len(records) - len(kept)})
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._rows: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
+
+    def append(self, place: int, record: Record, operator: EagerOperator) -> None:
+        """Note one, which stands at ``place`` among all rows."""
+        line = float(record.extra["line"])
+        self._rows[record.device].extend((place, line, record.latency_s, operator.flops, operator.io_bytes))
+
+    def added(self) -> tuple[dict[int, float], np.ndarray]:
+        """Return place -> seconds that were added, where there are any; and the places to leave out, (n,) int64."""
+        seconds, left_out = dict[int, float](), [np.zeros(0, np.int64)]
+        for rows in self._rows.values():
+            place, line, latency_s, flops, io_bytes = np.frombuffer(rows).reshape(-1, 5).T
+            found, places = time_added(line, latency_s, flops, io_bytes), place.astype(np.int64)
+            seconds |= dict(zip(places[found > 0].tolist(), found[found > 0].tolist(), strict=True))
+            left_out.append(places[found > _MOST * latency_s])
+        return seconds, np.concatenate(left_out)
 
 
-def _less(record: Record, seconds: float) -> Record:
+def without_added(record: Record, seconds: float) -> Record:
+    """Take ``seconds`` off the label; ``extra["added_s"]`` of the record says so."""
     own = record.latency_s - seconds
     extra = {**record.extra, "added_s": f"{seconds:.3e}"}
     return dataclasses.replace(

@@ -8,20 +8,23 @@ import statistics
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tvm
 from rich.progress import track
 
 from cdmpp import devices
 from cdmpp.data.importers.databases import FLAG_SPREAD, identified, task_of, write_programs
+from cdmpp.data.importers.kept_rows import KeptProgram, KeptRows
 from cdmpp.data.importers.report import ImportReport, check_on_bad
-from cdmpp.data.merge import each_once
-from cdmpp.data.records import OnBad
+from cdmpp.data.importers.restored_lines import RestoredLines
+from cdmpp.data.merge import merge_records
+from cdmpp.data.records import RECORD_SCHEMA, OnBad, record_of_row, row_of_record
 from cdmpp.data.schema import Record
 from cdmpp.data.targets import disagreement
 from cdmpp.errors import DataError
@@ -34,6 +37,7 @@ from cdmpp.programs.identity import canonical_json
 from cdmpp.programs.legacy import convert_trace
 from cdmpp.programs.replay import parse_target, parse_workload, replay_on
 from cdmpp.programs.task import Task
+from cdmpp.version import __version__
 
 COMMAND = ("-m", "cdmpp.data.importers.worker")
 PROTOCOL = "tvmscript"
@@ -53,15 +57,19 @@ def import_programs(
     ``latency_samples_s`` or both; docs/data.md names the other fields. ``network`` is for lines that name none.
     Every file is read and every program restored before anything is written. Broken lines raise one ``DataError`` with
     their places, or are left out and counted with ``on_bad="skip"``; a program for another kind of device always raises
-    one. Lines of one program become one record. Programs that ``out`` holds are left alone, so a rerun continues.
+    one. Lines of one program become one record. Programs that ``out`` holds are left alone, and lines that a run which
+    did not end restored are not restored again, so a rerun continues.
     """
     source, out = Path(source), Path(out)
     check_on_bad(on_bad)
     report, sheet = ImportReport(), devices.get(device)
-    tasks: dict[str, Task] = {}
-    records: list[Record] = []
+    tasks, places = dict[str, Task](), dict[str, int]()
     asked = {"op": "program", "device": device, "origin": f"{PROTOCOL}:{source.name}", "network": network}
-    with closing(_programs(source, asked)) as programs:
+    with (
+        RestoredLines(tvm.__version__, __version__, str(source.resolve()), json.dumps(asked)) as restored,
+        closing(_programs(source, asked, restored)) as programs,
+        closing(KeptRows(RECORD_SCHEMA, ["device", "target", "software"])) as kept,
+    ):
         for path, number, found in track(programs, f"reading {source.name}", disable=not progress):
             report.lines += 1
             if "record" not in found:
@@ -73,15 +81,30 @@ def import_programs(
             if reason := disagreement(sheet, record.target):
                 raise DataError(f"{path} line {number} is not of device {device}: {reason}")
             first = tasks.get(task.task_id, task)
+            places.setdefault(task.task_id, len(places))
             tasks[task.task_id] = replace(first, networks={**first.networks, **task.networks})
-            samples = tuple(record.latency_samples_s)
-            record = replace(record, latency_samples_s=samples, extra={"file": path.name, "line": str(number)})
-            records.append(identified(record, task.workload, first.workload))
-    united = [replace(record, flagged=record.spread > FLAG_SPREAD) for record in each_once(records)[0]]
-    report.judge(source, on_bad, len(united))
-    own = [tasks[record.task_id] for record in united]
-    write_programs(out, device, own, united, report, source.name, network, progress)
+            record = replace(record, extra={"file": path.name, "line": str(number)})
+            record = identified(record, task.workload, first.workload)
+            numbers = (record.latency_s, *record.latency_samples_s)
+            kept.append(record.record_id, places[task.task_id], numbers, row_of_record(record))
+        report.judge(source, on_bad, len(kept))
+        known = list(tasks.values())
+        own = [known[number] for number in kept.tasks]
+        records = map(_united, kept.programs())
+        write_programs(out, device, own, records, report, source.name, network, progress)
     return report
+
+
+def _united(program: KeptProgram) -> Record:
+    """The record of all lines of a program."""
+    first = record_of_row(program.row)
+    record = merge_records(
+        [
+            replace(first, latency_s=label, latency_samples_s=tuple(samples), latency_min_s=min(samples))
+            for label, *samples in program.repeats
+        ]
+    )
+    return replace(record, flagged=record.spread > FLAG_SPREAD)
 
 
 def read_program(request: Request) -> Reply:
@@ -105,21 +128,29 @@ def _reader(device: str, origin: str, network: str | None) -> _Reader:
     return _Reader(devices.get(device), origin, network)
 
 
-def _programs(source: Path, asked: Request) -> Generator[tuple[Path, int, Reply]]:
-    """Yield what ``read_program`` says of each line, in their order: here, or on a cluster."""
-    places: list[tuple[Path, int]] = []
+def _programs(source: Path, asked: Request, restored: RestoredLines) -> Generator[tuple[Path, int, Reply]]:
+    """Yield what ``read_program`` says of each line, in their order: from an earlier run, here, or on a cluster."""
+
+    def asking(line: bytes) -> Request:
+        return {**asked, "line": line.decode("utf-8", "surrogateescape")}
 
     def requests() -> Iterator[Request]:
-        for path, number, line in _lines(source):
-            places.append((path, number))
-            yield {**asked, "line": line.decode("utf-8", "surrogateescape")}
+        return (asking(line) for _, _, line in _lines(source) if line not in restored)
 
     if is_here():
-        yield from ((*places[-1], read_program(request)) for request in requests())
-        return
-    replies = replies_of(Work(COMMAND, _LIMIT_S, 1), requests(), sum(1 for _ in _lines(source)))
-    with closing(in_order(replies)) as ordered:
-        yield from ((*places[index], reply) for index, reply in enumerate(ordered))
+        replies: Generator[Reply] = (read_program(request) for request in requests())
+    else:
+        work = Work(COMMAND, _LIMIT_S, 1)
+        replies = in_order(replies_of(work, requests(), sum(1 for _ in requests())))
+    with closing(replies):
+        for path, number, line in _lines(source):
+            if line in restored:
+                yield path, number, restored[line] or read_program(asking(line))
+                continue
+            reply = next(replies)
+            if "cause" not in reply:  # else it is of the cluster, or for lack of time
+                restored.add(line, reply)
+            yield path, number, reply
 
 
 def _lines(source: Path) -> Iterator[tuple[Path, int, bytes]]:
@@ -187,14 +218,12 @@ class _Reader:
     device: devices.Device
     origin: str
     network: str | None
-    tasks: dict[tuple[str, str, str | None], Task] = field(default_factory=dict)
-    """(workload, name, network) -> its task: many lines share one."""
 
     def program(self, values: dict[str, Any], samples: tuple[float, ...]) -> tuple[Task, Record]:
         """Read a record without its id. ``ValueError``: the program cannot be restored, or a field cannot be used."""
         text = values.get("tvmscript") or values["workload"]
         schedule = _schedule(values["trace"]) if "trace" in values else EMPTY_TRACE
-        task = self._task(text, values.get("name", ""), values.get("network", self.network))
+        task = _task(text, self.origin, values.get("network", self.network), values.get("name", ""))
         if "task" in values:  # many programs, one task: the record holds the program
             task_id = hashlib.sha256(f"task:{values['task']}".encode()).hexdigest()[:16]
             task, schedule = replace(task, task_id=task_id), text
@@ -222,11 +251,11 @@ class _Reader:
         )
         return task, record
 
-    def _task(self, text: str, name: str, network: str | None) -> Task:
-        key = (text, name, network)
-        if key not in self.tasks:
-            self.tasks[key] = task_of(parse_workload(text), text, self.origin, network, name)
-        return self.tasks[key]
+
+@lru_cache(maxsize=1024)
+def _task(text: str, origin: str, network: str | None, name: str) -> Task:
+    """Many lines share one."""
+    return task_of(parse_workload(text), text, origin, network, name)
 
 
 def _schedule(trace: Any) -> str:
