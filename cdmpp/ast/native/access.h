@@ -1,7 +1,7 @@
 // What one load or store does to memory.
 #pragma once
 
-#include "points.h"
+#include "offsets.h"
 
 namespace cdmpp {
 
@@ -16,12 +16,11 @@ struct Nest {
   bool gpu;
 };
 
-struct Access {
+struct Access : Offsets {
+  Access() = default;
+  explicit Access(Offsets offsets) : Offsets(std::move(offsets)) {}
+
   Node buffer = nullptr;
-  std::vector<int64_t> offsets;
-  std::vector<char> depends;
-  std::vector<int64_t> strides;
-  std::vector<int64_t> spans;
   int scope = GLOBAL;
   double element_bytes = 0.0;
   double buffer_bytes = 0.0;
@@ -45,62 +44,15 @@ struct Access {
 
 inline double ceil_div(double x, double y) { return -std::floor(-x / y); }
 
-// The points as an allocation sees them: the loops around it stand still.
-inline Env held_still(const Leaf& leaf, const Points& points, const std::vector<char>& around) {
-  Env env;
-  env.n = points.count;
-  for (size_t i = 0; i < leaf.loops.size(); ++i) {
-    const Loop& loop = *leaf.loops[i];
-    if (around[i]) {
-      env.row(loop.handle).assign(points.count, loop.start);
-    } else {
-      env.row(loop.handle) = std::vector<int64_t>(points.env.find(loop.handle), points.env.find(loop.handle) + points.count);
-    }
-  }
-  evaluate_bindings(env, leaf.bindings);
-  return env;
-}
-
-inline Access read_access(Node buffer, const ffi::ArrayObj* indices, const Points& points, const Leaf& leaf) {
-  const Loops& loops = leaf.loops;
-  const Placement* placement = placement_of(leaf, buffer);
-  std::vector<char> around(loops.size(), 0);
-  Env own;
-  Access access;
-  const auto* shape = list(buffer_type(buffer), Field::shape);
-  if (shape->size() != indices->size()) throw Unsupported("an access has fewer or more indices than dimensions");
-  int64_t n = static_cast<int64_t>(loops.size()), size = 1;
+inline Access read_access(Node buffer, const ffi::ArrayObj* indices, const Nest& nest, const Leaf& leaf) {
+  const Loops& loops = nest.loops;
+  Access access(offsets_of(buffer, indices, nest.points, leaf, nest.gpu));
   access.buffer = buffer;
-  access.offsets.assign(points.count, 0);
-  access.depends.assign(n, 0);
-  for (size_t k = shape->size(); k-- > 0;) {
-    Node index = item(indices, k);
-    if (placement != nullptr && placement->site != nullptr) {
-      auto of_this = loops_around(leaf, *placement, k);
-      if (own.n == 0 || of_this != around) own = held_still(leaf, points, of_this);
-      around = std::move(of_this);
-    }
-    Value value = evaluate(index, own.n > 0 ? own : points.env);
-    int64_t low = placement == nullptr ? 0 : placement->low[k];
-    for (int64_t p = 0; p < points.count; ++p) access.offsets[p] += (value.integer(p) - low) * size;
-    size *= placement == nullptr ? dimension(shape, k, buffer) : placement->extents[k];
-    loop_variables(index, leaf, [&](Node variable) {
-      for (int64_t i = 0; i < n; ++i) access.depends[i] |= !around[i] && loops[i]->handle == variable;
-    });
-    access.indirect = access.indirect || has_load(index);
-  }
-  const auto& offsets = access.offsets;
-  for (int64_t i = 0; i < n; ++i) {
-    int64_t span = std::abs(offsets[1 + n + i] - offsets[0]);
-    int64_t stride = std::abs(offsets[1 + i] - offsets[0]);
-    if (stride == 0 && span > 0) stride = std::max<int64_t>(1, span / (loops[i]->extent - 1));
-    access.strides.push_back(stride);
-    access.spans.push_back(span);
-  }
+  for (size_t k = 0; k < indices->size(); ++k) access.indirect = access.indirect || has_load(item(indices, k));
   access.scope = scope_of(buffer);
   access.element_bytes = element_bytes(buffer);
-  access.buffer_bytes = static_cast<double>(size) * access.element_bytes;
-  for (int64_t i = 0; i < n; ++i) {
+  access.buffer_bytes = static_cast<double>(access.elements) * access.element_bytes;
+  for (int64_t i = 0; i < static_cast<int64_t>(loops.size()); ++i) {
     if (loops[i]->extent > 1 && access.depends[i]) {
       access.terms.emplace_back(static_cast<double>(access.strides[i]) * access.element_bytes, i);
     }
@@ -182,7 +134,7 @@ inline void warp(Access& access, const Points& points, const std::vector<char>& 
     if (!start.empty()) break;
     for (int64_t p = points.lane0; p < points.lane0 + points.n_lanes; ++p) {
       if (!all && !active[p]) continue;
-      start.push_back(static_cast<int64_t>(std::floor(static_cast<double>(access.offsets[p]) * access.element_bytes)));
+      start.push_back(static_cast<int64_t>(std::floor(static_cast<double>(access.sampled[p]) * access.element_bytes)));
     }
   }
   int64_t last = static_cast<int64_t>(std::max(1.0, width)) - 1;

@@ -98,7 +98,7 @@ class Counter {
     } else if (kind == Kind::Cast) {
       add(OP_cast);
     }
-    for (Field field : CHILDREN) {
+    for (Field field : children_of(e)) {
       if (Node below = child(e, field)) value(below, guards);
     }
   }
@@ -151,7 +151,7 @@ class Counter {
       for (size_t i = 0; i < args->size(); ++i) value_of_index(item(args, i), guards);
       return;
     }
-    for (Field field : CHILDREN) {
+    for (Field field : children_of(e)) {
       if (Node below = child(e, field)) value_of_index(below, guards);
     }
   }
@@ -440,8 +440,7 @@ inline double nonzero_fraction(const std::vector<Node>& factors, const Leaf& lea
     n_exact *= static_cast<double>(loop->extent);
   }
   bool sampled = n_exact > MAX_ENUMERATED;
-  Env all;
-  all.n = static_cast<int64_t>(sampled ? 0 : n_exact);
+  Env all(static_cast<int64_t>(sampled ? 0 : n_exact), leaf.bindings);
   if (!sampled) {
     int64_t stride = 1;
     for (const Loop* loop : involved) {
@@ -450,9 +449,8 @@ inline double nonzero_fraction(const std::vector<Node>& factors, const Leaf& lea
       for (int64_t i = 0; i < all.n; ++i) values[i] = loop->start + (i / stride) % loop->extent;
       stride *= loop->extent;
     }
-    evaluate_bindings(all, leaf.bindings);
   }
-  const Env& env = sampled ? points.env : all;
+  const Env& env = sampled ? points.env() : all;
   std::vector<char> kept(env.n, 1);
   for (Node factor : factors) restrict_to(kept, factor, true, env);
   if (sampled) return points.share(kept);

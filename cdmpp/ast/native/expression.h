@@ -31,7 +31,7 @@ inline const std::string& call_name(Node call) {
   Node op = child(call, Field::op);
   auto it = names.find(op);
   if (it == names.end()) {
-    std::string name = has_field(op, Field::name) ? text(op, Field::name) : "";
+    std::string name(has_field(op, Field::name) ? text(op, Field::name) : "");
     if (auto dot = name.rfind('.'); dot != std::string::npos) name = name.substr(dot + 1);
     if (names.size() > 4096) names.clear();
     // The reference keeps the operator alive, so its address stays its own.
@@ -51,7 +51,7 @@ void free_variables(Node expression, const Visit& visit) {
     const auto* parts = list(expression, kind == Kind::Call ? Field::args : Field::indices);
     for (size_t i = 0; i < parts->size(); ++i) free_variables(item(parts, i), visit);
   } else if (!is_immediate(kind)) {
-    for (Field field : CHILDREN) {
+    for (Field field : children_of(expression)) {
       if (Node below = child(expression, field)) free_variables(below, visit);
     }
   }
@@ -68,7 +68,7 @@ inline bool has_load(Node expression) {
     return false;
   }
   if (is_immediate(kind) || kind == Kind::Var) return false;
-  for (Field field : CHILDREN) {
+  for (Field field : children_of(expression)) {
     Node below = child(expression, field);
     if (below != nullptr && has_load(below)) return true;
   }
@@ -101,6 +101,19 @@ inline Value evaluate_call(Node call, const Env& env) {
   return Value::of(0);
 }
 
+// The values of a block variable; null for others.
+inline const int64_t* evaluate_bound(Node variable, const Env& env) {
+  if (env.bindings == nullptr) return nullptr;
+  for (size_t i = env.bindings->size(); i-- > 0;) {
+    if ((*env.bindings)[i].first != variable) continue;
+    Value value = evaluate((*env.bindings)[i].second, env);
+    std::vector<int64_t> numbers(env.n);
+    for (int64_t p = 0; p < env.n; ++p) numbers[p] = value.integer(p);
+    return (env.row(variable) = std::move(numbers)).data();
+  }
+  return nullptr;
+}
+
 // Data-dependent parts (loads, unknown calls) count as 0; unbound variables too. Division by zero gives 0.
 inline Value evaluate(Node expression, const Env& env) {
   Kind kind = kind_of(expression);
@@ -119,6 +132,7 @@ inline Value evaluate(Node expression, const Env& env) {
     case Kind::Var: {
       Value v;
       v.many = env.find(expression);
+      if (v.many == nullptr) v.many = evaluate_bound(expression, env);
       v.uniform = v.many == nullptr;
       return v;
     }

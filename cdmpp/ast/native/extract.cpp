@@ -71,21 +71,24 @@ static ffi::Bytes summary(const Tree& tree, std::vector<Arithmetic> counted, boo
 // Expressions that are stored and nested more than `most` deep are refused: TVM's passes and the walk recurse over them.
 // Without recursion, which some would not survive.
 static void refuse_deep(Node function, int64_t most) {
-  std::vector<std::pair<Node, int64_t>> waiting = {{child(function, Field::body), 0}};
+  std::vector<std::pair<Node, int64_t>> waiting;
   Node store = nullptr;  // what is below one is looked at before the next
   auto wait_for = [&](Node node, int64_t depth) {
-    if (node != nullptr) waiting.emplace_back(node, depth);
-  };
-  auto wait_for_all = [&](const ffi::ArrayObj* nodes, int64_t depth) {
-    for (size_t i = 0; i < nodes->size(); ++i) wait_for(item(nodes, i), depth);
-  };
-  while (!waiting.empty()) {
-    auto [node, depth] = waiting.back();
-    waiting.pop_back();
+    if (node == nullptr) return;
     if (depth > most) {
       throw Unsupported("what is stored to " + name_of(child(store, Field::buffer)) + " is nested more than " +
                         std::to_string(most) + " deep: give parts of long sums a buffer of their own");
     }
+    Kind kind = kind_of(node);
+    if (depth == 0 || !(is_immediate(kind) || kind == Kind::Var)) waiting.emplace_back(node, depth);
+  };
+  auto wait_for_all = [&](const ffi::ArrayObj* nodes, int64_t depth) {
+    for (size_t i = 0; i < nodes->size(); ++i) wait_for(item(nodes, i), depth);
+  };
+  wait_for(child(function, Field::body), 0);
+  while (!waiting.empty()) {
+    auto [node, depth] = waiting.back();
+    waiting.pop_back();
     Kind kind = kind_of(node);
     int64_t next = depth > 0 ? depth + 1 : 0;
     if (kind == Kind::BufferStore) {
@@ -97,8 +100,7 @@ static void refuse_deep(Node function, int64_t most) {
     } else if (kind == Kind::TensorLoad || kind == Kind::Call) {
       wait_for_all(list(node, kind == Kind::Call ? Field::args : Field::indices), next);
     } else if (depth > 0) {
-      if (is_immediate(kind) || kind == Kind::Var) continue;
-      for (Field field : CHILDREN) wait_for(child(node, field), next);
+      for (Field field : children_of(node)) wait_for(child(node, field), next);
     } else {
       for (Field field : {Field::body, Field::block, Field::then_case, Field::else_case}) wait_for(child(node, field), 0);
     }
@@ -119,8 +121,8 @@ struct Passes {
 // The same of a scheduled program that TVM has not lowered, nearly, or, where `exactly` is set, to the last bit: see
 // sums.h, placement.h and simplified.h.
 static ffi::Bytes read_scheduled(Node module, Node function, const Passes& passes, bool gpu) {
-  Placements placements = Surveyor().run(function);
-  Tree tree = walk(function, &placements);
+  Survey survey = Surveyor().run(function);
+  Tree tree = walk(function, &survey);
   std::vector<Arithmetic> counted;
   std::vector<Leaf*> doubtful;
   std::vector<size_t> places;

@@ -68,7 +68,7 @@ inline Nest nest_of(const Leaf& leaf, const Points& points, bool gpu) {
 inline std::vector<char> active_points(const Leaf& leaf, const Points& points) {
   std::vector<char> active(points.count, 1);
   for (const auto& [condition, positive] : leaf.guards) {
-    if (!has_load(condition)) restrict_to(active, condition, positive, points.env);
+    if (!has_load(condition)) restrict_to(active, condition, positive, points.env());
   }
   return active;
 }
@@ -76,20 +76,20 @@ inline std::vector<char> active_points(const Leaf& leaf, const Points& points) {
 inline void read_loads(LeafFacts& f, const std::vector<char>& active) {
   const Points& points = *f.points;
   for (const Load& found : f.arithmetic.loads) {
-    Access load = read_access(found.buffer, found.indices, points, f.leaf);
+    Access load = read_access(found.buffer, found.indices, f.nest, f.leaf);
     f.indirect = f.indirect || load.indirect;
-    if (load.buffer == f.store.buffer && load.offsets == f.store.offsets) {
+    if (load.buffer == f.store.buffer && same_place(load, f.store, points, f.nest.loops)) {
       f.update = true;
       continue;
     }
     bool seen = std::any_of(f.loads.begin(), f.loads.end(), [&](const Access& other) {
-      return load.buffer == other.buffer && load.offsets == other.offsets;
+      return load.buffer == other.buffer && same_place(load, other, points, f.nest.loops);
     });
     if (seen) continue;
     finish(load, f.nest, active);
     if (!found.guards.empty()) {
       std::vector<char> holds(points.count, 1);
-      for (const auto& [condition, positive] : found.guards) restrict_to(holds, condition, positive, points.env);
+      for (const auto& [condition, positive] : found.guards) restrict_to(holds, condition, positive, points.env());
       load.guarded_fraction = points.share(holds);
     }
     f.loads.push_back(std::move(load));
@@ -193,7 +193,7 @@ inline LeafFacts leaf_facts(const Leaf& leaf, Arithmetic arithmetic, bool gpu) {
   LeafFacts f{leaf, std::move(points), nest};
   std::vector<char> active = active_points(leaf, *f.points);
   f.arithmetic = std::move(arithmetic);
-  f.store = read_access(child(leaf.store, Field::buffer), list(leaf.store, Field::indices), *f.points, leaf);
+  f.store = read_access(child(leaf.store, Field::buffer), list(leaf.store, Field::indices), f.nest, leaf);
   finish(f.store, f.nest, active);
   f.indirect = f.store.indirect;
   read_loads(f, active);

@@ -33,25 +33,37 @@ inline int64_t sets_used(const Reach& lines) {
   return count;
 }
 
+inline bool among(const std::vector<std::pair<double, int64_t>>& terms, int64_t loop) {
+  return std::any_of(terms.begin(), terms.end(), [&](const auto& term) { return term.second == loop; });
+}
+
 // A number for each level of loops and access, and the sum of each level.
 struct Levels {
-  std::vector<std::vector<double>> each;
+  size_t width;
+  std::vector<double> each;  // level by level
   std::vector<double> sums;
 
-  explicit Levels(size_t levels) : each(levels), sums(levels, 0.0) {}
+  Levels(size_t levels, size_t accesses) : width(accesses), sums(levels, 0.0) { each.reserve(levels * accesses); }
   void add(int64_t level, double amount) {
-    each[level].push_back(amount);
+    each.push_back(amount);
     sums[level] += amount;
   }
+  double of(int64_t level, size_t access) const { return each[static_cast<size_t>(level) * width + access]; }
 };
 
 inline Misses misses_of(const Nest& nest, const std::vector<const Access*>& accesses) {
   const Loops& loops = nest.loops;
   int64_t n = static_cast<int64_t>(loops.size());
   int64_t levels = nest.gpu ? 1 : n + 1;
-  Levels sizes(levels), crowded(levels), pages(levels);
+  size_t width = accesses.size();
+  Levels sizes(levels, width), crowded(levels, width), pages(levels, width);
   for (int64_t first = 0; first < levels; ++first) {
-    for (const Access* access : accesses) {
+    for (size_t k = 0; k < width; ++k) {
+      const Access* access = accesses[k];
+      if (first > 0 && !among(access->terms, first - 1)) {  // the loop left out moves it nowhere
+        for (Levels* all : {&sizes, &crowded, &pages}) all->add(first, all->of(first - 1, k));
+        continue;
+      }
       Reach lines = reach(*access, loops, first, LINE_BYTES);
       sizes.add(first, lines.units * LINE_BYTES);
       if (nest.gpu) continue;
@@ -72,7 +84,7 @@ inline Misses misses_of(const Nest& nest, const std::vector<const Access*>& acce
       while (outer > 0 && !accesses[k]->depends[outer - 1]) --outer;
       double repeats = 1.0;
       for (int64_t i = 0; i < outer; ++i) repeats *= static_cast<double>(loops[i]->extent);
-      total += moved.each[fit][k] * repeats;
+      total += moved.of(fit, k) * repeats;
     }
     return total;
   };

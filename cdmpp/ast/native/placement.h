@@ -16,10 +16,15 @@ struct Placement {
   std::vector<std::vector<Node>> moving;  // of each dimension: loops around it that every access moves with
 };
 
+struct Survey {
+  Placements placements;
+  std::unordered_map<Node, std::shared_ptr<const Sums>> sums;  // of each store
+};
+
 // One pass over a scheduled function, before the walk.
 class Surveyor {
  public:
-  Placements run(Node function) {
+  Survey run(Node function) {
     visit(child(function, Field::body));
     Placements found;
     for (const Touch& touch : touches_) {
@@ -39,7 +44,7 @@ class Surveyor {
     for (auto& [buffer, placement] : found) {
       for (size_t k = 0; k < placement.extents.size(); ++k) placement.extents[k] -= placement.low[k] - 1;
     }
-    return found;
+    return {std::move(found), std::move(sums_)};
   }
 
  private:
@@ -49,12 +54,38 @@ class Surveyor {
     int tag;
   };
 
+  // Loops and blocks around some accesses.
+  struct Scene {
+    Scene(std::vector<Around> around, const Bindings& bound)
+        : loops(std::move(around)), bindings(bound), sums(ranges_of(loops, 0, false), bindings) {}
+
+    // The sums where the loops around the place of a buffer stand still: the first `depth`, threads not if they share it.
+    const Sums& standing(size_t depth, bool shared) const {
+      for (const auto& one : standing_) {
+        if (one.depth == depth && one.shared == shared) return one.sums;
+      }
+      return standing_.emplace_back(depth, shared, Sums(ranges_of(loops, depth, shared), bindings)).sums;
+    }
+
+    std::vector<Around> loops;
+    Bindings bindings;
+    Sums sums;
+
+   private:
+    struct Standing {
+      size_t depth;
+      bool shared;
+      Sums sums;
+      Standing(size_t depth, bool shared, Sums sums) : depth(depth), shared(shared), sums(std::move(sums)) {}
+    };
+    mutable std::deque<Standing> standing_;
+  };
+
   struct Touch {
     Node buffer;
     const ffi::ArrayObj* indices;
     std::vector<Node> path;  // variables of the loops that its buffer may be allocated in
-    std::vector<Around> loops;
-    Bindings bindings;
+    std::shared_ptr<const Scene> scene;
     bool guarded;  // by a condition that keeps it within what other accesses need
     bool conditional;  // in an arm of a choice
   };
@@ -69,8 +100,10 @@ class Surveyor {
         int tag = NO_TAG;
         if (Node thread = child(node, Field::thread_binding)) tag = thread_tag(text(thread, Field::thread_tag)).first;
         loops_.push_back({child(node, Field::loop_var), {first, first + extent - 1}, tag});
+        scene_ = nullptr;
         visit(child(node, Field::body));
         loops_.pop_back();
+        scene_ = nullptr;
         return;
       }
       case Kind::SeqStmt: {
@@ -79,6 +112,7 @@ class Surveyor {
         return;
       }
       case Kind::BufferStore:
+        sums_.emplace(node, std::shared_ptr<const Sums>(scene(), &scene()->sums));
         touch(child(node, Field::buffer), list(node, Field::indices), true);
         return expression(child(node, Field::value));
       case Kind::IfThenElse:
@@ -109,14 +143,15 @@ class Surveyor {
     if (list(block, Field::match_buffers)->size() > 0) throw Unsupported("a block that matches buffers");
     size_t before = bindings_.size(), limit = limit_;
     bind(bindings_, realize);
+    scene_ = nullptr;
     const auto* variables = list(block, Field::iter_vars);
     const auto* values = list(realize, Field::iter_values);
-    Sums sums(ranges(), bindings_);
+    const Sums& sums = scene()->sums;
     bool guarded = guarded_;
     Node predicate = child(realize, Field::predicate);
     guarded_ = guarded_ || sums.decided(predicate) != true;
     for (size_t i = 0; i < variables->size(); ++i) {
-      if (read(item(variables, i), Field::iter_type).cast<int64_t>() != REDUCTION) continue;
+      if (enumerated(item(variables, i), Field::iter_type) != REDUCTION) continue;
       sums.variables(item(values, i), [&](Node variable) {  // an accumulator outlives the loops it sums over
         for (size_t k = 0; k < loops_.size(); ++k) {
           if (loops_[k].variable == variable) limit_ = std::min(limit_, k);
@@ -127,6 +162,7 @@ class Surveyor {
     for (size_t i = 0; i < own->size(); ++i) allocated_.push_back(item(own, i));
     visit(child(block, Field::body));
     bindings_.resize(before);
+    scene_ = nullptr;
     limit_ = limit;
     guarded_ = guarded;
   }
@@ -143,7 +179,7 @@ class Surveyor {
         if (Node part = item(parts, i)) expression(part);
       }
     } else {
-      for (Field field : CHILDREN) {
+      for (Field field : children_of(e)) {
         if (Node part = child(e, field)) expression(part);
       }
     }
@@ -154,7 +190,7 @@ class Surveyor {
     if (std::find(allocated_.begin(), allocated_.end(), buffer) == allocated_.end()) return;
     std::vector<Node> path;
     for (size_t i = 0; i < loops_.size() && (!store || i < limit_); ++i) path.push_back(loops_[i].variable);
-    touches_.push_back({buffer, indices, std::move(path), loops_, bindings_, guarded_, conditional_});
+    touches_.push_back({buffer, indices, std::move(path), scene(), guarded_, conditional_});
     if (!guarded_ && !(exactly && conditional_)) whole_.insert(buffer);
   }
 
@@ -166,30 +202,31 @@ class Surveyor {
     return found;
   }
 
-  std::vector<std::pair<Node, Range>> ranges() const {
-    std::vector<std::pair<Node, Range>> found;
-    for (const Around& loop : loops_) found.emplace_back(loop.variable, loop.range);
-    return found;
-  }
-
-  static Sums sums_of(const Touch& touch) {
-    std::vector<std::pair<Node, Range>> ranges;
-    for (const Around& loop : touch.loops) ranges.emplace_back(loop.variable, loop.range);
-    return Sums(std::move(ranges), touch.bindings);
+  const std::shared_ptr<const Scene>& scene() {
+    if (scene_ == nullptr) scene_ = std::make_shared<const Scene>(loops_, bindings_);
+    return scene_;
   }
 
   // Variables of all loops that an index depends on.
   static std::vector<Node> moving_with(Node index, const Touch& touch) {
     std::vector<Node> found;
-    sums_of(touch).variables(index, [&](Node variable) { found.push_back(variable); });
+    touch.scene->sums.variables(index, [&](Node variable) { found.push_back(variable); });
     return found;
   }
 
   // Whether a loop is around the place of a buffer, and moves what it holds.
-  static bool around(const Touch& touch, size_t loop, size_t depth) {
-    int tag = touch.loops[loop].tag;
-    bool relaxed = scope_of(touch.buffer) == SHARED && (tag == THREAD_TAG || tag == VTHREAD_TAG);
-    return loop < depth && !relaxed;
+  static bool is_around(const Around& loop, size_t place, size_t depth, bool shared) {
+    return place < depth && !(shared && (loop.tag == THREAD_TAG || loop.tag == VTHREAD_TAG));
+  }
+
+  // Of all loops; those around the first `depth` loops stand still at their start.
+  static std::vector<std::pair<Node, Range>> ranges_of(const std::vector<Around>& loops, size_t depth, bool shared) {
+    std::vector<std::pair<Node, Range>> found;
+    for (size_t i = 0; i < loops.size(); ++i) {
+      const Range& range = loops[i].range;
+      found.emplace_back(loops[i].variable, is_around(loops[i], i, depth, shared) ? Range{range.low, range.low} : range);
+    }
+    return found;
   }
 
   // What is kept of a dimension of a buffer, where that can be proven.
@@ -211,6 +248,7 @@ class Surveyor {
   // have to move all accesses by the same, apart from all else: their part is then one symbol to that arithmetic.
   Kept kept(Node buffer, size_t k, int64_t extent) const {
     size_t depth = shared_path_.at(buffer).size();
+    bool shared = scope_of(buffer) == SHARED;
     std::optional<Sum> moved;
     Range reached{FAR_AWAY, -FAR_AWAY}, bounds{FAR_AWAY, -FAR_AWAY};
     bool known = true, beyond = false;
@@ -218,12 +256,13 @@ class Surveyor {
       if (touch.buffer != buffer) continue;
       Softly doubts;
       const Node index = item(touch.indices, k);
-      const Sums all = sums_of(touch);
-      const Sum whole = all.of(index);
+      const Sums& all = touch.scene->sums;
+      const Sum& whole = all.of(index);
       if (has_load(index) || !only_loops(whole)) return {};
       auto stands = [&](Node variable) {
-        for (size_t i = 0; i < touch.loops.size(); ++i) {
-          if (touch.loops[i].variable == variable) return around(touch, i, depth);
+        const std::vector<Around>& loops = touch.scene->loops;
+        for (size_t i = 0; i < loops.size(); ++i) {
+          if (loops[i].variable == variable) return is_around(loops[i], i, depth, shared);
         }
         return false;
       };
@@ -240,9 +279,9 @@ class Surveyor {
       if (!moved) moved = around_it;
       add(around_it, *moved, -1);
       if (!around_it.terms.empty()) return {};
-      const Sums still = standing(touch, depth);
+      const Sums& still = touch.scene->standing(depth, shared);
       if (!touch.guarded && !touch.conditional && doubts.why == nullptr) {
-        const Sum inside = still.of(index);
+        const Sum& inside = still.of(index);
         if (doubts.why == nullptr && attained(inside, still)) join(reached, range_of(inside));
       }
       auto bound = bound_of(index, touch, depth, stands);
@@ -256,13 +295,6 @@ class Surveyor {
 
   static void join(Range& range, Range other) {
     range = {std::min(range.low, other.low), std::max(range.high, other.high)};
-  }
-
-  // Whether the value of a sum is known from the loops around it.
-  static bool only_loops(const Sum& sum) {
-    return std::all_of(sum.terms.begin(), sum.terms.end(), [](const auto& term) {
-      return term.first.other == nullptr && (term.first.inside == nullptr || only_loops(*term.first.inside));
-    });
   }
 
   // Whether a sum has its smallest value where all loops begin and its largest where all end.
@@ -300,11 +332,12 @@ class Surveyor {
     Kind kind = kind_of(e);
     if (kind == Kind::IntImm) return Range{int_value(e), int_value(e)};
     if (kind == Kind::Var) {
-      for (const Around& loop : touch.loops) {
+      for (const Around& loop : touch.scene->loops) {
         if (loop.variable == e) return stands(e) ? Range{loop.range.low, loop.range.low} : loop.range;
       }
-      for (size_t i = touch.bindings.size(); i-- > 0;) {
-        if (touch.bindings[i].first == e) return bound_of(touch.bindings[i].second, touch, depth, stands);
+      const Bindings& bindings = touch.scene->bindings;
+      for (size_t i = bindings.size(); i-- > 0;) {
+        if (bindings[i].first == e) return bound_of(bindings[i].second, touch, depth, stands);
       }
       return std::nullopt;
     }
@@ -321,33 +354,38 @@ class Surveyor {
       return std::nullopt;
     }
     bool some = false, every = true;
-    sums_of(touch).variables(child(e, Field::a), [&](Node variable) { (stands(variable) ? some : every) = stands(variable); });
+    touch.scene->sums.variables(child(e, Field::a), [&](Node variable) { (stands(variable) ? some : every) = stands(variable); });
     if (some && !every) return std::nullopt;
     if (some) return Range{0, 0};
     if (kind == Kind::FloorMod) return Range{0, b->low - 1};
     return Range{floor_div(a->low, b->low), floor_div(a->high, b->low)};
   }
 
-  static Sums standing(const Touch& touch, size_t depth) {
-    std::vector<std::pair<Node, Range>> ranges;
-    for (size_t i = 0; i < touch.loops.size(); ++i) {
-      const Around& loop = touch.loops[i];
-      ranges.emplace_back(loop.variable, around(touch, i, depth) ? Range{loop.range.low, loop.range.low} : loop.range);
+  // Of an index, where the loops around the place of a buffer stand still.
+  static Range standing_range(const Touch& touch, size_t depth, bool shared, Node index) {
+    const Scene& scene = *touch.scene;
+    const Sum* whole = exactly ? nullptr : &scene.sums.of(index);
+    if (whole == nullptr || !only_variables(*whole)) return range_of(scene.standing(depth, shared).of(index));
+    Sum still = *whole;
+    for (auto& term : still.terms) {
+      for (size_t i = 0; i < scene.loops.size(); ++i) {
+        bool stands = scene.loops[i].variable == term.first.variable && is_around(scene.loops[i], i, depth, shared);
+        if (stands) term.first.range.high = term.first.range.low;
+      }
     }
-    return Sums(std::move(ranges), touch.bindings);
+    return range_of(still);
   }
 
   void place(Placement& placement, const Touch& touch) {
     const auto& path = shared_path_.at(touch.buffer);
     placement.site = path.empty() ? nullptr : path.back();
     placement.shared = scope_of(touch.buffer) == SHARED;
-    const Sums sums = standing(touch, path.size());
     const auto* shape = list(buffer_type(touch.buffer), Field::shape);
     if (shape->size() != touch.indices->size()) throw Unsupported("an access has fewer or more indices than dimensions");
     for (size_t k = 0; k < shape->size(); ++k) {
       int64_t whole = dimension(shape, k, touch.buffer);
       Softly doubts;
-      Range range = range_of(sums.of(item(touch.indices, k)));
+      Range range = standing_range(touch, path.size(), placement.shared, item(touch.indices, k));
       if (exactly) doubt_mixed(touch, path.size(), item(touch.indices, k), whole);
       std::vector<Node> mentioned = moving_with(item(touch.indices, k), touch);
       range = {std::clamp<int64_t>(range.low, 0, whole - 1), std::clamp<int64_t>(range.high, 0, whole - 1)};
@@ -374,8 +412,9 @@ class Surveyor {
   // A quotient of loops both around and inside the place of a buffer, or an index beyond it: TVM bounds where it begins.
   static void doubt_mixed(const Touch& touch, size_t depth, Node index, int64_t extent) {
     if (divides(index)) doubt("a buffer of the program's own at a quotient of a block's variable");
-    const Sums sums = sums_of(touch);
-    const Sum whole = sums.of(index);
+    const std::vector<Around>& loops = touch.scene->loops;
+    const Sums sums(ranges_of(loops, 0, false), touch.scene->bindings);  // it asks whether this index alone is nested
+    const Sum& whole = sums.of(index);
     std::vector<Node> divided;
     Range range = range_of(whole);
     if (!touch.conditional && (range.low < 0 || range.high >= extent)) doubt("an access beyond a buffer");
@@ -386,8 +425,8 @@ class Surveyor {
         bool again = std::find(divided.begin(), divided.end(), variable) != divided.end();
         if (again && sums.nested()) doubt("a sum of quotients that was a quotient");
         divided.push_back(variable);
-        for (size_t i = 0; i < touch.loops.size(); ++i) {
-          if (touch.loops[i].variable == variable) (i < depth ? around : inside) = true;
+        for (size_t i = 0; i < loops.size(); ++i) {
+          if (loops[i].variable == variable) (i < depth ? around : inside) = true;
         }
       });
       if (around && inside) doubt("a quotient of loops around and inside a buffer");
@@ -420,8 +459,10 @@ class Surveyor {
   static constexpr int64_t REDUCTION = 2;  // tirx.IterVar.CommReduce
   std::vector<Around> loops_;
   Bindings bindings_;
+  std::shared_ptr<const Scene> scene_;  // of these; null where nothing asked for it yet
   std::vector<Node> allocated_;
   std::vector<Touch> touches_;
+  std::unordered_map<Node, std::shared_ptr<const Sums>> sums_;
   std::unordered_map<Node, std::vector<Node>> shared_path_;
   std::unordered_map<Node, std::vector<Kept>> kept_;
   std::unordered_set<Node> whole_;  // buffers with an access that nothing guards

@@ -13,16 +13,6 @@ inline uint32_t scramble(uint32_t sample, uint32_t loop) {
   return h ^ (h >> 13);
 }
 
-// Values of block variables from those of the loops.
-inline void evaluate_bindings(Env& env, const Bindings& bindings) {
-  for (const auto& [variable, bound] : bindings) {
-    Value value = evaluate(bound, env);
-    std::vector<int64_t> numbers(env.n);
-    for (int64_t i = 0; i < env.n; ++i) numbers[i] = value.integer(i);
-    env.row(variable) = std::move(numbers);
-  }
-}
-
 // Calls visit(Node variable) for every loop variable that an expression in the store of a leaf depends on.
 template <typename Visit>
 void loop_variables(Node expression, const Leaf& leaf, const Visit& visit) {
@@ -38,30 +28,46 @@ inline int64_t remainder(uint32_t h, int64_t extent) {
 }
 
 // Point 0 is the first iteration; then one step along each loop; the end of each loop; the lanes of the first warp;
-// pseudo-random iterations.
-struct Points {
+// pseudo-random iterations. Without threads there are no lanes.
+class Points {
+ public:
   int64_t n_loops, n_lanes, lane0, random0, count;
-  Env env;
 
-  explicit Points(const Leaf& leaf) {
-    const Loops& loops = leaf.loops;
-    int64_t n = static_cast<int64_t>(loops.size());
-    std::vector<const Loop*> threads;
-    for (const auto& loop : loops) {
-      if (loop->tag == THREAD_TAG) threads.push_back(loop.get());
+  explicit Points(const Leaf& leaf) : leaf_(leaf) {
+    for (const auto& loop : leaf.loops) {
+      if (loop->tag == THREAD_TAG) threads_.push_back(loop.get());
     }
-    std::stable_sort(threads.begin(), threads.end(), [](auto* x, auto* y) { return x->axis < y->axis; });
+    std::stable_sort(threads_.begin(), threads_.end(), [](auto* x, auto* y) { return x->axis < y->axis; });
     int64_t n_threads = 1;
-    for (const Loop* loop : threads) n_threads *= loop->extent;
-    n_loops = n;
+    for (const Loop* loop : threads_) n_threads *= loop->extent;
+    n_loops = static_cast<int64_t>(leaf.loops.size());
     n_lanes = std::min<int64_t>(WARP, n_threads);
-    lane0 = 1 + 2 * n;
-    random0 = lane0 + WARP;
+    lane0 = 1 + 2 * n_loops;
+    random0 = lane0 + (threads_.empty() ? 0 : WARP);
     count = random0 + N_RANDOM;
-    env.n = count;
+  }
+
+  // Made where something asks: most accesses of scheduled programs are sums of loop variables, which need none.
+  const Env& env() const {
+    if (env_.n == 0) fill();
+    return env_;
+  }
+
+  // Share of the pseudo-random iterations at which a condition holds.
+  double share(const std::vector<char>& holds) const {
+    int64_t sum = 0;
+    for (int64_t i = random0; i < count; ++i) sum += holds[i] != 0;
+    return static_cast<double>(sum) / N_RANDOM;
+  }
+
+ private:
+  void fill() const {
+    const Loops& loops = leaf_.loops;
+    int64_t n = n_loops;
+    env_ = Env(count, leaf_.bindings);
     for (int64_t i = 0; i < n; ++i) {
       const Loop& loop = *loops[i];
-      auto& values = env.row(loop.handle);
+      auto& values = env_.row(loop.handle);
       values.assign(count, loop.start);
       if (loop.extent > 1) {
         values[1 + i] = loop.start + 1;
@@ -73,20 +79,16 @@ struct Points {
       }
     }
     int64_t stride = 1;
-    for (const Loop* loop : threads) {
-      auto& values = env.row(loop->handle);
+    for (const Loop* loop : threads_) {
+      auto& values = env_.row(loop->handle);
       for (int64_t lane = 0; lane < WARP; ++lane) values[lane0 + lane] = loop->start + (lane / stride) % loop->extent;
       stride *= loop->extent;
     }
-    evaluate_bindings(env, leaf.bindings);
   }
 
-  // Share of the pseudo-random iterations at which a condition holds.
-  double share(const std::vector<char>& holds) const {
-    int64_t sum = 0;
-    for (int64_t i = random0; i < count; ++i) sum += holds[i] != 0;
-    return static_cast<double>(sum) / N_RANDOM;
-  }
+  const Leaf& leaf_;
+  std::vector<const Loop*> threads_;
+  mutable Env env_;
 };
 
 // holds[i] &= (condition is true at point i) == positive

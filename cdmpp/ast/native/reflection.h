@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -66,6 +67,12 @@ struct Slot {
 
 struct Type {
   Kind kind = Kind::Other;
+  uint8_t n_children = 0;
+  std::array<Field, CHILDREN.size()> children;  // those of CHILDREN that it has
+  // Where a field refers to an object; ABSENT where there is none, ELSEWHERE: see its slot. What is read most lies close
+  // together.
+  static constexpr int16_t ABSENT = -2, ELSEWHERE = -1;
+  std::array<int16_t, static_cast<size_t>(Field::count)> objects;
   std::array<Slot, static_cast<size_t>(Field::count)> slots;
 };
 
@@ -81,6 +88,7 @@ inline Type describe(int32_t index) {
 #undef CDMPP_X
   };
   Type type;
+  type.objects.fill(Type::ABSENT);
   const TVMFFITypeInfo* info = TVMFFIGetTypeInfo(index);
   std::string_view key(info->type_key.data, info->type_key.size);
   if (auto dot = key.rfind('.'); dot != std::string_view::npos) key = key.substr(dot + 1);
@@ -88,8 +96,13 @@ inline Type describe(int32_t index) {
   ffi::reflection::ForEachFieldInfo(info, [&](const TVMFFIFieldInfo* field) {
     if (auto it = fields.find(std::string_view(field->name.data, field->name.size)); it != fields.end()) {
       type.slots[static_cast<size_t>(it->second)] = {field->offset, field->size, field->getter};
+      bool object = field->size == sizeof(void*) && field->offset <= INT16_MAX;
+      type.objects[static_cast<size_t>(it->second)] = object ? static_cast<int16_t>(field->offset) : Type::ELSEWHERE;
     }
   });
+  for (Field field : CHILDREN) {
+    if (type.slots[static_cast<size_t>(field)].offset >= 0) type.children[type.n_children++] = field;
+  }
   return type;
 }
 
@@ -97,7 +110,10 @@ inline Type describe(int32_t index) {
 constexpr size_t MOST_TYPES = 1 << 16;
 inline std::array<std::atomic<const Type*>, MOST_TYPES> types{};
 
-inline const Type& described(int32_t index) {
+[[gnu::noinline]] inline const Type& described(Node node) {
+  if (node == nullptr) throw Unsupported("a TVM object lacks an expected part");
+  int32_t index = node->type_index();
+  if (static_cast<size_t>(index) >= MOST_TYPES) throw Unsupported("a TVM object of an unexpected type");
   static std::mutex one_at_a_time;
   static std::deque<Type> kept;  // never moves its elements
   std::lock_guard<std::mutex> held(one_at_a_time);
@@ -108,11 +124,10 @@ inline const Type& described(int32_t index) {
 }
 
 inline const Type& type_of(Node node) {
-  if (node == nullptr) throw Unsupported("a TVM object lacks an expected part");
-  int32_t index = node->type_index();
-  if (static_cast<size_t>(index) >= MOST_TYPES) throw Unsupported("a TVM object of an unexpected type");
-  const Type* known = types[index].load(std::memory_order_acquire);
-  return known != nullptr ? *known : described(index);
+  if (node != nullptr && static_cast<size_t>(node->type_index()) < MOST_TYPES) [[likely]] {
+    if (const Type* known = types[node->type_index()].load(std::memory_order_acquire)) [[likely]] return *known;
+  }
+  return described(node);
 }
 
 inline Kind kind_of(Node node) { return node == nullptr ? Kind::Other : type_of(node).kind; }
@@ -140,8 +155,11 @@ inline ffi::Any read(Node node, Field field) {
 
 // The object that a field refers to, borrowed from its parent; null where the field is absent or empty.
 inline Node child(Node node, Field field) {
-  const Slot& slot = slot_of(node, field);
-  if (slot.offset < 0) return nullptr;
+  const Type& type = type_of(node);
+  int16_t place = type.objects[static_cast<size_t>(field)];
+  if (place >= 0) return *reinterpret_cast<const Node*>(reinterpret_cast<const char*>(node) + place);
+  if (place == Type::ABSENT) return nullptr;
+  const Slot& slot = type.slots[static_cast<size_t>(field)];
   const char* address = reinterpret_cast<const char*>(node) + slot.offset;
   if (slot.size == sizeof(void*)) return *reinterpret_cast<const Node*>(address);
   if (slot.size == sizeof(TVMFFIAny)) {
@@ -149,6 +167,12 @@ inline Node child(Node node, Field field) {
     return any->type_index >= TVMFFITypeIndex::kTVMFFIStaticObjectBegin ? reinterpret_cast<Node>(any->v_obj) : nullptr;
   }
   throw Unsupported("a field of a TVM object has an unexpected layout");
+}
+
+// Those of CHILDREN that an expression has.
+inline std::span<const Field> children_of(Node node) {
+  const Type& type = type_of(node);
+  return {type.children.data(), type.n_children};
 }
 
 inline const ffi::ArrayObj* list(Node node, Field field) {
@@ -159,14 +183,23 @@ inline const ffi::ArrayObj* list(Node node, Field field) {
   return static_cast<const ffi::ArrayObj*>(found);
 }
 
-inline Node item(const ffi::ArrayObj* array, size_t i) { return (*array)[static_cast<int64_t>(i)].as<ffi::Object>(); }
-
-inline std::string text(Node node, Field field) { return read(node, field).cast<ffi::String>(); }
+inline Node item(const ffi::ArrayObj* array, size_t i) { return array->begin()[i].as<ffi::Object>(); }
 
 inline const char* address_of(Node node, Field field, int64_t size) {
   const Slot& slot = slot_of(node, field);
   if (slot.offset < 0 || slot.size != size) throw Unsupported("a field of a TVM object has an unexpected layout");
   return reinterpret_cast<const char*>(node) + slot.offset;
+}
+
+// The text of a field, as long as its node lives.
+inline std::string_view text(Node node, Field field) {
+  const char* address = address_of(node, field, sizeof(ffi::String));
+  int32_t index = reinterpret_cast<const TVMFFIAny*>(address)->type_index;
+  if (index != TVMFFITypeIndex::kTVMFFISmallStr && index != TVMFFITypeIndex::kTVMFFIStr) {
+    throw Unsupported("a field of a TVM object is no text");
+  }
+  const auto& found = *reinterpret_cast<const ffi::String*>(address);
+  return {found.data(), found.size()};
 }
 
 // IntImm holds an Any, so that it may grow beyond 64 bits.
@@ -188,6 +221,16 @@ inline int64_t any_integer(const ffi::Any& any) {
   throw Unsupported("an annotation is not an integer");
 }
 
-inline DLDataType data_type(Node prim_type) { return read(prim_type, Field::dtype).cast<DLDataType>(); }
+// A number that is no object: a kind of loop or of a block's variable.
+inline int64_t enumerated(Node node, Field field) {
+  const Slot& slot = slot_of(node, field);
+  if (slot.size != sizeof(int32_t)) return read(node, field).cast<int64_t>();  // of an operator's loop program
+  return *reinterpret_cast<const int32_t*>(address_of(node, field, sizeof(int32_t)));
+}
+
+inline DLDataType data_type(Node prim_type) {
+  if (slot_of(prim_type, Field::dtype).size != sizeof(DLDataType)) return read(prim_type, Field::dtype).cast<DLDataType>();
+  return *reinterpret_cast<const DLDataType*>(address_of(prim_type, Field::dtype, sizeof(DLDataType)));
+}
 
 }  // namespace cdmpp

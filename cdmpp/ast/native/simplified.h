@@ -95,7 +95,7 @@ class Simplifier {
           break;
         }
         case Kind::AttrStmt: {
-          std::string key = text(node, Field::attr_key);
+          std::string key(text(node, Field::attr_key));
           if (key != "thread_extent" && key != "virtual_thread") break;
           inside = made("tirx.AttrStmt", read(node, Field::node), key, read(node, Field::value), inside, nullptr);
           break;

@@ -38,9 +38,12 @@ class Softly {
   Softly* before_;
 };
 
+inline thread_local int64_t doubts_so_far = 0;
+
 // What is read may differ from what lowering gives: a guess of how much TVM's simplifier leaves, or of what a region is.
 inline void doubt(const char* what) {
   if (!exactly) return;
+  ++doubts_so_far;
   if (Softly::current != nullptr) {
     Softly::current->why = what;
     return;
@@ -75,6 +78,7 @@ struct Sum {
 inline bool equal(const Atom& x, const Atom& y);
 
 inline bool equal(const Sum& x, const Sum& y) {
+  if (&x == &y) return true;
   if (x.constant != y.constant || x.terms.size() != y.terms.size()) return false;
   for (size_t i = 0; i < x.terms.size(); ++i) {
     if (x.terms[i].second != y.terms[i].second || !equal(x.terms[i].first, y.terms[i].first)) return false;
@@ -146,6 +150,13 @@ inline bool only_variables(const Sum& sum) {
   return std::all_of(sum.terms.begin(), sum.terms.end(), [](const auto& term) { return term.first.variable != nullptr; });
 }
 
+// Whether the value of a sum is known from the loops around it.
+inline bool only_loops(const Sum& sum) {
+  return std::all_of(sum.terms.begin(), sum.terms.end(), [](const auto& term) {
+    return term.first.other == nullptr && (term.first.inside == nullptr || only_loops(*term.first.inside));
+  });
+}
+
 inline int64_t quotient(int64_t a, int64_t b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 
 // Reads expressions below some loops and blocks.
@@ -155,49 +166,24 @@ class Sums {
   Sums(std::vector<std::pair<Node, Range>> loops, Bindings bindings)
       : loops_(std::move(loops)), bindings_(std::move(bindings)), bound_(bindings_.size()) {}
 
-  Sum of(Node e) const {
-    Kind kind = kind_of(e);
-    switch (kind) {
-      case Kind::IntImm: return {int_value(e), {}};
-      case Kind::Var: return variable(e);
-      case Kind::Add:
-      case Kind::Sub: {
-        if (is_float(e)) break;
-        Sum sum = of(child(e, Field::a));
-        add(sum, of(child(e, Field::b)), kind == Kind::Add ? 1 : -1);
-        return sum;
-      }
-      case Kind::Mul: {
-        if (is_float(e)) break;
-        Sum a = of(child(e, Field::a)), b = of(child(e, Field::b)), product;
-        if (!b.terms.empty()) std::swap(a, b);
-        if (!b.terms.empty()) break;
-        add(product, a, b.constant);
-        if (b.constant == 0) product.terms.clear();
-        return product;
-      }
-      case Kind::Cast:
-        if (is_float(e) || is_float(child(e, Field::value))) break;
-        doubt("a conversion of integers");
-        return of(child(e, Field::value));
-      case Kind::FloorDiv:
-      case Kind::FloorMod:
-      case Kind::Div:
-      case Kind::Mod: {
-        if (is_float(e)) break;
-        Sum divisor = of(child(e, Field::b));
-        if (!divisor.terms.empty() || divisor.constant <= 0) break;
-        return divided(of(child(e, Field::a)), divisor.constant, kind == Kind::FloorDiv || kind == Kind::Div);
-      }
-      case Kind::Call:
-        if (call_name(e) == "likely") return of(item(list(e, Field::args), 0));
-        break;
-      default: break;
+  // Whether it is of just these loops and block variables.
+  bool below(const std::vector<std::pair<Node, Range>>& loops, const Bindings& bindings) const {
+    return bindings == bindings_ && std::equal(loops.begin(), loops.end(), loops_.begin(), loops_.end(), [](auto& a, auto& b) {
+             return a.first == b.first && a.second.low == b.second.low && a.second.high == b.second.high;
+           });
+  }
+
+  // Lives as long as this. An expression is read once, unless that is in doubt, of which each question hears again.
+  const Sum& of(Node e) const {
+    for (const auto& [known, sum] : known_) {
+      if (known == e) return sum;
     }
-    Atom atom;
-    atom.other = e;
-    atom.range = range_of_other(e, kind);
-    return {0, {{atom, 1}}};
+    if (kind_of(e) == Kind::Var) {
+      if (const Sum* value = bound(e)) return *value;
+    }
+    int64_t before = doubts_so_far;
+    Sum found = read(e);
+    return known_.emplace_back(doubts_so_far == before ? e : nullptr, std::move(found)).second;
   }
 
   // Whether one of the expressions so far held a quotient of a sum of quotients.
@@ -219,8 +205,8 @@ class Sums {
     }
     if (kind == Kind::Call && call_name(e) == "likely") return decided(item(list(e, Field::args), 0));
     if (!is_compare(kind) || is_float(child(e, Field::a))) return std::nullopt;
-    Sum difference = of(child(e, Field::a));
-    add(difference, of(child(e, Field::b)), -1);
+    Sum difference = read(child(e, Field::a));
+    add(difference, read(child(e, Field::b)), -1);
     Range range = range_of(difference);
     auto known = [](bool yes, bool no) { return yes || no ? std::optional<bool>(yes) : std::nullopt; };
     bool zero = range.low == 0 && range.high == 0, never_zero = range.low > 0 || range.high < 0;
@@ -241,8 +227,8 @@ class Sums {
     if (kind == Kind::And) return plain(child(e, Field::a)) && plain(child(e, Field::b));
     if (kind == Kind::Call && call_name(e) == "likely") return plain(item(list(e, Field::args), 0));
     if (kind < Kind::LT || kind > Kind::GE || is_float(child(e, Field::a))) return false;
-    Sum difference = of(child(e, Field::a));
-    add(difference, of(child(e, Field::b)), -1);
+    Sum difference = read(child(e, Field::a));
+    add(difference, read(child(e, Field::b)), -1);
     return only_variables(difference);
   }
 
@@ -255,7 +241,7 @@ class Sums {
         if (Node part = item(parts, i)) visit(part);
       }
     } else {
-      for (Field field : CHILDREN) {
+      for (Field field : children_of(e)) {
         if (Node part = child(e, field)) visit(part);
       }
     }
@@ -285,28 +271,83 @@ class Sums {
   }
 
  private:
+  Sum read(Node e) const {
+    Kind kind = kind_of(e);
+    switch (kind) {
+      case Kind::IntImm: return {int_value(e), {}};
+      case Kind::Var: {
+        const Sum* value = bound(e);
+        return value != nullptr ? *value : variable(e);
+      }
+      case Kind::Add:
+      case Kind::Sub: {
+        if (is_float(e)) break;
+        Sum sum = read(child(e, Field::a));
+        add(sum, read(child(e, Field::b)), kind == Kind::Add ? 1 : -1);
+        return sum;
+      }
+      case Kind::Mul: {
+        if (is_float(e)) break;
+        Sum a = read(child(e, Field::a)), b = read(child(e, Field::b)), product;
+        if (!b.terms.empty()) std::swap(a, b);
+        if (!b.terms.empty()) break;
+        add(product, a, b.constant);
+        if (b.constant == 0) product.terms.clear();
+        return product;
+      }
+      case Kind::Cast:
+        if (is_float(e) || is_float(child(e, Field::value))) break;
+        doubt("a conversion of integers");
+        return read(child(e, Field::value));
+      case Kind::FloorDiv:
+      case Kind::FloorMod:
+      case Kind::Div:
+      case Kind::Mod: {
+        if (is_float(e)) break;
+        Sum divisor = read(child(e, Field::b));
+        if (!divisor.terms.empty() || divisor.constant <= 0) break;
+        return divided(read(child(e, Field::a)), divisor.constant, kind == Kind::FloorDiv || kind == Kind::Div);
+      }
+      case Kind::Call:
+        if (call_name(e) == "likely") return read(item(list(e, Field::args), 0));
+        break;
+      default: break;
+    }
+    Atom atom;
+    atom.other = e;
+    atom.range = range_of_other(e, kind);
+    return {0, {{atom, 1}}};
+  }
+
   Sum variable(Node e) const {
+    Atom atom;
     for (const auto& [name, range] : loops_) {
       if (name != e) continue;
       if (range.low == range.high) return {range.low, {}};
-      Atom atom;
       atom.variable = e;
       atom.range = range;
       return {0, {{atom, 1}}};
+    }
+    atom.other = e;
+    return {0, {{atom, 1}}};
+  }
+
+  // The value of a block variable; null for others.
+  const Sum* bound(Node e) const {
+    for (const auto& loop : loops_) {
+      if (loop.first == e) return nullptr;
     }
     for (size_t i = bindings_.size(); i-- > 0;) {
       if (bindings_[i].first != e) continue;
       if (!bound_[i]) {
         Softly doubts;
-        Sum found = of(bindings_[i].second);
+        Sum found = read(bindings_[i].second);
         bound_[i] = {std::move(found), doubts.why};
       }
       if (bound_[i]->second != nullptr) doubt(bound_[i]->second);
-      return bound_[i]->first;
+      return &bound_[i]->first;
     }
-    Atom atom;
-    atom.other = e;
-    return {0, {{atom, 1}}};
+    return nullptr;
   }
 
   // `sum` as `factor` times the first, plus the second.
@@ -381,14 +422,14 @@ class Sums {
 
   Range range_of_other(Node e, Kind kind) const {
     if (kind == Kind::Min || kind == Kind::Max) {
-      Range a = range_of(of(child(e, Field::a))), b = range_of(of(child(e, Field::b)));
+      Range a = range_of(read(child(e, Field::a))), b = range_of(read(child(e, Field::b)));
       if (kind == Kind::Min) return {std::min(a.low, b.low), std::min(a.high, b.high)};
       return {std::max(a.low, b.low), std::max(a.high, b.high)};
     }
     if (kind == Kind::Select || (kind == Kind::Call && call_name(e) == "if_then_else")) {
       bool call = kind == Kind::Call;
-      Range a = range_of(of(call ? item(list(e, Field::args), 1) : child(e, Field::true_value)));
-      Range b = range_of(of(call ? item(list(e, Field::args), 2) : child(e, Field::false_value)));
+      Range a = range_of(read(call ? item(list(e, Field::args), 1) : child(e, Field::true_value)));
+      Range b = range_of(read(call ? item(list(e, Field::args), 2) : child(e, Field::false_value)));
       return {std::min(a.low, b.low), std::max(a.high, b.high)};
     }
     return {};
@@ -397,6 +438,7 @@ class Sums {
   std::vector<std::pair<Node, Range>> loops_;
   Bindings bindings_;
   mutable std::vector<std::optional<std::pair<Sum, const char*>>> bound_;  // and what is doubtful about it
+  mutable std::deque<std::pair<Node, Sum>> known_;  // never moves its elements; null: was in doubt
   mutable bool nested_ = false;
 };
 

@@ -23,9 +23,6 @@ struct Loop {
   std::vector<Node> written, started;
 };
 
-// Block variables with their values, outer blocks first. Lowered programs have none.
-using Bindings = std::vector<std::pair<Node, Node>>;
-
 // Statements around a store, the outermost first; of a branch, whether its condition holds.
 using Path = std::vector<std::pair<Node, bool>>;
 
@@ -74,7 +71,7 @@ struct Tree {
 };
 
 inline std::string name_of(Node node) {
-  return node != nullptr && has_field(node, Field::name) ? text(node, Field::name) : "an expression";
+  return std::string(node != nullptr && has_field(node, Field::name) ? text(node, Field::name) : "an expression");
 }
 
 // The number that a constant is; `what` it is a number of, and the object `of` that has a name.
@@ -97,8 +94,8 @@ inline Node buffer_type(Node buffer) {
 }
 
 inline int scope_of(Node buffer) {
-  std::string scope = text(buffer_type(buffer), Field::storage_scope);
-  if (scope.rfind("shared", 0) == 0) return SHARED;
+  std::string_view scope = text(buffer_type(buffer), Field::storage_scope);
+  if (scope.starts_with("shared")) return SHARED;
   return scope.empty() || scope == "global" ? GLOBAL : LOCAL;
 }
 
@@ -130,12 +127,11 @@ inline void bind(Bindings& bindings, Node realize) {
   }
 }
 
-inline std::pair<int, int> thread_tag(const std::string& tag) {
-  auto dot = tag.rfind('.');
-  std::string last = dot == std::string::npos ? tag : tag.substr(dot + 1);
+inline std::pair<int, int> thread_tag(std::string_view tag) {
+  std::string_view last = tag.substr(tag.rfind('.') + 1);  // all of it where there is no dot
   int axis = last == "y" ? 1 : last == "z" ? 2 : 0;
-  if (tag.rfind("blockIdx", 0) == 0) return {BLOCK_TAG, axis};
-  if (tag.rfind("threadIdx", 0) == 0) return {THREAD_TAG, axis};
+  if (tag.starts_with("blockIdx")) return {BLOCK_TAG, axis};
+  if (tag.starts_with("threadIdx")) return {THREAD_TAG, axis};
   return {VTHREAD_TAG, axis};
 }
 

@@ -10,12 +10,19 @@
 
 namespace cdmpp {
 
-// Values of the loop variables at n points.
+// Block variables with their values, outer blocks first. Lowered programs have none.
+using Bindings = std::vector<std::pair<Node, Node>>;
+
+// Values of the loop variables at n points; those of block variables are added once an expression asks.
 struct Env {
   int64_t n = 0;
-  std::vector<std::pair<Node, std::vector<int64_t>>> rows;
+  const Bindings* bindings = nullptr;
+  mutable std::vector<std::pair<Node, std::vector<int64_t>>> rows;
 
-  std::vector<int64_t>& row(Node variable) {
+  Env() = default;
+  Env(int64_t points, const Bindings& bound) : n(points), bindings(&bound) {}
+
+  std::vector<int64_t>& row(Node variable) const {
     for (auto& [handle, values] : rows) {
       if (handle == variable) return values;
     }

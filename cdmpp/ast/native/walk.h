@@ -8,8 +8,9 @@ namespace cdmpp {
 // One depth-first pass. Nodes are loops, attributes, branches and stores; node 0 is the root.
 class Walker {
  public:
-  // `placements`: of a program that TVM has not lowered; null else.
-  explicit Walker(const Placements* placements = nullptr) : placements_(placements) {}
+  // `survey`: of a program that TVM has not lowered; null else.
+  explicit Walker(const Survey* survey = nullptr)
+      : survey_(survey), placements_(survey == nullptr ? nullptr : &survey->placements) {}
 
   Tree run(Node function) {
     const auto* params = list(function, Field::params);
@@ -62,8 +63,8 @@ class Walker {
     if (kind == Kind::AllocBuffer) return allocate(child(node, Field::buffer));
     if (kind == Kind::DeclBuffer) return;
     if (kind == Kind::AttrStmt) {
-      std::string key = text(node, Field::attr_key);
-      if (key != "thread_extent" && key != "virtual_thread" && key.rfind("pragma_", 0) != 0) {
+      std::string_view key = text(node, Field::attr_key);
+      if (key != "thread_extent" && key != "virtual_thread" && !key.starts_with("pragma_")) {
         return top_level(child(node, Field::body));
       }
     }
@@ -224,7 +225,9 @@ class Walker {
       leaf.bindings = bindings_;
       leaf.path = path_;
       leaf.doubtful = doubtful_;
-      leaf.sums = std::make_shared<const Sums>(sums());
+      auto seen = survey_->sums.find(node);
+      bool same = seen != survey_->sums.end() && seen->second->below(ranges(), bindings_);
+      leaf.sums = same ? seen->second : std::make_shared<const Sums>(ranges(), bindings_);
       leaf.placements = placements_;
     }
     return {1, 0, 0};
@@ -252,7 +255,7 @@ class Walker {
   }
 
   Cost visit_attribute(Node node) {
-    std::string key = text(node, Field::attr_key);
+    std::string_view key = text(node, Field::attr_key);
     if (key == "thread_extent" || key == "virtual_thread") {
       Loop loop;
       loop.extent = integer(child(node, Field::value), "a thread extent");
@@ -263,7 +266,7 @@ class Walker {
       return in_loop(std::move(loop), child(node, Field::body), {});
     }
     Annotations annotations;
-    if (key.rfind("pragma_", 0) == 0) annotations.emplace_back(key, read(node, Field::value));
+    if (key.starts_with("pragma_")) annotations.emplace_back(key, read(node, Field::value));
     enter();
     auto saved = std::make_pair(unroll_limit_, explicit_);
     pragma(annotations);
@@ -286,7 +289,7 @@ class Walker {
 
   Cost visit_for(Node node) {
     Loop loop;
-    loop.kind = read(node, Field::kind).cast<int64_t>();
+    loop.kind = enumerated(node, Field::kind);
     loop.extent = integer(child(node, Field::extent), "the extent of loop", child(node, Field::loop_var));
     if (loop.kind == THREAD) {
       std::tie(loop.tag, loop.axis) = thread_tag(text(child(node, Field::thread_binding), Field::thread_tag));
@@ -361,10 +364,10 @@ class Walker {
     return statements > 1;
   }
 
-  Sums sums() const {
-    std::vector<std::pair<Node, Range>> ranges;
-    for (const auto& loop : loops_) ranges.push_back({loop->handle, {loop->start, loop->start + loop->extent - 1}});
-    return Sums(std::move(ranges), bindings_);
+  std::vector<std::pair<Node, Range>> ranges() const {
+    std::vector<std::pair<Node, Range>> found;
+    for (const auto& loop : loops_) found.push_back({loop->handle, {loop->start, loop->start + loop->extent - 1}});
+    return found;
   }
 
   // Whether a condition always holds, or never; in a lowered program nothing is left to decide. Where TVM may know better,
@@ -372,12 +375,13 @@ class Walker {
   std::optional<bool> decided(Node condition) {
     if (placements_ == nullptr) return std::nullopt;
     Softly doubts;
-    const Sums now = sums();
+    const Sums now(ranges(), bindings_);
     auto found = now.decided(condition);
     doubtful_ |= exactly && (branches_ > 0 || !now.plain(condition) || doubts.why != nullptr);
     return found;
   }
 
+  const Survey* survey_;
   const Placements* placements_;
   Bindings bindings_;
   Tree tree_;
@@ -393,8 +397,8 @@ class Walker {
   bool doubtful_ = false;
 };
 
-inline Tree walk(Node function, const Placements* placements = nullptr) {
-  Tree tree = Walker(placements).run(function);
+inline Tree walk(Node function, const Survey* survey = nullptr) {
+  Tree tree = Walker(survey).run(function);
   if (tree.leaves.empty()) throw Unsupported("the program has no store: nothing is computed, so it has no latency");
   return tree;
 }
