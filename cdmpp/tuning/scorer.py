@@ -49,8 +49,9 @@ class Said:
 class Scorer:
     """A scorer has one model and one device. Where the model has a ranker, that judges ASTs: it was made to choose.
 
-    One that ``remembers`` reads a program once, and its keys have to be hashes: those of a search take a third of the
-    time of reading, which meets a fifth of its programs again. Modules as keys would live on, and slow the search down.
+    One that ``remembers`` reads a program once, and its keys have to be hashes, which take as long as half of reading.
+    Another one, whose keys may be modules, knows those it was asked about last: a generation of a search keeps a tenth
+    of the one before as it was. More modules would live on, and slow the search down.
     """
 
     def __init__(self, predictor: Predictor, device: Device, remembers: bool) -> None:
@@ -70,7 +71,9 @@ class Scorer:
         for key, ast in zip(missing, found, strict=True):
             self._read[key] = str(ast) if isinstance(ast, CdmppError) else next(rows)
         known = {key: self._read[key] for key in modules}
-        while len(self._read) > self._kept:
+        for key in modules:
+            self._read.move_to_end(key)
+        while len(self._read) > max(self._kept, len(modules)):
             self._read.popitem(last=False)
         return known
 

@@ -11,8 +11,10 @@ from tvm import te
 from tvm.s_tir import Schedule
 
 import cdmpp
+from cdmpp.ast.scheduled import extract_scheduled_many
 from cdmpp.errors import DataError, MissingToolError
 from cdmpp.platform.extension import digest_of
+from cdmpp.tuning import scorer
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1})
 
@@ -62,7 +64,6 @@ def test_scores_are_positive_and_those_of_the_predictor(context, candidates):
     programs = list(model.two_stage.scorer.read({i: c.sch.mod for i, c in enumerate(candidates)}, TARGET).values())
     direct = model.two_stage.scorer.fast(programs, "a task")
     np.testing.assert_allclose(scores, np.exp(-direct.log_latency), rtol=1e-5)
-    assert not model.two_stage.scorer._read  # modules that are keys would live on
     # The ranker orders; the predictor's level makes seconds of it.
     predicted = model.two_stage.scorer.predictor.predict([one.ast for one in programs], "epyc-genoa", compiled=False)
     assert np.mean(direct.log_latency) == pytest.approx(np.mean(np.log(predicted.latency_s)), abs=1e-6)
@@ -101,6 +102,21 @@ def test_frozen_learns_nothing_and_failures_teach_nothing(context, candidates):
     learning.update(context, [], [])
     np.testing.assert_allclose(learning.predict(context, candidates), before)
     assert learning.counts["failed"] == 4
+
+
+def test_what_was_asked_about_last_is_known_and_nothing_older(context, candidates, monkeypatch):
+    model, asked = make(), []
+
+    def read(modules, *rest):
+        asked.append(len(modules))
+        return extract_scheduled_many(modules, *rest)
+
+    monkeypatch.setattr(scorer, "extract_scheduled_many", read)
+    first = model.predict(context, candidates)
+    np.testing.assert_array_equal(model.predict(context, candidates[1:]), first[1:])
+    np.testing.assert_allclose(model.predict(context, candidates), first, rtol=1e-5)
+    assert asked == [4, 0, 1]
+    assert len(model.two_stage.scorer._read) == 4
 
 
 def test_what_cannot_be_read_gets_the_usual_score_and_is_counted(context, candidates, caplog):
