@@ -151,7 +151,8 @@ SECTIONS = {
         "those of `predict` and `update`, which is what XGBModel adds to a search; the whole has TVM's evolutionary "
         "search as well, which all cost models share: mutation, replay of schedules, postprocessors, the database. "
         "Ours judges by ASTs alone: it learns, and compiles nothing. XGBModel scores at random until it has 100 "
-        "results. The share of the whole is what a user sees beside the measuring.",
+        "results, and of what it scored so it reads nothing: the last columns count only what a model judged. The "
+        "share of the whole is what a user sees beside the measuring.",
         lambda folder: _run("search_own_time.py", folder / "result.json"),
         tables.search_own_time,
     ),

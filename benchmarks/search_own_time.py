@@ -76,7 +76,8 @@ class Spent:
         self.wall_s = dict(self.cpu_s)
         self.stages = dict.fromkeys(STAGES, 0.0)
         """Of the processors, inside ``predict`` and ``update``."""
-        self.scored = self.measured = 0
+        self.scored = self.judged = self.measured = 0
+        """Candidates: all, those that a model judged and did not score at random, and those that were measured."""
 
     @contextmanager
     def on(self, part: str) -> Iterator[None]:
@@ -109,6 +110,13 @@ class Spent:
                 self.stages[stage] += time.process_time() - start
 
         return counted
+
+
+def _judges(model: Any) -> bool:
+    """Whether a model judges candidates by now: XGBModel asks itself the same."""
+    if hasattr(model, "booster"):
+        return model.booster is not None and model.data_size >= model.num_warmup_samples
+    return hasattr(model, "two_stage")
 
 
 def own_time(name: str, model_name: str, seed: int, trials: int) -> dict[str, Any]:
@@ -144,6 +152,7 @@ def own_time(name: str, model_name: str, seed: int, trials: int) -> dict[str, An
 
         def predict(self, context: Any, candidates: Any) -> Any:
             spent.scored += len(candidates)
+            spent.judged += len(candidates) * _judges(model)
             with spent.on("predict"):
                 return model.predict(context, candidates)
 
@@ -182,7 +191,7 @@ def own_time(name: str, model_name: str, seed: int, trials: int) -> dict[str, An
             parse_workload(task.workload), target, folder, trials, num_trials_per_iter=BATCH, builder=Unbuilt(),
             runner=Unrun(), cost_model=Timed(), num_tuning_cores=2, seed=seed,
         )  # fmt: skip
-    counts = {"scored": spent.scored, "measured": spent.measured}
+    counts = {"scored": spent.scored, "judged": spent.judged, "measured": spent.measured}
     return {"cpu_s": spent.cpu_s, "wall_s": spent.wall_s, "stages": spent.stages, **counts}
 
 

@@ -75,8 +75,10 @@ def search_own_time(rows: list[dict[str, Any]]) -> list[str]:
                     title,
                     f"{row[name]['measured']:,}",
                     f"{row[name]['scored']:,}",
+                    f"{row[name]['judged']:,}",
                     *(f"{1e3 * own[part]:,.1f}" for part in ("predict", "learn", "model", "rest", "whole", "wall")),
                     *(f"{100 * own[part] / trees[part]:,.0f}" for part in ("model", "whole")),
+                    *_of_judged(row, name),
                 ]
             )
     heads = [
@@ -84,6 +86,7 @@ def search_own_time(rows: list[dict[str, Any]]) -> list[str]:
         "cost model",
         "trials",
         "scored",
+        "judged",
         "predict",
         "update",
         "model",
@@ -91,8 +94,17 @@ def search_own_time(rows: list[dict[str, Any]]) -> list[str]:
         "whole",
         "whole, wall",
     ]
-    found = table([*heads, "model, % of XGBModel's", "whole, % of XGBModel's"], lines, left=2)
+    shares = ["model, % of XGBModel's", "whole, % of XGBModel's", "predict, a candidate judged (µs)", "% of XGBModel's"]
+    found = table([*heads, *shares], lines, left=2)
     return [*found, "", _STAGES, "", *_stages(rows)]
+
+
+def _of_judged(row: dict[str, Any], name: str) -> list[str]:
+    """Microseconds of processors for each candidate that the model judged, and their share of XGBModel's."""
+    if not row[name]["judged"]:
+        return ["–", "–"]
+    own, trees = (1e6 * row[one]["cpu_s"]["predict"] / row[one]["judged"] for one in (name, "xgb"))
+    return [f"{own:,.0f}", f"{100 * own / trees:,.0f}"]
 
 
 _STAGES = """\
