@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from cdmpp.cli import old_names
+from cdmpp.cli.absent_tvm import absent_tvm_named
 from cdmpp.cli.logs import log, logs_to_stderr, set_level
 from cdmpp.cli.parser import Parser
 from cdmpp.cli.verbs import GROUPS, PURPOSES, VERBS, Verb
@@ -39,18 +40,12 @@ def main(arguments: Sequence[str] | None = None, script: str | None = None) -> i
             log.debug("cdmpp %s, Python %s: %s", __version__, platform.python_version(), " ".join(words))
             for library in VERBS[verb].libraries:  # or it would be missed only when all is read
                 extension(library)
-            with executing(getattr(options, "executor", LOCAL)):
+            with executing(getattr(options, "executor", LOCAL)), absent_tvm_named():
                 options.run(options)
             return 0
         except CdmppError as error:
             log.error("%s", error)
             log.debug("it was raised here", exc_info=True)
-            return 2
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] != "tvm":
-                raise
-            log.error("%s needs TVM, which is not installed: pip install 'cdmpp[tvm]'", verb)
-            log.debug("it was needed here", exc_info=True)
             return 2
         except KeyboardInterrupt:
             log.error("stopped. What was derived so far is kept: the same command goes on from there")

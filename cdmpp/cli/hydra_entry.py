@@ -16,6 +16,7 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig
 
+from cdmpp.cli.absent_tvm import absent_tvm_named
 from cdmpp.cli.logs import log
 from cdmpp.cli.old_names import setting_of
 from cdmpp.cli.settings_help import settings_help
@@ -59,7 +60,7 @@ class Entry:
         _ended_well(composed, {})
 
     def _act(self, values: dict[str, Any]) -> None:
-        with executing(str(values.get("executor", LOCAL))):
+        with executing(str(values.get("executor", LOCAL))), absent_tvm_named():
             self.act(values)
 
     def help(self, program: str) -> str:

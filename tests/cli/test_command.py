@@ -53,7 +53,7 @@ def test_without_tvm_a_line_names_the_extra_and_other_mistakes_are_no_wrong_inpu
     words = ["tune", "resnet18", "--device", "epyc-genoa", "--out", "db"]
     for _ in range(2):
         assert cli.main(words) == 2
-        assert capsys.readouterr().err == "cdmpp: tune needs TVM, which is not installed: pip install 'cdmpp[tvm]'\n"
+        assert capsys.readouterr().err == "cdmpp: this needs TVM, which is not installed: pip install 'cdmpp[tvm]'\n"
     with pytest.raises(ModuleNotFoundError):
         cli.main(words)
 
