@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from cdmpp.measure.remote import free_servers, parse_tracker
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.measure.subjects import Subject, Subjects
 from cdmpp.platform.files import read_lines
+from tests.measure.real_tracker import start_tracker
 from tests.measure.tiny_task import TASK, schedules
 
 
@@ -35,19 +35,16 @@ def start(*arguments: str) -> subprocess.Popen[bytes]:
     )
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[Any]) -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 @pytest.fixture
-def tracker() -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    address = f"127.0.0.1:{port}"
-    processes = [start("tvm.exec.rpc_tracker", "--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1))]
+def tracker() -> Iterator[tuple[str, list[subprocess.Popen[Any]]]]:
+    first, address = start_tracker()
+    processes: list[subprocess.Popen[Any]] = [first]
     for _ in range(2):
         processes.append(
             start("tvm.exec.rpc_server", "--host", "127.0.0.1", "--port", "9200", "--port-end", "9400",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -30,6 +29,7 @@ from cdmpp.measure.fleet.queue import JobQueue
 from cdmpp.measure.fleet.tracker import NO_SERVERS, Tracker
 from cdmpp.platform.content import read_parquet
 from tests.measure.fleet.real_tasks import DEVICE, PROGRAMS, SIZES, settings, shrink_reference_kernels, write_source
+from tests.measure.real_tracker import start_tracker
 
 CLIENT = """
 import sys
@@ -50,7 +50,7 @@ def start(*arguments: str) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[Any]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -64,14 +64,10 @@ def wait_for(what: str, holds: Callable[[], bool], limit_s: float = 300.0) -> No
 
 
 @pytest.fixture
-def tracker() -> Iterator[tuple[str, dict[str, subprocess.Popen[bytes]]]]:
+def tracker() -> Iterator[tuple[str, dict[str, subprocess.Popen[Any]]]]:
     """Two servers of key ``board``, by their addresses: hosts of a loopback network."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    address = f"127.0.0.1:{port}"
-    ports = "--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1)
-    processes = {"": start("-m", "tvm.exec.rpc_tracker", *ports)}
+    first, address = start_tracker()
+    processes: dict[str, subprocess.Popen[Any]] = {"": first}
     for host in ("127.0.0.2", "127.0.0.3"):
         words = "--host", "0.0.0.0", "--port", "9500", "--port-end", "9700", "--tracker", address, "--key", "board"
         processes[host] = start("-m", "tvm.exec.rpc_server", *words, "--custom-addr", host)
