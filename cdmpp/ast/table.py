@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from cdmpp.ast.layout import FEATURES, KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.errors import DataError
 from cdmpp.machine_code.cpu.code_features import CODE_VERSION, CODE_WIDTH
 from cdmpp.platform.content import read_parquet
+from cdmpp.platform.files import write_atomic
 
 if TYPE_CHECKING:  # it takes longer to import than most commands take otherwise
     import pyarrow as pa
@@ -124,7 +124,7 @@ class AstTable:
 def write_asts(
     path: Path, record_ids: Sequence[str], table: AstTable, features: str = "cdmpp", effort: int = 9
 ) -> None:
-    """Write one row a program, atomically. ``record_ids`` (n,) names the rows, ``features`` the leaf vectors.
+    """Write one row a program, by ``write_atomic``. ``record_ids`` (n,) names the rows, ``features`` the leaf vectors.
 
     ``effort`` is zstd's, 1 to 22: what is kept for long is worth minutes, a cache is not.
     """
@@ -145,10 +145,8 @@ def write_asts(
         columns["code"] = pa.FixedSizeListArray.from_arrays(pa.array(table.codes.ravel(), pa.float32()), CODE_WIDTH)
         metadata["code_version"] = CODE_VERSION
     arrow = pa.table(columns).replace_schema_metadata(metadata)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    pq.write_table(arrow, temporary, compression="zstd", compression_level=effort, use_dictionary=False)
-    os.replace(temporary, path)
+    options = {"compression": "zstd", "compression_level": effort, "use_dictionary": False}
+    write_atomic(path, lambda temporary: pq.write_table(arrow, temporary, **options))
 
 
 def read_asts(path: Path, features: str = "cdmpp") -> tuple[list[str], AstTable]:

@@ -292,12 +292,18 @@ class _Chunk:
         rows, failed, self.rows, self.failed = self.rows, self.failed, {}, {}
         self.written_at = time.monotonic()
         digest = hashlib.sha256("\0".join([*rows, *failed]).encode()).hexdigest()[:16]
-        if rows:
-            _write_rows(self.kind, path := self.folder / f"chunk-{digest}.parquet", rows)
-            note_write(path)
-        if failed:
-            write_json(path := self.folder / f"chunk-{digest}.failed.json", failed)
-            note_write(path)
+        try:
+            if rows:
+                _write_rows(self.kind, path := self.folder / f"chunk-{digest}.parquet", rows)
+                note_write(path)
+            if failed:
+                write_json(path := self.folder / f"chunk-{digest}.failed.json", failed)
+                note_write(path)
+        except DataError as error:
+            if not self.folder.is_relative_to(cache_root()):
+                raise
+            reason = str(error).partition(". ")[0]
+            raise DataError(f"{reason}. Programs are read from there: set CDMPP_CACHE to another folder") from error
 
 
 def _write_rows(kind: str, path: Path, rows: Mapping[str, Mapping[str, np.ndarray]]) -> None:

@@ -74,6 +74,7 @@ IN_USE_S = 600.0
 """A folder that was used so lately may be read or written by another process, and stays."""
 UNFINISHED_S = 3_600.0
 """A write that was not finished in this time never will be."""
+_told: set[Path] = set()  # folders of which was said that nothing is kept there
 
 
 @dataclass(frozen=True)
@@ -115,33 +116,37 @@ def bring(path: Path) -> None:
             keep_bytes(own, content)
 
 
-def keep_json(path: Path, value: Any) -> None:
-    """Write a file of the cache, atomically, and keep the cache within its limit.
+def keep(path: Path, write: Callable[[], None]) -> None:
+    """Write a file of the cache by ``write``, atomically, and keep the cache within its limit.
 
-    Where the disk is full, or the folder not ours, this is said and nothing is kept: what was worked out is there all
-    the same. Errors of files elsewhere are raised.
+    Where the disk is full, or the folder not ours, this is said once of each kind and nothing is kept: what was worked
+    out is there all the same. Errors of files elsewhere are raised.
     """
-    _keep(path, lambda: write_json(path, value))
-
-
-def keep_text(path: Path, text: str) -> None:
-    """Write a file of the cache as ``keep_json`` does."""
-    _keep(path, lambda: write_text(path, text))
-
-
-def _keep(path: Path, write: Callable[[], None]) -> None:
     try:
         write()
     except DataError as error:
-        if not path.is_relative_to(cache_root()):
+        root = cache_root()
+        if not path.is_relative_to(root):
             raise
-        log.warning("%s. What belongs there is worked out again the next time", str(error).partition(". ")[0])
+        if (kind := root / path.relative_to(root).parts[0]) not in _told:
+            _told.add(kind)
+            log.warning("%s. What belongs there is worked out again the next time", str(error).partition(". ")[0])
         return
     note_write(path)
 
 
+def keep_json(path: Path, value: Any) -> None:
+    """Write a file of the cache as ``keep`` does."""
+    keep(path, lambda: write_json(path, value))
+
+
+def keep_text(path: Path, text: str) -> None:
+    """Write a file of the cache as ``keep`` does."""
+    keep(path, lambda: write_text(path, text))
+
+
 def keep_bytes(path: Path, content: bytes) -> None:
-    """Write a file of the cache as ``keep_json`` does."""
+    """Write a file of the cache, atomically, and keep the cache within its limit; ``DataError``: it cannot be."""
     write_atomic(path, lambda temporary: temporary.write_bytes(content))
     note_write(path)
 

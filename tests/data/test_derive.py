@@ -97,6 +97,13 @@ def test_a_full_disk_ends_the_run(tmp_path, monkeypatch):
         derive({"per_store": (tmp_path, sources(""))}, progress=False)
 
 
+def test_a_cache_that_cannot_be_written_is_told_with_what_to_set(tmp_path, monkeypatch):
+    monkeypatch.setenv("CDMPP_CACHE", str(tmp_path))
+    (tmp_path / "per_store").write_text("no folder")
+    with pytest.raises(DataError, match="cannot write.*set CDMPP_CACHE"):
+        derive({"per_store": (tmp_path / "per_store" / "v1", sources(""))}, progress=False)
+
+
 def test_a_child_that_cannot_start_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "COMMAND", ("-c", "raise SystemExit('broken wheel')"))
     with pytest.raises(CdmppError, match="did not start: broken wheel"):

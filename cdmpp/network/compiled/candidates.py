@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from cdmpp.ast.layout import EXTRACTOR_VERSION
@@ -19,7 +20,7 @@ from cdmpp.execute.executor import replies_of
 from cdmpp.execute.work import Work
 from cdmpp.measure.plan import schedule_seed
 from cdmpp.network.network_key import toolchain
-from cdmpp.platform.cache import bring, note_use, note_write
+from cdmpp.platform.cache import bring, keep, note_use
 from cdmpp.platform.cores import cores
 from cdmpp.platform.progress import shown
 from cdmpp.programs.task import Task
@@ -89,8 +90,8 @@ def _sampled(
                 continue
             table = AstTable(**unpacked(reply["arrays"]))
             found[task.task_id] = Candidates(tuple(reply["schedules"]), table)
-            write_asts(path := candidates_path(task, text, n, seed), reply["schedules"], table)
-            note_write(path)
+            path = candidates_path(task, text, n, seed)
+            keep(path, partial(write_asts, path, reply["schedules"], table))
     if faults:
         raise CdmppError(f"no program can be made of {len(faults)} of {len(tasks)} kernels: {some(faults)}")
     return found

@@ -60,6 +60,21 @@ def test_the_total_is_the_sum_of_what_it_is_made_of(answer):
     assert any(kernel.candidates > 1 for kernel in answer.kernels)
 
 
+def test_candidates_are_there_though_they_cannot_be_kept(answer, cache, tmp_path, monkeypatch, caplog):
+    from cdmpp.network.compiled.candidates import candidates_of
+    from cdmpp.network.compiled.stored_graph import graph_for
+
+    tasks = graph_for(Workload(Small().eval(), torch.randn(32, 64))).graph.tasks
+    own = dict([max(tasks.items(), key=lambda item: item[1].flops)])
+    kept = candidates_of(own, devices.get(DEVICE), 2)
+    monkeypatch.setenv("CDMPP_CACHE", str(tmp_path))
+    (tmp_path / "candidates").write_text("no folder")  # stands for every reason why a file cannot be written
+    found = candidates_of(own, devices.get(DEVICE), 2)
+    assert [one.schedules for one in found.values()] == [one.schedules for one in kept.values()]
+    assert any("cannot write" in one.getMessage() for one in caplog.records)
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
 def test_the_fastest_of_the_compiled_candidates_was_chosen(answer, cache):
     from cdmpp.network.compiled.candidates import candidates_of
     from cdmpp.network.compiled.choice import worth_compiling
