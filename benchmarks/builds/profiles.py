@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.builds.build import REPOSITORY, Build, built, parser_of
-from benchmarks.builds.profile import PROFILED, Samples, Seconds, sampled, stages_of, tools_missing
 from benchmarks.builds.profiles_page import page
+from benchmarks.builds.samples import PROFILED, Samples, Seconds, sampled, stages_of, tools_missing
 from benchmarks.builds.seeds import TRAININGS, key, trained
 from benchmarks.publish.markdown import write_page
 from benchmarks.run import machine

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.builds.profile import EPOCHS, PROFILED
 from benchmarks.builds.row import ROWS
+from benchmarks.builds.samples import EPOCHS, PROFILED
 from benchmarks.builds.seeds import seed_table
 from benchmarks.publish.markdown import table
 

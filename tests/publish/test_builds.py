@@ -88,3 +88,9 @@ def test_the_baseline_is_known_without_its_tag(monkeypatch: pytest.MonkeyPatch):
     assert commit_of(BASELINE) == BASELINE_COMMIT
     with pytest.raises(SystemExit, match="no such revision: no-such"):
         commit_of("no-such")
+
+
+def test_no_script_of_benchmarks_hides_a_module_of_python():
+    """Its folder comes first where modules are looked for: torch imports ``cProfile``, and that ``profile``."""
+    scripts = [path.stem for path in Path(questions.__file__).parents[1].rglob("*.py")]
+    assert "questions" in scripts and not sys.stdlib_module_names & set(scripts)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.builds import profile, questions
-from benchmarks.builds.profile import PROFILED, Samples, stages_of
+from benchmarks.builds import questions, samples
 from benchmarks.builds.profiles_page import page
 from benchmarks.builds.row import ROWS
+from benchmarks.builds.samples import PROFILED, Samples, stages_of
 from benchmarks.builds.seeds import TRAININGS, key, seed_table
 from benchmarks.builds.stage import INTERPRETER, REST, TOOLS, stage_of
 
@@ -38,7 +38,7 @@ def test_the_innermost_known_frame_decides_and_of_imports_the_outermost(frames, 
 
 
 def test_of_each_profiled_question_some_lines_are_timed():
-    timed = profile._timed_lines()
+    timed = samples._timed_lines()
     for name in PROFILED:
         if question := ROWS[name].question:
             inner = {"cpu_code": "_derived", "gpu_code": "_derived", "predict_one": "_predictions",
@@ -48,14 +48,14 @@ def test_of_each_profiled_question_some_lines_are_timed():
 
 
 def test_seconds_are_those_of_perf_shared_by_stacks():
-    begin, end = profile._timed_lines()["_derived"]
+    begin, end = samples._timed_lines()["_derived"]
     inside, outside = (f"<module> (q.py:9);_derived (a/questions.py:{line})" for line in (end, begin))
     code = ";_code (cdmpp/data/derive_worker.py:1)"
     stacks = {
         f"process 1:python;{inside}{code}": 30, f"{inside};replay_on (cdmpp/programs/replay.py:1)": 10,
         f"{outside}{code}": 40, "_end_with_parent (cdmpp/platform/workers.py:270)": 900,
     }  # fmt: skip
-    commands = {"python": 2 * profile._HZ, "thread": 2 * profile._HZ, "ptxas": 6 * profile._HZ, "py-spy": 500}
+    commands = {"python": 2 * samples._HZ, "thread": 2 * samples._HZ, "ptxas": 6 * samples._HZ, "py-spy": 500}
     found = stages_of("gpu-code", Samples(stacks, commands))
     assert found == pytest.approx({"decoding and executing code": 1.5, "replaying schedules": 0.5, TOOLS["ptxas"]: 3.0})
     whole = stages_of("network-cold", Samples(stacks, commands))
