@@ -52,7 +52,8 @@ def tools_missing() -> list[str]:
 
 def sampled(name: str, build: Build, folder: Path) -> Samples:
     """Run a row of ``ROWS`` under both tools; caches and samples are kept below ``folder``."""
-    row, found, environment = ROWS[name], Samples({}, {}), dict(build.environment(folder / "cache"))
+    row, stacks, commands = ROWS[name], Counter[str](), Counter[str]()
+    environment = dict(build.environment(folder / "cache"))
     folder.mkdir(parents=True, exist_ok=True)
     if row.cache == "full":
         subprocess.run(_command(row, build, folder), check=True, capture_output=True, env=environment)
@@ -61,8 +62,9 @@ def sampled(name: str, build: Build, folder: Path) -> Samples:
             shutil.rmtree(folder / "cache", ignore_errors=True)
         shutil.rmtree(folder / "out", ignore_errors=True)
         one = _run(_command(row, build, folder), folder, environment)
-        found = Samples(Counter(found.stacks) + Counter(one.stacks), Counter(found.commands) + Counter(one.commands))
-    return found
+        stacks.update(one.stacks)
+        commands.update(one.commands)
+    return Samples(dict(stacks), dict(commands))  # ``asdict`` would count the pairs of a Counter
 
 
 def stages_of(name: str, samples: Samples) -> Seconds:

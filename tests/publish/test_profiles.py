@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from dataclasses import asdict
+
 import pytest
 
 from benchmarks.builds import questions, samples
+from benchmarks.builds.build import Build
 from benchmarks.builds.profiles_page import page
 from benchmarks.builds.row import ROWS
 from benchmarks.builds.samples import PROFILED, Samples, stages_of
@@ -80,3 +85,12 @@ def test_a_seed_counts_once_both_builds_were_trained():
     found = {key(device, s): {"baseline": one, "now": {"mape": 9.0 + s, "median_ape": 4.0}} for s in range(3)}
     rows = seed_table({key(*pair): {} for pair in TRAININGS} | found)
     assert rows[2].endswith("| 0 | 10.00 | 9.00 | 5.00 | 4.00 |") and "10.00 ± 1.00" in rows[-1]
+
+
+def test_samples_of_all_runs_are_added_and_can_be_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(samples, "_run", lambda *_: Samples(Counter({"a;b": 2}), Counter({"python": 3})))
+    found = samples.sampled("features", Build("now", "c" * 40, tmp_path), tmp_path / "work")
+    assert json.loads(json.dumps(asdict(found))) == {"stacks": {"a;b": 2}, "commands": {"python": 3}}
+    monkeypatch.setitem(samples.PROFILED, "features", 2)
+    found = samples.sampled("features", Build("now", "c" * 40, tmp_path), tmp_path / "work")
+    assert json.loads(json.dumps(asdict(found))) == {"stacks": {"a;b": 4}, "commands": {"python": 6}}
