@@ -1,4 +1,4 @@
-"""What a verb says where it meets that TVM is not installed."""
+"""A verb that meets that TVM is not installed says which extra brings it."""
 
 from __future__ import annotations
 

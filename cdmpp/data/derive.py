@@ -303,7 +303,9 @@ class _Chunk:
             if not self.folder.is_relative_to(cache_root()):
                 raise
             reason = str(error).partition(". ")[0]
-            raise DataError(f"{reason}. Programs are read from there: set CDMPP_CACHE to another folder") from error
+            raise DataError(
+                f"{reason}. What is derived is read from there: let CDMPP_CACHE name another folder"
+            ) from error
 
 
 def _write_rows(kind: str, path: Path, rows: Mapping[str, Mapping[str, np.ndarray]]) -> None:

@@ -25,6 +25,7 @@ from cdmpp.data.shared_asts import shared_asts
 from cdmpp.errors import DataError
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_vector import operator_program
+from cdmpp.platform.cache import working_files
 from cdmpp.platform.paths import cache_root
 from cdmpp.programs.task import Task
 
@@ -56,13 +57,8 @@ def load_programs(
     sets = [_DataSet.open(Path(folder), device, workers, progress) for folder in folders]
     features = one_kind(one.features for one in sets)
     labels = read_labels([one.folder for one in sets], [one.tasks for one in sets], device)
-    try:
+    with working_files():
         asts, kept = _gather(sets, labels, features)
-    except OSError as error:
-        raise DataError(
-            f"cannot write {error.filename or cache_root()}: {error.strerror}. Free some space there, or let "
-            "CDMPP_CACHE name another folder"
-        ) from error
     used = set(np.unique(labels.task_ids).tolist())
     tasks = {key: task for key, task in join_tasks([one.tasks for one in sets]).items() if key in used}
     own = labels if len(kept) == len(labels) else labels.take(kept)

@@ -14,7 +14,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,6 +133,18 @@ def keep(path: Path, write: Callable[[], None]) -> None:
             log.warning("%s. What belongs there is worked out again the next time", str(error).partition(". ")[0])
         return
     note_write(path)
+
+
+@contextmanager
+def working_files() -> Iterator[None]:
+    """Turn an ``OSError`` of files in the cache that the work cannot do without into a ``DataError``."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"cannot write {error.filename or cache_root()}: {error.strerror or error}. Free some space there, or let "
+            "CDMPP_CACHE name another folder"
+        ) from error
 
 
 def keep_json(path: Path, value: Any) -> None:

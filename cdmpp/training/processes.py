@@ -14,7 +14,7 @@ class Terminated(SystemExit):
     """SIGTERM ended a training, which is not finished."""
 
     status = 128 + signal.SIGTERM
-    """That of the process, as a shell tells it."""
+    """The process ends with this, as a shell tells it."""
 
     def __init__(self) -> None:
         super().__init__(self.status)

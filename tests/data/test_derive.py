@@ -100,7 +100,7 @@ def test_a_full_disk_ends_the_run(tmp_path, monkeypatch):
 def test_a_cache_that_cannot_be_written_is_told_with_what_to_set(tmp_path, monkeypatch):
     monkeypatch.setenv("CDMPP_CACHE", str(tmp_path))
     (tmp_path / "per_store").write_text("no folder")
-    with pytest.raises(DataError, match="cannot write.*set CDMPP_CACHE"):
+    with pytest.raises(DataError, match="cannot write.*CDMPP_CACHE name another"):
         derive({"per_store": (tmp_path / "per_store" / "v1", sources(""))}, progress=False)
 
 

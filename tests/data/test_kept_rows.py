@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from cdmpp.data.importers.kept_rows import KeptProgram, KeptRows
+from cdmpp.data.importers.restored_lines import RestoredLines
 from cdmpp.data.records import append_records, record_ids, record_parts
 from cdmpp.errors import DataError
 from cdmpp.platform.paths import cache_root
@@ -86,6 +87,14 @@ def test_few_lines(lines):
 
 def test_closes_before_anything_was_read():
     kept_of([line(1, 0, 1.0)]).close()
+
+
+@pytest.mark.parametrize("made", [lambda: kept_of([]), lambda: RestoredLines("a source")])
+def test_a_cache_that_cannot_be_written_is_told_with_what_to_set(made, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CDMPP_CACHE", str(tmp_path / "file"))
+    with pytest.raises(DataError, match="cannot write .*file.*CDMPP_CACHE name another folder"):
+        made()
 
 
 def test_ids_are_those_of_all_parts_and_a_damaged_part_is_named(tmp_path, make_record):

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cdmpp.platform.cache import working_files
 from cdmpp.platform.paths import cache_root
 
 _PORTION = 2000
@@ -40,9 +41,10 @@ class KeptRows:
     def __init__(self, schema: pa.Schema, repetitive: Sequence[str] = ()) -> None:
         """Rows have the columns of ``schema``; those of the ``repetitive`` ones are few different texts."""
         folder = cache_root() / "scratch"
-        folder.mkdir(parents=True, exist_ok=True)
-        # Without a name: a kill leaves nothing behind.
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        with working_files():
+            folder.mkdir(parents=True, exist_ok=True)
+            # Without a name: a kill leaves nothing behind.
+            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         self._schema = schema
         self._writer = pq.ParquetWriter(
             self._file, schema, compression="zstd", compression_level=1, use_dictionary=list(repetitive)
@@ -95,9 +97,11 @@ class KeptRows:
         self._file.close()
 
     def _write(self) -> None:
-        if self._waiting:
+        if not self._waiting:
+            return
+        with working_files():
             self._writer.write_table(pa.Table.from_pylist(self._waiting, self._schema))
-            self._waiting.clear()
+        self._waiting.clear()
 
     _dropped = np.zeros(0, np.int64)
 

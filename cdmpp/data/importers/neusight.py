@@ -47,6 +47,7 @@ from cdmpp.execute.work import FOREVER_S, Work
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_task import operator_task, record_id, served_by, task_id
 from cdmpp.operators.operator_vector import operator_program
+from cdmpp.platform.cache import working_files
 from cdmpp.platform.files import table_batches
 from cdmpp.platform.lock import writing
 from cdmpp.platform.paths import cache_root
@@ -252,13 +253,14 @@ def _asts(operators: list[EagerOperator], workers: int, progress: bool) -> AstTa
     starts = range(0, len(operators), _TOGETHER)
     parts = (operators[start : start + _TOGETHER] for start in starts)
     requests = ({"op": "operators", "operators": [operator.to_json() for operator in part]} for part in parts)
-    writer = MappedTableWriter(cache_root() / "mapped")
-    with closing(in_order(replies_of(Work(COMMAND, FOREVER_S, workers), requests, len(starts)))) as replies:
+    work = Work(COMMAND, FOREVER_S, workers)
+    with working_files(), closing(in_order(replies_of(work, requests, len(starts)))) as replies:
+        writer = MappedTableWriter(cache_root() / "mapped")
         for reply in track(replies, "compact ASTs", total=len(starts), disable=not progress):
             if "cause" in reply:
                 raise DataError(f"the compact ASTs of operators cannot be made: {reply.get('message', reply['cause'])}")
             writer.append(AstTable(**unpacked(reply["arrays"])))
-    return writer.finish()
+        return writer.finish()
 
 
 def asts_of(operators: Sequence[str]) -> list[CompactAST]:

@@ -8,7 +8,7 @@ import os
 from contextlib import suppress
 from types import TracebackType
 
-from cdmpp.platform.cache import note_use
+from cdmpp.platform.cache import note_use, working_files
 from cdmpp.platform.paths import cache_root
 from cdmpp.platform.workers import Reply
 
@@ -25,8 +25,9 @@ class RestoredLines:
         """Find what an earlier run left of the same source; ``asked`` says all that replies depend on but the line."""
         name = hashlib.sha256("\0".join(asked).encode()).hexdigest()[:32]
         self.path = cache_root() / "restored" / f"{name}.txt"
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path.open("ab+", buffering=0)  # a line is written at once, behind those of other processes
+        with working_files():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("ab+", buffering=0)  # a line is written at once, behind those of others
         self._before = self.path.open("rb")
         self._places = dict[bytes, int]()
         place, line = 0, b""
