@@ -38,6 +38,20 @@ def test_sources_that_share_names_are_compiled_together():
 
 
 @needs_tools
+def test_functions_of_the_same_name_stay_apart(monkeypatch):
+    helper = "__forceinline__ __device__ float own(float x) { return x %s; }"
+    calling = SUM.replace("a[threadIdx.x] + 1.0f", "own(a[threadIdx.x])")
+    compiled = []
+    by_nvcc_or_not = cuda._disassembled
+    monkeypatch.setattr(cuda, "_disassembled", lambda *asked: compiled.append(asked) or by_nvcc_or_not(*asked))
+    found = assembled({"sum": helper % "+ 1.0f" + calling, "product": helper % "* 3.0f" + calling}, 80)
+    names = {key: {line.opcode for line in one.kernels["main_kernel"].lines} for key, one in found.items()}
+    assert "FADD" in names["sum"] and "FADD" not in names["product"]
+    assert "FMUL" in names["product"] and "FMUL" not in names["sum"]
+    assert len(compiled) == 1
+
+
+@needs_tools
 def test_one_that_does_not_compile_costs_no_other():
     found = assembled({"sum": SUM, "wrong": WRONG, "product": PRODUCT}, 80)
     assert isinstance(found["wrong"], DataError) and "nothing" in str(found["wrong"])

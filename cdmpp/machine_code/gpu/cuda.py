@@ -30,6 +30,8 @@ _BEGIN = "#define ushort unsigned short\n#endif\n"
 _SPECIAL = re.compile(r"#include <cuda\.h>\n#endif\n(.*?)#if \(\(\(__CUDACC_VER_MAJOR__", re.DOTALL)
 """Types of halves and their functions, which stand behind the headers of C++ that kernels do not need."""
 _CONSTANTS = "#include <math_constants.h>"
+_OLD = re.compile(r"#if defined\(__CUDA_ARCH__\) && \(__CUDA_ARCH__ < 700\)\n.*?#endif\n", re.DOTALL)
+"""Macros of architectures that are not read."""
 _KERNEL = re.compile(r"\b(?=\w+_kernel(_\d+)?\()")
 _PRELUDE = """\
 #ifdef __CUDACC_RTC__
@@ -75,39 +77,41 @@ def assembled(sources: Mapping[str, str], arch: int, limit_s: float = 60.0) -> d
     ``limit_s`` is for each of them. A batch that does not compile is split. ``MissingToolError``: no compiler or no
     disassembler.
     """
-    by_helpers: dict[str, dict[str, str]] = {}
+    by_head: dict[str, dict[str, str]] = {}
     for key, source in sources.items():
-        helpers, kernels = _parts(source)
-        by_helpers.setdefault(helpers, {})[key] = kernels
+        head, functions = _parts(source)
+        by_head.setdefault(head, {})[key] = functions
     found: dict[str, Assembled | DataError] = {}
-    for helpers, texts in by_helpers.items():
-        found |= _together(helpers, texts, arch, limit_s)
+    for head, texts in by_head.items():
+        found |= _together(head, texts, arch, limit_s)
     return {key: found[key] for key in sources}
 
 
 def _parts(source: str) -> tuple[str, str]:
-    """Functions that the kernels call, and the kernels; without headers of C++, which they do not need."""
+    """What has to stand before all sources of a batch, and the functions; without headers of C++, which none needs.
+
+    Functions that kernels call stand among them, unless they come with lines for the preprocessor.
+    """
     head, begun, rest = source.partition(_BEGIN)
     special = _SPECIAL.search(head) if begun else None
     types = special[1].replace(_CONSTANTS, "").strip() if special else ""
-    text = rest if begun else source
-    place = max(text.find('extern "C"'), 0)
+    text = _OLD.sub("", rest if begun else source)
+    place = max(text.find('extern "C"'), 0) if "#" in text else 0
     return f"{types}\n{text[:place].strip()}".strip(), text[place:]
 
 
-def _together(helpers: str, texts: Mapping[str, str], arch: int, limit_s: float) -> dict[str, Assembled | DataError]:
+def _together(head: str, texts: Mapping[str, str], arch: int, limit_s: float) -> dict[str, Assembled | DataError]:
+    """Give each of the ``texts`` a namespace: sources of TVM have functions of the same name."""
     numbered = {f"p{number}_": text for number, text in enumerate(texts.values())}
-    renamed = (_KERNEL.sub(prefix, text) for prefix, text in numbered.items())
+    apart = (f"namespace {prefix} {{\n{_KERNEL.sub(prefix, text)}\n}}" for prefix, text in numbered.items())
     try:
-        listing, literals = _disassembled("\n".join([_PRELUDE, helpers, *renamed]), arch, limit_s * len(texts))
+        listing, literals = _disassembled("\n".join([_PRELUDE, head, *apart]), arch, limit_s * len(texts))
     except DataError as error:
         if len(texts) == 1:
             return dict.fromkeys(texts, error)
         keys = list(texts)
         halves = keys[: len(keys) // 2], keys[len(keys) // 2 :]
-        return {
-            k: v for half in halves for k, v in _together(helpers, {k: texts[k] for k in half}, arch, limit_s).items()
-        }
+        return {k: v for half in halves for k, v in _together(head, {k: texts[k] for k in half}, arch, limit_s).items()}
     kernels = parse_sass(listing)
 
     def own(prefix: str) -> Assembled:
