@@ -9,14 +9,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 
 from cdmpp.ast.layout import EAGER_FEATURES
 from cdmpp.data.agreement import TOLERANCE, Conflict, conflicts
-from cdmpp.data.records import append_records, read_info, read_rows, read_tasks, write_info, write_tasks
+from cdmpp.data.records import append_records, each_row, read_info, read_tasks, write_info, write_tasks
 from cdmpp.data.schema import Record
+from cdmpp.data.united_rows import UnitedRow, UnitedRows
 from cdmpp.errors import DataError, some
 from cdmpp.platform.files import FAILURES_FILE, REPEATS_FILE, append_lines, read_lines
 from cdmpp.programs.task import Task
@@ -24,31 +26,14 @@ from cdmpp.programs.task import Task
 _DERIVED = ("cdmpp", EAGER_FEATURES)
 """Kinds whose vectors are derived from the rows."""
 _JOURNALS = (FAILURES_FILE, REPEATS_FILE)
-
-
-@dataclass(frozen=True)
-class UnitedRow:
-    """A row, and the folders that hold it."""
-
-    record: Record
-    folders: tuple[Path, ...]
-
-    @property
-    def program(self) -> tuple[str, str]:
-        """Return (device, record id)."""
-        return self.record.device, self.record.record_id
-
-    def is_by(self, name: str) -> bool:
-        """Return True where ``name`` is its host, or a folder that holds it."""
-        return name == self.record.host or Path(name) in self.folders
+_PART_ROWS = 10000
 
 
 @dataclass(frozen=True)
 class DataUnion:
     """This is what several folders hold together. ``of`` reads it, ``write`` makes a folder of it."""
 
-    rows: tuple[UnitedRow, ...]
-    """Each different row once, in the order of their content."""
+    stored: UnitedRows
     tasks: tuple[Task, ...]
     journals: Mapping[str, tuple[str, ...]]
     """Name of a file -> its lines, sorted: what failed, what was measured again."""
@@ -57,6 +42,8 @@ class DataUnion:
     networks: tuple[str, ...]
     read: int
     """Rows that were read."""
+    choose: Callable[[list[UnitedRow]], Sequence[UnitedRow]] = list
+    """What is left of the rows of a program."""
 
     @staticmethod
     def of(folders: Sequence[Path]) -> DataUnion:
@@ -79,20 +66,16 @@ class DataUnion:
             )
         if begun := [folder for folder, info in zip(folders, infos, strict=True) if info.get("complete") is False]:
             raise DataError(f"{begun[0]} is the beginning of an import that did not end: run the import again first")
-        rows: dict[str, tuple[Record, set[Path]]] = {}
-        read = 0
-        for folder in folders:
-            for record in read_rows(folder):
-                rows.setdefault(_content(record), (record, set()))[1].add(folder)
-                read += 1
-        united = tuple(UnitedRow(record, tuple(sorted(places))) for _, (record, places) in sorted(rows.items()))
-        _check_programs(row.record for row in united)
+        stored = UnitedRows(folders)
+        read = sum(stored.add(folder, each_row(folder)) for folder in folders)
+        for group in stored.programs(measured_again=True):
+            _check_program([row.record for row in group])
         protocols: dict[str, str] = {}
         for info in infos:
             for name, text in dict(info.get("protocols", {})).items():
                 protocols[name] = max(str(text), protocols.get(name, ""))
         return DataUnion(
-            united,
+            stored,
             _united_tasks(folders),
             {name: _lines(folders, name) for name in _JOURNALS},
             kind,
@@ -101,13 +84,24 @@ class DataUnion:
             read,
         )
 
+    @property
+    def rows(self) -> Iterator[UnitedRow]:
+        """Each different row once, in the order of their content."""
+        return chain.from_iterable(self.programs)
+
+    @property
+    def programs(self) -> Iterator[Sequence[UnitedRow]]:
+        """The rows of each program that has any left."""
+        return filter(None, map(self.choose, self.stored.programs()))
+
     def conflicts(self, tolerance: float = TOLERANCE) -> list[Conflict]:
         """List the measurements that disagree, see ``agreement``."""
-        return conflicts((row.record for row in self.rows), tolerance)
+        several = map(self.choose, self.stored.programs(measured_again=True))
+        return [one for group in several for one in conflicts((row.record for row in group), tolerance)]
 
     def folders_of(self, record: Record) -> tuple[Path, ...]:
         """Return the folders that hold ``record``, one of ``rows``."""
-        return next(row.folders for row in self.rows if row.record is record)
+        return self.stored.folders_of(record)
 
     def resolved(self, tolerance: float, keep: Sequence[str] = (), drop: bool = False) -> DataUnion:
         """Return what is left once no two measurements disagree.
@@ -123,15 +117,13 @@ class DataUnion:
                 better together.
         """
         disputed = {_program(one.first) for one in self.conflicts(tolerance)}
-        groups: dict[tuple[str, str], list[UnitedRow]] = {}
-        for row in self.rows:
-            groups.setdefault(row.program, []).append(row)
-        chosen = [
-            row
-            for program, group in groups.items()
-            for row in (_first_of(keep, group) if program in disputed else group)
-        ]
-        left = conflicts((row.record for row in chosen), tolerance)
+
+        def kept(group: list[UnitedRow]) -> Sequence[UnitedRow]:
+            group = list(self.choose(group))
+            return _first_of(keep, group) if group and group[0].program in disputed else group
+
+        chosen = dataclasses.replace(self, choose=kept)
+        left = chosen.conflicts(tolerance)
         if left and not drop:
             advice = "give --keep HOST (or a folder) for the one to trust, --drop-conflicts, or measure these again"
             if keep:
@@ -141,7 +133,9 @@ class DataUnion:
                 f"Nothing was written; {advice}"
             )
         lost = {_program(one.first) for one in left}
-        return dataclasses.replace(self, rows=tuple(row for row in chosen if row.program not in lost))
+        if not lost:
+            return chosen
+        return dataclasses.replace(self, choose=lambda group: () if group[0].program in lost else kept(group))
 
     def write(self, out: Path) -> None:
         """Write a data set folder, whole or not at all; ``DataError`` where ``out`` holds something."""
@@ -160,9 +154,21 @@ class DataUnion:
 
     def _fill(self, folder: Path, name: str) -> None:
         folder.mkdir()
-        records = [row.record for row in self.rows]
-        append_records(folder, records)
-        measured = {record.task_id for record in records}
+        programs, measured, devices, hosts = 0, set[str](), set[str](), set[str]()
+
+        def counted() -> Iterator[Record]:
+            nonlocal programs
+            for group in self.programs:
+                programs += 1
+                for row in group:
+                    measured.add(row.record.task_id)
+                    devices.add(row.record.device)
+                    hosts.add(row.record.host)
+                    yield row.record
+
+        records = counted()
+        while append_records(folder, islice(records, _PART_ROWS)) is not None:
+            pass
         write_tasks(folder, [task for task in self.tasks if task.task_id in measured])
         for file, lines in self.journals.items():
             if lines:
@@ -170,11 +176,11 @@ class DataUnion:
         write_info(
             folder,
             name=name,
-            devices=sorted({record.device for record in records}),
-            hosts=sorted({record.host for record in records if record.host}),
+            devices=sorted(devices),
+            hosts=sorted(filter(None, hosts)),
             protocols=dict(self.protocols),
             networks=list(self.networks),
-            programs=len({row.program for row in self.rows}),
+            programs=programs,
             **({"features": self.features} if self.features != "cdmpp" else {}),
         )
         for left in (".writer.lock", ".writer.json"):
@@ -194,19 +200,11 @@ def _first_of(keep: Sequence[str], group: Sequence[UnitedRow]) -> Sequence[Unite
     return group
 
 
-def _content(record: Record) -> str:
-    """Return all of a record as one text, which is what rows are sorted by: programs of a device stand together."""
-    values = dataclasses.asdict(record)
-    return json.dumps([record.device, record.record_id, *(values[name] for name in sorted(values))], sort_keys=True)
-
-
-def _check_programs(rows: Iterable[Record]) -> None:
+def _check_program(records: Sequence[Record]) -> None:
     """``DataError`` where one id stands for two programs: then a file is damaged, or was written by hand."""
-    first: dict[tuple[str, str], Record] = {}
-    for record in rows:
-        other = first.setdefault(_program(record), record)
+    for record in records:
         for name in ("task_id", "target", "schedule"):
-            if getattr(other, name) != getattr(record, name):
+            if getattr(records[0], name) != getattr(record, name):
                 raise DataError(
                     f"record {record.record_id} of {record.device} has two values of {name}: an id stands for one "
                     "program, so one of the folders is damaged"

@@ -33,26 +33,28 @@ _CONFLICTS = (
 def merge_report(union: DataUnion, conflicts: Sequence[Conflict], folders: Sequence[Path], out: Path | None) -> Report:
     """Report the folders, and each conflict with both of its values; ``out`` is what was written, None: nothing."""
     names = {task.task_id: task.op_name for task in union.tasks}
-    places = [
-        {
-            "folder": str(folder),
-            "rows": sum(folder in row.folders for row in union.rows),
-            "only_here": sum(row.folders == (folder,) for row in union.rows),
-        }
-        for folder in folders
-    ]
-    programs = Counter(row.program for row in union.rows)
-    several = sum(number > 1 for number in programs.values())
+    counted, alone, sizes = Counter[Path](), Counter[Path](), Counter[int]()
+    for program in union.programs:
+        sizes[len(program)] += 1
+        for row in program:
+            counted.update(row.folders)
+            alone.update(row.folders if len(row.folders) == 1 else ())
+    places = [{"folder": str(one), "rows": counted[one], "only_here": alone[one]} for one in folders]
+    different, programs, several = (
+        sum(size * count for size, count in sizes.items()),
+        sizes.total(),
+        sizes.total() - sizes[1],
+    )
     disagree = len({(one.first.device, one.first.record_id) for one in conflicts})
     rows = [_row(one, union, names) for one in conflicts]
     agree = f"{several} measured more than once: {several - disagree} agree, {disagree} do not" if several else ""
     totals = (
-        Total("rows", union.read, note=f"{len(union.rows)} of them different"),
-        Total("programs", len(programs), note=agree),
+        Total("rows", union.read, note=f"{different} of them different"),
+        Total("programs", programs, note=agree),
         *([] if out is None else [Total("written", str(out))]),
     )
     answer = {
-        "rows": union.read, "different": len(union.rows), "programs": len(programs), "measured_more_than_once": several,
+        "rows": union.read, "different": different, "programs": programs, "measured_more_than_once": several,
         "folders": places, "conflicts": rows, "written": None if out is None else str(out),
     }  # fmt: skip
     disputes = Table("Measurements that disagree", _CONFLICTS, rows, "" if rows else "none")

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdmpp import cli
+from cdmpp.data import union
 from cdmpp.data.agreement import TOLERANCE, compared, conflicts
 from cdmpp.data.records import append_records, read_info, read_records, read_rows, read_tasks, write_info, write_tasks
 from cdmpp.data.schema import Record
@@ -160,6 +161,35 @@ def test_only_measurements_of_one_program_on_one_device_are_compared() -> None:
     assert [(one.first.host, one.second.host) for one in conflicts(three)] == [("a", "c"), ("b", "c")]
 
 
+def test_parts_hold_portions_of_the_rows_and_copies_in_one_folder_count_once(
+    hosts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = read_rows(merged(tmp_path / "whole", *hosts))
+    monkeypatch.setattr(union, "_PART_ROWS", 3)
+    append_records(hosts[0], read_rows(hosts[0]))
+    parts = merged(tmp_path / "parts", *hosts)
+    assert len(list(parts.glob("records/part-*.parquet"))) == -(-len(whole) // 3) == 3
+    assert read_rows(parts) == whole
+    programs = len({(one.device, one.record_id) for one in whole})
+    assert read_info(parts)["programs"] == read_info(tmp_path / "whole")["programs"] == programs
+    row = next(DataUnion.of(hosts).rows)
+    assert row.folders == (hosts[0],) == DataUnion.of(hosts).folders_of(row.record)
+    with pytest.raises(DataError, match="no folder holds this row"):
+        DataUnion.of(hosts[1:]).folders_of(row.record)
+
+
+def test_rows_wait_in_the_cache_and_leave_nothing_there(
+    hosts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CDMPP_CACHE", str(tmp_path / "cache"))
+    assert len(list(DataUnion.of(hosts).rows)) == 7
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CDMPP_CACHE", str(tmp_path / "file"))
+    with pytest.raises(DataError, match="CDMPP_CACHE"):
+        DataUnion.of(hosts)
+
+
 @pytest.fixture
 def disagreeing(tmp_path: Path) -> list[Path]:
     return [
@@ -224,10 +254,10 @@ def test_a_conflict_is_settled_by_choice(
 def test_a_folder_may_be_chosen_where_hosts_have_one_name(tmp_path: Path) -> None:
     a = write(tmp_path / "a", [record(1, host="EPYC, 2 processors")])
     b = write(tmp_path / "b", [record(1, 1.3e-3, "EPYC, 2 processors")])
-    union = DataUnion.of([a, b])
+    both = DataUnion.of([a, b])
     with pytest.raises(DataError, match="--keep EPYC does not settle them"):
-        union.resolved(TOLERANCE, ["EPYC"])
-    assert [row.record.latency_s for row in union.resolved(TOLERANCE, [str(b)]).rows] == [1.3e-3]
+        both.resolved(TOLERANCE, ["EPYC"])
+    assert [row.record.latency_s for row in both.resolved(TOLERANCE, [str(b)]).rows] == [1.3e-3]
 
 
 def test_reading_a_folder_in_which_hosts_disagree_is_not_silent(
@@ -264,14 +294,14 @@ def test_what_contradicts_itself_is_refused(tmp_path: Path) -> None:
 
 
 def test_places_that_cannot_be_written_or_read_are_named(hosts: list[Path], tmp_path: Path) -> None:
-    union = DataUnion.of(hosts)
+    united = DataUnion.of(hosts)
     with pytest.raises(DataError, match="is there already and not empty"):
-        union.write(hosts[0])
+        united.write(hosts[0])
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="file"):
-        union.write(tmp_path / "file" / "out")
+        united.write(tmp_path / "file" / "out")
     (tmp_path / "empty").mkdir()
-    union.write(tmp_path / "empty")
+    united.write(tmp_path / "empty")
     assert len(read_rows(tmp_path / "empty")) == 7
     with pytest.raises(DataError, match=r"no such file: .*nothing/dataset\.json"):
         DataUnion.of([tmp_path / "nothing"])
