@@ -216,7 +216,7 @@ def read_rows(
 
 
 def each_row(
-    folder: Path, device: str | None = None, on_bad: OnBad = "error", parts: Sequence[Path] | None = None
+    folder: Path, device: str | None = None, on_bad: OnBad = "error", parts: Iterable[Path] | None = None
 ) -> Iterator[Record]:
     """Yield what ``read_rows`` reads, a few thousand rows in memory; what cannot be used is told after the last one."""
     faults: list[str] = []

@@ -16,11 +16,12 @@ from pathlib import Path
 
 from cdmpp.ast.layout import EAGER_FEATURES
 from cdmpp.data.agreement import TOLERANCE, Conflict, conflicts
-from cdmpp.data.records import append_records, each_row, read_info, read_tasks, write_info, write_tasks
+from cdmpp.data.records import append_records, each_row, read_info, read_tasks, record_parts, write_info, write_tasks
 from cdmpp.data.schema import Record
 from cdmpp.data.united_rows import UnitedRow, UnitedRows
 from cdmpp.errors import DataError, some
 from cdmpp.platform.files import FAILURES_FILE, REPEATS_FILE, append_lines, read_lines
+from cdmpp.platform.progress import shown
 from cdmpp.programs.task import Task
 
 _DERIVED = ("cdmpp", EAGER_FEATURES)
@@ -46,8 +47,8 @@ class DataUnion:
     """What is left of the rows of a program."""
 
     @staticmethod
-    def of(folders: Sequence[Path]) -> DataUnion:
-        """Read ``folders``.
+    def of(folders: Sequence[Path], progress: bool = False) -> DataUnion:
+        """Read ``folders``; ``progress``: with a bar.
 
         Raises:
             DataError: one is no data set or has rows that cannot be used, they are of different kinds, or contradict
@@ -67,7 +68,11 @@ class DataUnion:
         if begun := [folder for folder, info in zip(folders, infos, strict=True) if info.get("complete") is False]:
             raise DataError(f"{begun[0]} is the beginning of an import that did not end: run the import again first")
         stored = UnitedRows(folders)
-        read = sum(stored.add(folder, each_row(folder)) for folder in folders)
+        read = 0
+        for folder in folders:
+            parts = record_parts(folder)
+            bar = shown((part for part in parts), f"parts of {folder.name}", len(parts), progress)
+            read += stored.add(folder, each_row(folder, parts=bar))
         for group in stored.programs(measured_again=True):
             _check_program([row.record for row in group])
         protocols: dict[str, str] = {}

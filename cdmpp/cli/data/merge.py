@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from cdmpp.cli.output import add_output_arguments, check_output, show
@@ -45,7 +46,7 @@ def run(options: argparse.Namespace) -> None:
     from cdmpp.data.union import DataUnion
     from cdmpp.report.merging import merge_report
 
-    union = DataUnion.of(folders)
+    union = DataUnion.of(folders, progress=sys.stderr.isatty())
     conflicts, unsettled = union.conflicts(options.tolerance), None
     try:
         united = union.resolved(options.tolerance, options.keep, options.drop_conflicts)
