@@ -1,6 +1,7 @@
 """Build ``cdmpp/known``: what the first question about a well-known network computes, up to what a model says of it.
 
 python scripts/build_known_networks.py --work outputs/known   # a stopped run goes on; the same bytes from empty folders
+python scripts/build_known_networks.py --reads                # operators as PyTorch runs them; the rest as it lies
 python scripts/build_known_networks.py --check                # reads all networks again: nothing shipped is out of date
 
 Graphs of networks as TVM compiles them, drawn schedules with their compact ASTs, code vectors of those that are worth
@@ -14,10 +15,12 @@ import argparse
 import hashlib
 import io
 import json
+import lzma
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +32,18 @@ from cdmpp import Workload, devices
 from cdmpp.ast.table import read_asts
 from cdmpp.data.codes import cached_codes
 from cdmpp.data.derived_table import write_codes
+from cdmpp.errors import CdmppError
 from cdmpp.network.compiled.candidates import candidates_of, candidates_path
 from cdmpp.network.compiled.choice import codes_folder, program_key
 from cdmpp.network.compiled.prepared import PreparedNetwork
 from cdmpp.network.compiled.rule import DEFAULT, ScheduleRule
 from cdmpp.network.compiled.runtime import CompiledRuntime
 from cdmpp.network.compiled.stored_graph import graph_for, graph_path
-from cdmpp.network.eager.kept_reads import KeptReads
-from cdmpp.network.eager.stored_read import plain_read, read_path, restored_read
+from cdmpp.network.eager.open_read import plain_open_read, read_at
+from cdmpp.network.eager.plain_read import plain_read, restored_read
+from cdmpp.network.eager.read import EagerNetwork, export_run
+from cdmpp.network.eager.stored_read import read_path
+from cdmpp.network.eager.swept import SweptReader, difference
 from cdmpp.network.network_key import name_key, toolchain, version_of
 from cdmpp.platform.paths import cache_root
 from cdmpp.platform.shipped import KNOWN, shipped_content, write_archives
@@ -55,8 +62,10 @@ ON_GPUS = {"torchvision:resnet50": ("a100", "h200")}
 """What README compares. Their schedules take minutes to draw and little room: both GPUs have the same ones."""
 BATCHES = (None, 1)
 """How people ask for one example."""
-READ_BATCHES = (*BATCHES, 2, 4, 8, 16, 32, 64)
-"""Batches at which PyTorch's operators are read: they take little room."""
+LEAST, *CHECKED, MOST = (2, 3, 5, 7, 16, 33, 64, 128, 256, 1000, 1024)
+"""Batches at which PyTorch's operators are read and exported each by itself. From the first to the last one read serves
+all: torch exports the network with an open batch and names no condition on it, and at each batch the operators of that
+export are those of the read."""
 Archives = dict[str, dict[str, bytes]]
 
 
@@ -65,6 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("outputs/known"), help="cache of this run, which goes on")
     parser.add_argument("--out", type=Path, default=OUT, help="where the archives go, or lie")
+    parser.add_argument("--reads", action="store_true", help="build what PyTorch runs alone; the rest stays")
     parser.add_argument("--check", action="store_true", help="read all networks again and compare")
     options = parser.parse_args()
     os.environ[KNOWN] = ""
@@ -72,10 +82,15 @@ def main() -> None:
         check(options.out)
         return
     os.environ["CDMPP_CACHE"] = str(options.work.absolute())
-    archives, known = Archives(), list[dict[str, Any]]()
-    add_programs(archives, known)
+    archives, known, kept = Archives(), list[dict[str, Any]](), dict[str, Any]()
+    if options.reads:
+        stored = json.loads(lzma.decompress((options.out / "index.xz").read_bytes()))
+        known += [one for one in stored["networks"] if one["runtime"] == "tvm"]
+        kept = {name: entry for name, entry in stored["entries"].items() if not entry[0].startswith("reads-")}
+    else:
+        add_programs(archives, known)
     add_reads(archives, known)
-    write_archives(options.out, archives, known)
+    write_archives(options.out, archives, known, kept)
     print(f"{sum(path.stat().st_size for path in options.out.iterdir()):,} bytes in {options.out}")
 
 
@@ -136,7 +151,8 @@ def add_reads(archives: Archives, known: list[dict[str, Any]]) -> None:
             "network": n,
             "runtime": "torch",
             "on": architectures(),
-            "batches": READ_BATCHES[1:],
+            "batches": [1],
+            "up_to": MOST,
             "made_with": made_with(n),
         }
         for n in NETWORKS
@@ -146,15 +162,51 @@ def add_reads(archives: Archives, known: list[dict[str, Any]]) -> None:
 def reads(title: str) -> Iterator[tuple[str, Path, bytes]]:
     """Yield name, path and content of each network's operators, read now."""
     for network in bar(NETWORKS, title):
-        for batch in READ_BATCHES:
-            kept, workload = KeptReads(), Workload(network, batch=batch)
-            for place in architectures():
-                read = kept.read(workload, place)
+        for batch in BATCHES:
+            for place, read in read_at_places(network, batch).items():
                 content = json.dumps(plain_read(read)).encode()
-                path = read_path(workload, place)
-                if path is None or restored_read(json.loads(content)) != read:
+                if restored_read(json.loads(content)) != read:
                     sys.exit(f"{network} on {place} cannot be stored")
-                yield network, path, content
+                yield network, path_of(network, batch, place), content
+        own, proven = {batch: read_at_places(network, batch) for batch in (LEAST, *CHECKED, MOST)}, set[bytes]()
+        for place in architectures():
+            try:
+                content = json.dumps(plain_open_read(own[LEAST][place], own[MOST][place])).encode()
+                if content not in proven:
+                    prove(network, place, json.loads(content))
+            except CdmppError as error:
+                sys.exit(f"{network} on {place} has no read of all batches: {error}")
+            proven.add(content)
+            for batch, at_places in own.items():
+                found = read_at(json.loads(content), batch)
+                if found != at_places[place] or plain_read(found) != plain_read(at_places[place]):
+                    sys.exit(f"{network} on {place}: the read of all batches is not that of batch {batch}")
+            yield network, path_of(network, LEAST, place), content
+
+
+def read_at_places(network: str, batch: int | None) -> dict[str, EagerNetwork]:
+    """Read a network on each architecture, by an export of its own."""
+    run = export_run(Workload(network, batch=batch), architectures()[0])
+    return {place: replace(run, place=place).read() for place in architectures()}
+
+
+def prove(network: str, place: str, stored: Mapping[str, Any]) -> None:
+    """``CdmppError``: an export with an open batch does not hold from ``LEAST`` to ``MOST``, or says something else."""
+    reader = SweptReader(place, lambda point: Workload(network, batch=point["batch"]))
+    list(reader.read([{"batch": LEAST}, {"batch": MOST}]))
+    for batch in range(LEAST, MOST + 1):
+        derived, found = reader.derived({"batch": batch}, place), read_at(stored, batch)
+        if derived is None or found is None:
+            raise CdmppError(f"torch exports batch {batch} by itself: {', '.join(reader.reasons)}")
+        if told := difference(found, derived):
+            raise CdmppError(f"at batch {batch} {told}")
+
+
+def path_of(network: str, batch: int | None, place: str) -> Path:
+    """Return the path of a read in the cache."""
+    path = read_path(Workload(network, batch=batch), place)
+    assert path is not None, "networks of such names have one"
+    return path
 
 
 def check(folder: Path) -> None:

@@ -23,7 +23,8 @@ NETWORKS = [
         "network": "torchvision:resnet18",
         "runtime": "torch",
         "on": ["sm_90"],
-        "batches": [1, 2],
+        "batches": [1],
+        "up_to": 64,
         "made_with": {"torch": "0.1"},
     },
     {"network": "hf:gpt2", "runtime": "tvm", "on": ["epyc-genoa"], "batches": [1], "made_with": {}},
@@ -98,6 +99,16 @@ def test_archives_that_are_no_more_go(shipped):
     assert sorted(contents(shipped)) == ["index.xz", "third.xz"]
 
 
+def test_entries_that_are_kept_stay_with_their_archives(cache, shipped):
+    index, before = json.loads(lzma.decompress((shipped / "index.xz").read_bytes())), contents(shipped)
+    kept = {name: entry for name, entry in index["entries"].items() if entry[0] == "first"}
+    write_archives(shipped, {"third": {"networks/v3/b.json": ONE}}, [], kept)
+    assert sorted(contents(shipped)) == ["first.xz", "index.xz", "third.xz"]
+    assert contents(shipped)["first.xz"] == before["first.xz"]
+    assert shipped_content(cache / "networks/v3/a.json") == shipped_content(cache / "networks/v3/b.json") == ONE
+    assert shipped_content(cache / "codes/v6/0123/chunk-1.parquet") == b"12"
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -128,8 +139,8 @@ def test_an_empty_name_means_none(cache, monkeypatch):
 def test_the_command_lists_them_and_says_whether_they_are_used_here(cache, shipped, capsys):
     assert cli.main(["cache", "--json"]) == 0
     known = json.loads(capsys.readouterr().out)["known"]
-    assert [(one["network"], one["is_used"], one["other"]) for one in known] == [
-        ("torchvision:resnet18", "no", "torch 0.1"), ("hf:gpt2", "yes", ""),
+    assert [(one["network"], one["batches"], one["is_used"], one["other"]) for one in known] == [
+        ("torchvision:resnet18", "1 to 64", "no", "torch 0.1"), ("hf:gpt2", "1", "yes", ""),
     ]  # fmt: skip
     assert cli.main(["cache"]) == 0
     assert "Known networks" in capsys.readouterr().out

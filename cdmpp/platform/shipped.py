@@ -58,15 +58,22 @@ def shipped_networks() -> list[dict[str, Any]]:
     return [] if folder is None else list(_index(folder)["networks"])
 
 
-def write_archives(folder: Path, archives: Mapping[str, Mapping[str, bytes]], networks: list[dict[str, Any]]) -> None:
+def write_archives(
+    folder: Path,
+    archives: Mapping[str, Mapping[str, bytes]],
+    networks: list[dict[str, Any]],
+    kept: Mapping[str, tuple[str, int, int]] | None = None,
+) -> None:
     """Write files as ``shipped_files`` reads them, the same bytes for the same content.
 
     Args:
         folder: of the archives; others in it go.
         archives: name of an archive -> path of a file below the cache -> its content.
         networks: what is told of the networks, as JSON has it.
+        kept: entries of the index, by the path, whose archives stay as they are; they are none of ``archives``.
     """
-    entries: dict[str, tuple[str, int, int]] = {}
+    entries = dict(kept or {})
+    staying = {*archives, *(archive for archive, _, _ in entries.values())}
     known: dict[bytes, tuple[str, int, int]] = {}
     for archive, files in sorted(archives.items()):
         joined = bytearray()
@@ -79,7 +86,7 @@ def write_archives(folder: Path, archives: Mapping[str, Mapping[str, bytes]], ne
     index = {"format": _FORMAT, "entries": entries, "networks": networks}
     write_bytes(folder / _INDEX, _packed(json.dumps(index, sort_keys=True).encode()))
     for path in folder.glob(f"*{_SUFFIX}"):
-        if path.name != _INDEX and path.name.removesuffix(_SUFFIX) not in archives:
+        if path.name != _INDEX and path.name.removesuffix(_SUFFIX) not in staying:
             path.unlink()
 
 

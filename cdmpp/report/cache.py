@@ -63,7 +63,7 @@ def _known(one: Mapping[str, Any]) -> dict[str, Any]:
     here = {name: toolchain() if name == "toolchain" else version_of(name) for name in one["made_with"]}
     other = [f"{name} {made}" for name, made in one["made_with"].items() if made != here[name]]
     row = {"network": one["network"], "runtime": one["runtime"], "on": ", ".join(one["on"])}
-    row["batches"] = ", ".join(map(str, one["batches"]))
+    row["batches"] = f"1 to {one['up_to']}" if "up_to" in one else ", ".join(map(str, one["batches"]))
     return {**row, "is_used": "no" if other else "yes", "other": ", ".join(other)}
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,8 @@ from cdmpp.network.compiled.runtime import CompiledRuntime
 from cdmpp.network.compiled.stored_graph import graph_for, graph_path
 from cdmpp.network.eager import kept_reads
 from cdmpp.network.eager.kept_reads import KeptReads
-from cdmpp.network.eager.stored_read import plain_read, read_path, stored_read
+from cdmpp.network.eager.plain_read import plain_read
+from cdmpp.network.eager.stored_read import read_path, stored_read
 from cdmpp.network.network_key import name_key, toolchain, version_of
 from cdmpp.network.workload import Workload
 from cdmpp.platform.cache import bring
@@ -56,7 +59,7 @@ def test_well_known_networks_are_shipped(cache):
 
 def test_all_entries_have_the_names_that_this_version_looks_for(cache):
     for one in known("torch"):
-        for batch in (None, *one["batches"]):
+        for batch in (None, *one["batches"], one["up_to"]):
             for place in one["on"]:
                 path = read_path(Workload(one["network"], batch=batch), place)
                 assert shipped_content(path) is not None, f"{one['network']}: {AGAIN}"
@@ -78,7 +81,7 @@ def test_all_entries_have_the_names_that_this_version_looks_for(cache):
                 )
 
 
-@pytest.mark.parametrize(("network", "batch"), [(SMALL, None), (SMALL, 8), ("hf:gpt2", 1)])
+@pytest.mark.parametrize(("network", "batch"), [(SMALL, None), (SMALL, 8), ("hf:gpt2", 1), ("hf:gpt2", 5)])
 def test_operators_are_what_is_read_now(network, batch, cache, monkeypatch):
     workload, places = Workload(network, batch=batch), known("torch")[0]["on"]
     stored = {place: stored_read(workload, place) for place in places}
@@ -93,11 +96,39 @@ def test_operators_are_what_is_read_now(network, batch, cache, monkeypatch):
 
 def test_a_shipped_network_is_read_without_an_export(cache, monkeypatch):
     monkeypatch.setattr(kept_reads, "_read", refused)
-    for batch in (None, 1, 32):
+    for batch in (None, 1, 2, 3, 32, 1000, 1024):
         assert KeptReads().read(Workload("torchvision:resnet50", batch=batch), "sm_90").batch == (batch or 1)
-    for other in ({"batch": 3}, {"precision": "bf16-autocast"}, {"mode": "forward_backward"}):
+    others = {"batch": 1025}, {"batch": 3, "precision": "bf16-autocast"}, {"batch": 3, "mode": "forward_backward"}
+    for other in others:
         with pytest.raises(CdmppError, match="it is read"):
             KeptReads().read(Workload("torchvision:resnet50", **other), "sm_90")
+
+
+def test_other_inputs_are_none_of_a_shipped_network(cache):
+    assert stored_read(Workload("hf:gpt2", batch=3), "sm_90") is not None
+    for other in ({"sequence": 16}, {"past": 16}, {"attention": "math"}, {"inputs": {"input_ids": (3, 16)}}):
+        assert stored_read(Workload("hf:gpt2", batch=3, **other), "sm_90") is None
+
+
+@pytest.mark.parametrize("damage", ["[]", '{"least": 2}', '{"least": 2, "most": 1024, "read": []}', "no JSON"])
+def test_a_damaged_read_of_all_batches_is_none(damage, cache):
+    path = read_path(Workload(SMALL, batch=3), "sm_90")
+    path.parent.mkdir(parents=True)
+    path.write_text(damage)
+    assert stored_read(Workload(SMALL, batch=3), "sm_90") is None
+
+
+def test_further_batches_import_no_reader(cache):
+    """Neither the library of models nor what an export needs."""
+    code = (
+        "import sys, cdmpp\n"
+        "for batch in (1, 2, 3):\n"
+        "    workload = cdmpp.Workload('torchvision:resnet18', batch=batch)\n"
+        "    cdmpp.predict_network(workload, device='a100', runtime='torch', progress=False)\n"
+        "    print([name for name in ('torchvision', 'sympy', 'torch._dynamo', 'tvm') if name in sys.modules])\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert told.stdout == "[]\n" * 3
 
 
 def test_what_readme_compares_draws_no_schedule_on_gpus(cache, monkeypatch):
