@@ -37,6 +37,7 @@ def native_network() -> ctypes.CDLL:
         ("pooled", (pointer, pointer, pointer, number, number, pointer), None),
         ("ranker_new", (pointer, number, number, number, ctypes.c_float), pointer),
         ("ranker_delete", (pointer,), None),
+        ("ranker_gradients", (pointer, pointer, number, ctypes.c_int32), None),
         ("ranker_scores", (pointer, pointer, number, pointer), None),
     ):
         function = getattr(library, f"network_{name}")

@@ -17,7 +17,7 @@ SHARPNESS = 0.15
 """Log-latency behind the best program at which a program's share of the goal falls to a third: one unit of a score."""
 _INPUTS = POOLED_WIDTH + VECTOR_WIDTH
 CLIP = 6.0
-_DROPOUT = 0.1
+DROPOUT = 0.1
 
 
 class Ranker(nn.Module):
@@ -47,6 +47,6 @@ class Ranker(nn.Module):
 
 
 def _perceptron() -> nn.Sequential:
-    layers = [nn.Linear(_INPUTS, WIDTH), nn.GELU(), nn.Dropout(_DROPOUT)]
-    layers += [nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Dropout(_DROPOUT)]
+    layers = [nn.Linear(_INPUTS, WIDTH), nn.GELU(), nn.Dropout(DROPOUT)]
+    layers += [nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Dropout(DROPOUT)]
     return nn.Sequential(*layers, nn.Linear(WIDTH, 1))

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.devices import sheets_of
+from cdmpp.model.compiled_ranker import RankerGradient
 from cdmpp.model.pooled import with_devices
-from cdmpp.model.ranker import SHARPNESS, Ranker
+from cdmpp.model.ranker import DROPOUT, SHARPNESS, Ranker
 
 _EPOCHS, _TASKS, _RATE, _DECAY = 40, 64, 2e-3, 0.02
 _FEWEST = 2 * _TASKS
@@ -36,9 +37,7 @@ def fit_ranker(dataset: LatencyDataset, rows: np.ndarray, seed: int) -> Ranker |
         torch.manual_seed(seed)
         ranker = Ranker()
         ranker.fit_statistics(columns)
-        inputs = ranker.scaled(columns)
-        for number, member in enumerate(ranker.members):
-            _fit_member(member, inputs, goal, groups, seed + number)
+        _fit_members(ranker, ranker.scaled(columns), goal, groups, seed)
     return ranker.eval().requires_grad_(False)
 
 
@@ -50,22 +49,30 @@ def _groups(names: np.ndarray, tasks: np.ndarray) -> list[np.ndarray]:
     return [part for part in parts if len(part) > 1]
 
 
-def _fit_member(member: torch.nn.Module, inputs: Tensor, goal: Tensor, groups: list[np.ndarray], seed: int) -> None:
-    order, steps = np.random.default_rng(seed), len(groups) // _TASKS
-    optimiser = torch.optim.AdamW(member.parameters(), _RATE, weight_decay=_DECAY, fused=True)
+@torch.no_grad()
+def _fit_members(ranker: Ranker, inputs: Tensor, goal: Tensor, groups: list[np.ndarray], seed: int) -> None:
+    varies = ranker.scale > 0
+    members = [[weight.detach().clone() for weight in member.parameters()] for member in ranker.members]
+    for own in members:
+        own[0] = own[0][:, varies].contiguous()
+        for weight in own:
+            weight.grad = torch.empty_like(weight)
+    weights = [weight for own in members for weight in own]
+    gradient = RankerGradient(members, inputs[:, varies].contiguous(), goal, DROPOUT)
+    orders = [np.random.default_rng(seed + number) for number in range(len(members))]
+    dropped, steps, threads = np.random.default_rng((seed, 1)), len(groups) // _TASKS, torch.get_num_threads()
+    optimiser = torch.optim.AdamW(weights, _RATE, weight_decay=_DECAY, fused=True)
     course = torch.optim.lr_scheduler.OneCycleLR(optimiser, _RATE, total_steps=_EPOCHS * steps)
-    member.train()
     for _ in range(_EPOCHS):
-        shuffled = order.permutation(len(groups))[: steps * _TASKS]
-        for chosen in shuffled.reshape(steps, _TASKS):
-            parts = [torch.from_numpy(groups[i]) for i in chosen]
-            places = torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=-1)
-            absent = places < 0
-            scores = torch.full(places.shape, -torch.inf).masked_scatter(~absent, member(inputs[places[~absent]])[:, 0])
-            scores = scores.log_softmax(1).masked_fill(absent, 0.0)
-            wanted = goal[places.clamp_min(0)].masked_fill(absent, -torch.inf).softmax(1)
-            loss = -(wanted * scores).sum(1).mean()
-            optimiser.zero_grad()
-            loss.backward()
+        shuffled = [order.permutation(len(groups))[: steps * _TASKS].reshape(steps, _TASKS) for order in orders]
+        for step in range(steps):
+            tasks = [[groups[i] for i in own[step]] for own in shuffled]
+            gradient.put(tasks, dropped.integers(2**63, size=len(members)).tolist(), threads)
             optimiser.step()
             course.step()
+    for member, own in zip(ranker.members, members, strict=True):
+        for weight, learned in zip(member.parameters(), own, strict=True):
+            if weight.shape == learned.shape:
+                weight.copy_(learned)
+            else:
+                weight.zero_()[:, varies] = learned

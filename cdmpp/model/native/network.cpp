@@ -4,6 +4,7 @@
 #include "answer.h"
 #include "pooled.h"
 #include "ranker.h"
+#include "ranker_gradient.h"
 #include "training.h"
 
 namespace {
@@ -12,12 +13,14 @@ constexpr int64_t TOKENS = 96;  // that are computed together: what is made of t
 
 using Run = void (*)(const Network&, const Programs&, const int64_t*, int64_t, Tape&, Answers);
 using Scores = void (*)(const Ranker&, const float*, int64_t, float*);
+using Ranked = void (*)(const RankedTasks&, const Member&);
 
 struct Code {
     Run run;
     Answer forward;
     Gradients backward;
     Scores scores;
+    Ranked ranked;
     int64_t panel;
 };
 
@@ -38,7 +41,8 @@ struct Code {
     FOR void NAME##_scores(const Ranker& ranker, const float* rows, int64_t n, float* to) {                             \
         ranker_scores<LANES>(ranker, rows, n, to);                                                                      \
     }                                                                                                                   \
-    constexpr Code NAME{NAME##_run, NAME##_forward, NAME##_backward, NAME##_scores, 2 * LANES};
+    FOR void NAME##_ranked(const RankedTasks& of, const Member& member) { ranker_gradient<LANES>(of, member); }         \
+    constexpr Code NAME{NAME##_run, NAME##_forward, NAME##_backward, NAME##_scores, NAME##_ranked, 2 * LANES};
 
 CODE(any, 4, )
 #if defined(__x86_64__)
@@ -133,6 +137,14 @@ Ranker* network_ranker_new(const float* const* arrays, int64_t inputs, int64_t w
 }
 
 void network_ranker_delete(Ranker* ranker) { delete ranker; }
+
+// A step of each of `n` members, in threads: the tasks that it sees, and its weights.
+void network_ranker_gradients(const RankedTasks* tasks, const Member* members, int64_t n, int32_t threads) {
+    const Ranked run = chosen().ranked;
+    in_threads(n, threads, [&](auto next) {
+        for (int64_t i; next(i);) run(tasks[i], members[i]);
+    });
+}
 
 void network_ranker_scores(const Ranker* ranker, const float* rows, int64_t n, float* to) {
     chosen().scores(*ranker, rows, n, to);
