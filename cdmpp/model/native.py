@@ -39,6 +39,7 @@ def native_network() -> ctypes.CDLL:
         ("ranker_delete", (pointer,), None),
         ("ranker_gradients", (pointer, pointer, number, ctypes.c_int32), None),
         ("ranker_scores", (pointer, pointer, number, pointer), None),
+        ("compare", (pointer, pointer, pointer, pointer, number, pointer, pointer), None),
     ):
         function = getattr(library, f"network_{name}")
         function.argtypes, function.restype = arguments, result

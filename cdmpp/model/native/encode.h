@@ -32,7 +32,8 @@ struct Tape {
     int64_t n_kernels = 0, n_leaves = 0;
     Floats inputs, priors;  // (n_kernels, input_width) and (n_kernels,), read before; priors become log-seconds
     Floats kernel_rows, kernel_up, kernel_active, kernels, to_leaf, leaf_rows, leaf_up, leaf_active, leaves;
-    Floats tokens, added, scores, place, units, scales, normed, joined, counts, between_up, between, last_up, last;
+    Floats tokens, scores, place, units, scales, normed, joined, counts, between_up, between, last_up, last;
+    std::vector<double> log_seconds;  // (n_kernels,)
     std::vector<Layer> layers;
 
     static float* sized(Floats& of, int64_t n) {
@@ -49,55 +50,69 @@ struct Tape {
     float* kept(Floats& of, int64_t n) { return keeps ? sized(of, n) : nullptr; }
 };
 
-INLINE float add_exponentials(const float* x, int64_t n) {
-    float most = -std::numeric_limits<float>::infinity();
+template <class Number>
+INLINE Number add_exponentials(const Number* x, int64_t n) {
+    if (n == 1) return x[0];
+    Number most = -std::numeric_limits<Number>::infinity();
     for (int64_t i = 0; i < n; ++i) most = std::fmax(most, x[i]);
     double sum = 0.0;
     for (int64_t i = 0; i < n; ++i) sum += std::exp(static_cast<double>(x[i] - most));
-    return static_cast<float>(most + std::log(sum));
+    return static_cast<Number>(most + std::log(sum));
 }
+
+// `scores`: spare room, for `SCORES` numbers or one for each token.
+constexpr int64_t SCORES = 2048;
 
 template <int LANES>
-INLINE void attend(const float* qkv, int64_t n, int64_t width, int64_t heads, float* scores, float* to) {
-    const int64_t each = width / heads;
+INLINE void attend(const float* qkv, int64_t n, int64_t width, int64_t heads, float* __restrict scores, float* to) {
+    using V = Vector<LANES>;
+    const int64_t each = width / heads, row = 3 * width, queries = heads * n;
+    const int64_t at_once = std::max<int64_t>(1, (SCORES - LANES) / n);  // queries, so that long vectors are exponentiated
     const float scale = 1.0f / std::sqrt(static_cast<float>(each));
-    for (int64_t head = 0; head < heads; ++head)
-        for (int64_t i = 0; i < n; ++i) {
-            const float* query = qkv + i * 3 * width + head * each;
-            float most = -std::numeric_limits<float>::infinity(), sum = 0.0f;
+    for (int64_t from = 0; from < queries; from += at_once) {
+        const int64_t end = std::min(queries, from + at_once);
+        float* own = scores;
+        for (int64_t q = from; q < end; ++q, own += n) {
+            const int64_t head = q / n, at = head * each;
+            const float* query = qkv + (q - head * n) * row + at;
+            float most = -std::numeric_limits<float>::infinity();
             for (int64_t j = 0; j < n; ++j) {
-                scores[j] = scale * product_of<LANES>(query, qkv + j * 3 * width + width + head * each, each);
-                most = scores[j] > most ? scores[j] : most;
+                own[j] = scale * product_of<LANES>(query, qkv + j * row + width + at, each);
+                most = own[j] > most ? own[j] : most;
             }
-            for (int64_t j = 0; j < n; ++j) scores[j] = exponential(scores[j] - most);
-            for (int64_t j = 0; j < n; ++j) sum += scores[j];
-            float* own = to + i * width + head * each;
-            std::fill(own, own + each, 0.0f);
-            for (int64_t j = 0; j < n; ++j) {
-                const float share = scores[j] / sum;
-                const float* value = qkv + j * 3 * width + 2 * width + head * each;
-                for (int64_t d = 0; d < each; ++d) own[d] += share * value[d];
+            for (int64_t j = 0; j < n; ++j) own[j] -= most;
+        }
+        const int64_t all = at_once == 1 ? n : ((end - from) * n + LANES - 1) / LANES * LANES;
+        for (int64_t i = 0; i < all; ++i) scores[i] = exponential(scores[i]);
+        own = scores;
+        for (int64_t q = from; q < end; ++q, own += n) {
+            const int64_t head = q / n, at = head * each;
+            const float* values = qkv + 2 * width + at;
+            float* mean = to + (q - head * n) * width + at;
+            float sum = 0.0f;
+            for (int64_t j = 0; j < n; ++j) sum += own[j];
+            const float share = 1.0f / sum;
+            int64_t d = 0;
+            for (; d + LANES <= each; d += LANES) {
+                typename V::type total = {};
+                for (int64_t j = 0; j < n; ++j) total += own[j] * V::load(values + j * row + d);
+                V::store(mean + d, total * share);
+            }
+            for (; d < each; ++d) {
+                float total = 0.0f;
+                for (int64_t j = 0; j < n; ++j) total += own[j] * values[j * row + d];
+                mean[d] = total * share;
             }
         }
+    }
 }
 
-// Of programs `rows` (n,), whose `inputs` and `priors` have been read.
+// From what the first layer makes of their kernels, `kernel_up`, to the tokens of programs `rows` (n,), `normed`.
 template <int LANES>
 INLINE void encode(const Network& net, const Programs& p, const int64_t* rows, int64_t n, Tape& m) {
     const Shape& s = net.shape;
     const int64_t width = s.width, n_kernels = m.n_kernels, n_leaves = m.n_leaves, n_tokens = n_kernels + n_leaves;
 
-    const int64_t used = static_cast<int64_t>(net.kernels.used.size()), kernel_in = net.embed_kernel.in;
-    float* dense = Tape::sized(m.kernel_rows, n_kernels * kernel_in);
-    for (int64_t k = 0; k < n_kernels; ++k) {
-        float* row = dense + k * kernel_in;
-        for (int64_t j = 0; j < used; ++j) {
-            const int32_t column = net.kernels.used[j];
-            const float x = row[j] = net.kernels(m.inputs.data() + k * s.input_width, column);
-            for (int64_t b = 0; b < s.bins; ++b) row[used + j * s.bins + b] = net.bin(column, b, x);
-        }
-    }
-    multiply<LANES>(net.embed_kernel, dense, kernel_in, n_kernels, Tape::sized(m.kernel_up, n_kernels * width), width);
     const float* kernel_active = m.active(m.kernel_up, m.kernel_active, n_kernels * width);
     float* kernels = Tape::sized(m.kernels, n_kernels * width);
     multiply<LANES>(net.kernel_out, kernel_active, width, n_kernels, kernels, width);
@@ -109,7 +124,7 @@ INLINE void encode(const Network& net, const Programs& p, const int64_t* rows, i
     for (int64_t i = 0, l = 0; i < n; ++i)
         for (int64_t j = 0; j < p.leaf_counts[rows[i]]; ++j, ++l) {
             const float* features = p.leaves + (p.leaf_starts[rows[i]] + j) * s.leaf_width;
-            for (int64_t u = 0; u < leaf_in; ++u) leaf_rows[l * leaf_in + u] = net.leaves(features, net.leaves.used[u]);
+            net.leaves.read(features, 0, leaf_in, leaf_rows + l * leaf_in);
         }
     multiply<LANES>(net.embed_leaf, leaf_rows, leaf_in, n_leaves, Tape::sized(m.leaf_up, n_leaves * width), width);
     const float* leaf_active = m.active(m.leaf_up, m.leaf_active, n_leaves * width);
@@ -138,8 +153,7 @@ INLINE void encode(const Network& net, const Programs& p, const int64_t* rows, i
         k += own_kernels;
     }
 
-    float* added = Tape::sized(m.added, n_tokens * width);
-    float* scores = Tape::sized(m.scores, n_tokens);
+    float* scores = Tape::sized(m.scores, std::max(SCORES, n_tokens));
     m.layers.resize(m.keeps ? net.layers.size() : 1);
     for (size_t b = 0; b < net.layers.size(); ++b) {
         const Block& block = net.layers[b];
@@ -155,58 +169,55 @@ INLINE void encode(const Network& net, const Programs& p, const int64_t* rows, i
             attend<LANES>(qkv + t * 3 * width, of_program, width, s.heads, scores, attended + t * width);
             t += of_program;
         }
-        multiply<LANES>(block.out, attended, width, n_tokens, added, width);
-        for (int64_t d = 0; d < n_tokens * width; ++d) tokens[d] += added[d];
+        multiply<LANES>(block.out, attended, width, n_tokens, tokens, width, true);
         normed = Tape::sized(m.keeps ? own.mid_normed : own.normed, n_tokens * width);
         normalise<LANES>(block.norm_feedforward, tokens, n_tokens, width, normed, m.kept(own.mid_units, n_tokens * width),
                          m.kept(own.mid_scales, n_tokens));
         multiply<LANES>(block.up, normed, width, n_tokens, Tape::sized(own.up, n_tokens * s.feedforward), s.feedforward);
         const float* active = m.active(own.up, own.active, n_tokens * s.feedforward);
-        multiply<LANES>(block.down, active, s.feedforward, n_tokens, added, width);
-        for (int64_t d = 0; d < n_tokens * width; ++d) tokens[d] += added[d];
+        multiply<LANES>(block.down, active, s.feedforward, n_tokens, tokens, width, true);
     }
     float* normed = Tape::sized(m.normed, n_tokens * width);
     normalise<LANES>(net.norm, tokens, n_tokens, width, normed, m.kept(m.units, n_tokens * width),
                      m.kept(m.scales, n_tokens));
+}
 
-    float* joined = Tape::sized(m.joined, n_kernels * 4 * width);
-    std::fill(joined, joined + n_kernels * 4 * width, 0.0f);
-    float* all_counts = Tape::sized(m.counts, n_kernels);  // leaves of each kernel
-    std::fill(all_counts, all_counts + n_kernels, 0.0f);
-    for (int64_t i = 0, t = 0, k = 0; i < n; ++i) {
-        const int64_t row = rows[i], own_kernels = p.kernel_counts[row], own_leaves = p.leaf_counts[row];
-        const float* context = p.contexts + p.devices[row] * width;
-        float *counts = all_counts + k, *mine = joined + k * 4 * width;
-        for (int64_t j = 0; j < own_leaves; ++j) {
-            const float* leaf = normed + (t + own_kernels + j) * width;
-            const int32_t kernel = p.leaf_places[3 * (p.leaf_starts[row] + j) + 2];
-            counts[kernel] += 1.0f;
-            for (int64_t d = 0; d < width; ++d) {
-                mine[kernel * 4 * width + width + d] += leaf[d];
-                mine[2 * width + d] += leaf[d];
-            }
-        }
-        const float share = 1.0f / static_cast<float>(std::max<int64_t>(own_leaves, 1));
-        for (int64_t d = 0; d < width; ++d) mine[2 * width + d] *= share;
-        for (int64_t j = own_kernels - 1; j >= 0; --j) {
-            float* to_kernel = mine + j * 4 * width;
-            const float own_share = 1.0f / std::fmax(counts[j], 1.0f);
-            std::copy(normed + (t + j) * width, normed + (t + j + 1) * width, to_kernel);
-            for (int64_t d = 0; d < width; ++d) to_kernel[width + d] *= own_share;
-            if (j) std::copy(mine + 2 * width, mine + 3 * width, to_kernel + 2 * width);
-            std::copy(context, context + width, to_kernel + 3 * width);
-        }
-        k += own_kernels, t += own_kernels + own_leaves;
+// The means of the leaves of each kernel, (own_kernels, width) `stride` apart, and of all leaves of a program, whose first
+// is at `leaves`.
+INLINE void mean_leaves(const Programs& p, int64_t row, int64_t width, const float* leaves, int64_t stride, float* counts,
+                        float* of_kernels, float* __restrict of_program) {
+    const int64_t own_kernels = p.kernel_counts[row], own_leaves = p.leaf_counts[row];
+    std::fill(counts, counts + own_kernels, 0.0f);
+    std::fill(of_program, of_program + width, 0.0f);
+    for (int64_t j = 0; j < own_kernels; ++j) std::fill(of_kernels + j * stride, of_kernels + j * stride + width, 0.0f);
+    for (int64_t j = 0; j < own_leaves; ++j, leaves += width) {
+        const int32_t kernel = p.leaf_places[3 * (p.leaf_starts[row] + j) + 2];
+        float* __restrict mean = of_kernels + kernel * stride;
+        counts[kernel] += 1.0f;
+        for (int64_t d = 0; d < width; ++d) mean[d] += leaves[d], of_program[d] += leaves[d];
     }
-    const int64_t n_hidden = n_kernels * s.hidden;
-    multiply<LANES>(net.regressor, joined, 4 * width, n_kernels, Tape::sized(m.between_up, n_hidden), s.hidden);
+    const float share = 1.0f / static_cast<float>(std::max<int64_t>(own_leaves, 1));
+    for (int64_t d = 0; d < width; ++d) of_program[d] *= share;
+    for (int64_t j = 0; j < own_kernels; ++j) {
+        const float own_share = 1.0f / std::fmax(counts[j], 1.0f);
+        for (int64_t d = 0; d < width; ++d) of_kernels[j * stride + d] *= own_share;
+    }
+}
+
+// From what the first layer of the regressor makes of kernels, `between_up`, to their log-seconds.
+template <int LANES>
+INLINE void regress(const Network& net, Tape& m) {
+    const Shape& s = net.shape;
+    const int64_t n_kernels = m.n_kernels, n_hidden = n_kernels * s.hidden;
     const float* between = m.active(m.between_up, m.between, n_hidden);
     multiply<LANES>(net.regressor_out, between, s.hidden, n_kernels, Tape::sized(m.last_up, n_hidden), s.hidden);
     const float* last = m.active(m.last_up, m.last, n_hidden);
-    const float log_scale = static_cast<float>(s.log_scale), log_mean = static_cast<float>(s.log_mean);
+    m.log_seconds.resize(std::max<size_t>(m.log_seconds.size(), n_kernels));
     for (int64_t k = 0; k < n_kernels; ++k) {
         const float corrected = product_of<LANES>(last + k * s.hidden, net.out_weight.data(), s.hidden) + net.out_bias;
-        m.priors[k] = corrected * log_scale + (s.has_prior ? m.priors[k] : log_mean);
+        // The last digit of a logarithm in float32 is a millionth of the seconds.
+        m.log_seconds[k] = corrected * s.log_scale + (s.has_prior ? m.priors[k] : s.log_mean);
+        m.priors[k] = static_cast<float>(m.log_seconds[k]);
     }
 }
 
@@ -221,7 +232,7 @@ INLINE void add_up(const Network& net, const Programs& p, const int64_t* rows, i
         for (int64_t j = k; j < k + own; ++j)
             for (int64_t d = 0; d < width; ++d) hidden[d] += last[j * width + d];
         for (int64_t d = 0; d < width; ++d) hidden[d] /= static_cast<float>(own);
-        log_latency[i] = add_exponentials(m.priors.data() + k, own);
+        log_latency[i] = add_exponentials(m.log_seconds.data() + k, own);
         k += own;
     }
 }

@@ -63,25 +63,26 @@ struct Norm {
 
 template <int LANES>
 INLINE float sum_of(const float* x, int64_t n) {
-    float parts[LANES] = {};
+    using V = Vector<LANES>;
+    typename V::type even = {}, odd = {};
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int lane = 0; lane < LANES; ++lane) parts[lane] += x[i + lane];
-    float sum = 0.0f;
+    for (; i + 2 * LANES <= n; i += 2 * LANES) even += V::load(x + i), odd += V::load(x + i + LANES);
+    float sum = V::sum(even + odd);
     for (; i < n; ++i) sum += x[i];
-    for (int lane = 0; lane < LANES; ++lane) sum += parts[lane];
     return sum;
 }
 
 template <int LANES>
 INLINE float product_of(const float* x, const float* y, int64_t n) {
-    float parts[LANES] = {};
+    using V = Vector<LANES>;
+    typename V::type even = {}, odd = {};
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int lane = 0; lane < LANES; ++lane) parts[lane] += x[i + lane] * y[i + lane];
-    float sum = 0.0f;
+    for (; i + 2 * LANES <= n; i += 2 * LANES) {
+        even += V::load(x + i) * V::load(y + i);
+        odd += V::load(x + i + LANES) * V::load(y + i + LANES);
+    }
+    float sum = V::sum(even + odd);
     for (; i < n; ++i) sum += x[i] * y[i];
-    for (int lane = 0; lane < LANES; ++lane) sum += parts[lane];
     return sum;
 }
 
@@ -89,12 +90,16 @@ INLINE float product_of(const float* x, const float* y, int64_t n) {
 template <int LANES>
 INLINE void normalise(const Norm& norm, const float* x, int64_t rows, int64_t width, float* to, float* units = nullptr,
                       float* scales = nullptr) {
-    for (int64_t row = 0; row < rows; ++row, x += width, to += width) {
-        const float mean = sum_of<LANES>(x, width) / width;
-        for (int64_t i = 0; i < width; ++i) to[i] = x[i] - mean;
-        const float scale = 1.0f / std::sqrt(product_of<LANES>(to, to, width) / width + 1e-5f);
-        for (int64_t i = 0; i < width; ++i) to[i] *= scale;
-        if (units) std::copy(to, to + width, units + row * width), scales[row] = scale;
-        for (int64_t i = 0; i < width; ++i) to[i] = to[i] * norm.weight[i] + norm.bias[i];
+    const float* __restrict weight = norm.weight.data();
+    const float* __restrict bias = norm.bias.data();
+    for (int64_t row = 0; row < rows; ++row, x += width) {
+        const float* __restrict from = x;
+        float* __restrict own = to + row * width;
+        const float mean = sum_of<LANES>(from, width) / width;
+        for (int64_t i = 0; i < width; ++i) own[i] = from[i] - mean;
+        const float scale = 1.0f / std::sqrt(product_of<LANES>(own, own, width) / width + 1e-5f);
+        for (int64_t i = 0; i < width; ++i) own[i] *= scale;
+        if (units) std::copy(own, own + width, units + row * width), scales[row] = scale;
+        for (int64_t i = 0; i < width; ++i) own[i] = own[i] * weight[i] + bias[i];
     }
 }

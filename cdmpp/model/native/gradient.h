@@ -69,7 +69,28 @@ INLINE void known_answer(const Network& net, const Programs& p, const PriorTable
     float* inputs = Tape::sized(m.inputs, m.n_kernels * net.shape.input_width);
     for (int64_t i = 0, k = 0; i < n; k += p.kernel_counts[rows[i]], ++i)
         read_known(net, p, known, rows[i], is_hidden[i], inputs + k * net.shape.input_width, priors + k);
+    const Shape& s = net.shape;
+    const int64_t width = s.width, used = static_cast<int64_t>(net.kernels.used.size()), kernel_in = net.embed_kernel.in;
+    float* dense = Tape::sized(m.kernel_rows, m.n_kernels * kernel_in);
+    for (int64_t k = 0; k < m.n_kernels; ++k) net.read_columns(inputs + k * s.input_width, 0, used, dense + k * kernel_in);
+    multiply<LANES>(net.embed_kernel, dense, kernel_in, m.n_kernels, Tape::sized(m.kernel_up, m.n_kernels * width), width);
     encode<LANES>(net, p, rows, n, m);
+    float* joined = Tape::sized(m.joined, m.n_kernels * 4 * width);
+    float* counts = Tape::sized(m.counts, m.n_kernels);  // leaves of each kernel
+    for (int64_t i = 0, t = 0, k = 0; i < n; ++i) {
+        const int64_t own_kernels = p.kernel_counts[rows[i]];
+        const float *tokens = m.normed.data() + t * width, *context = p.contexts + p.devices[rows[i]] * width;
+        float* mine = joined + k * 4 * width;
+        mean_leaves(p, rows[i], width, tokens + own_kernels * width, 4 * width, counts + k, mine + width, mine + 2 * width);
+        for (int64_t j = 0; j < own_kernels; ++j, mine += 4 * width, tokens += width) {
+            std::copy(tokens, tokens + width, mine);
+            if (j) std::copy(mine - 2 * width, mine - width, mine + 2 * width);
+            std::copy(context, context + width, mine + 3 * width);
+        }
+        k += own_kernels, t += own_kernels + p.leaf_counts[rows[i]];
+    }
+    multiply<LANES>(net.regressor, joined, 4 * width, m.n_kernels, Tape::sized(m.between_up, m.n_kernels * s.hidden), s.hidden);
+    regress<LANES>(net, m);
     add_up(net, p, rows, n, m, log_latency, hidden);
 }
 

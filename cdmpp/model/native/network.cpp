@@ -2,6 +2,7 @@
 // is computed; tests hold both to the same numbers.
 
 #include "answer.h"
+#include "novelty.h"
 #include "pooled.h"
 #include "ranker.h"
 #include "ranker_gradient.h"
@@ -11,9 +12,10 @@ namespace {
 
 constexpr int64_t TOKENS = 96;  // that are computed together: what is made of them stays in the second-level cache
 
-using Run = void (*)(const Network&, const Programs&, const int64_t*, int64_t, Tape&, Answers);
+using Run = void (*)(const Answering&, const Programs&, const int64_t*, int64_t, Tape&, Answers);
 using Scores = void (*)(const Ranker&, const float*, int64_t, float*);
 using Ranked = void (*)(const RankedTasks&, const Member&);
+using Compare = void (*)(const NoveltyTables&, const float*, const float*, const float*, int64_t, double*, double*);
 
 struct Code {
     Run run;
@@ -21,13 +23,23 @@ struct Code {
     Gradients backward;
     Scores scores;
     Ranked ranked;
+    Compare compare;
     int64_t panel;
 };
 
 // The same code for vectors of other widths; `FOR` tells the compiler which instructions the processor has.
 #define CODE(NAME, LANES, FOR)                                                                                          \
-    FOR void NAME##_run(const Network& net, const Programs& p, const int64_t* rows, int64_t n, Tape& m, Answers to) {   \
-        answer<LANES>(net, p, rows, n, m, to);                                                                          \
+    }                                                                                                                   \
+    template <>                                                                                                         \
+    FOR __attribute__((noinline)) void product_panel<LANES>(const float* a, int64_t row, int64_t step, int64_t rows,     \
+                                                            const float* panel, int64_t depth, const float* bias,       \
+                                                            float* to, int64_t to_stride, int64_t columns, bool adds) { \
+        if (step == 1) product_all<LANES>(a, row, 1, rows, panel, depth, bias, to, to_stride, columns, adds);            \
+        else product_all<LANES>(a, row, step, rows, panel, depth, bias, to, to_stride, columns, adds);                  \
+    }                                                                                                                   \
+    namespace {                                                                                                         \
+    FOR void NAME##_run(const Answering& a, const Programs& p, const int64_t* rows, int64_t n, Tape& m, Answers to) {   \
+        answer<LANES>(a, p, rows, n, m, to);                                                                            \
     }                                                                                                                   \
     FOR void NAME##_forward(const Network& net, const Programs& p, const PriorTables& known, const uint8_t* is_hidden,  \
                             const int64_t* rows, int64_t n, Tape& m, double* log_latency, float* hidden) {              \
@@ -42,7 +54,12 @@ struct Code {
         ranker_scores<LANES>(ranker, rows, n, to);                                                                      \
     }                                                                                                                   \
     FOR void NAME##_ranked(const RankedTasks& of, const Member& member) { ranker_gradient<LANES>(of, member); }         \
-    constexpr Code NAME{NAME##_run, NAME##_forward, NAME##_backward, NAME##_scores, NAME##_ranked, 2 * LANES};
+    FOR void NAME##_compare(const NoveltyTables& tables, const float* hidden, const float* largest, const float* smallest, \
+                            int64_t n, double* distance, double* excess) {                                              \
+        compare<LANES>(tables, hidden, largest, smallest, n, distance, excess);                                         \
+    }                                                                                                                   \
+    constexpr Code NAME{NAME##_run, NAME##_forward, NAME##_backward, NAME##_scores, NAME##_ranked, NAME##_compare,               \
+                        2 * LANES};
 
 CODE(any, 4, )
 #if defined(__x86_64__)
@@ -68,15 +85,16 @@ extern "C" {
 const char* network_quantities() { return QUANTITIES(TEXT); }
 const char* network_numbers() { return NUMBERS(TEXT); }
 
-Network* network_new(const Shape* shape, const Array* arrays, const Layout* layout, const CodeLayout* code,
-                     const int32_t* bound) {
-    return new Network(*shape, arrays, *layout, *code, bound, chosen().panel);
+Answering* network_new(const Shape* shape, const Array* arrays, const Layout* layout, const CodeLayout* code,
+                       const int32_t* bound) {
+    return new Answering(*shape, arrays, *layout, *code, bound, chosen().panel);
 }
 
-void network_delete(Network* net) { delete net; }
+void network_delete(Answering* made) { delete made; }
 
-void network_answers(const Network* net, const Programs* programs, const int64_t* rows, int64_t n, const Answers* to,
+void network_answers(Answering* made, const Programs* programs, const int64_t* rows, int64_t n, const Answers* to,
                      int32_t threads) {
+    const Shape& s = made->net.shape;
     std::vector<int64_t> chunks{0};
     int64_t tokens = 0;
     for (int64_t i = 0; i < n; ++i) {
@@ -84,16 +102,17 @@ void network_answers(const Network* net, const Programs* programs, const int64_t
         if (tokens >= TOKENS) chunks.push_back(i + 1), tokens = 0;
     }
     if (chunks.back() != n) chunks.push_back(n);
-    const int64_t n_chunks = static_cast<int64_t>(chunks.size()) - 1, facts = net->shape.leaf_width + net->shape.kernel_width;
+    const int64_t n_chunks = static_cast<int64_t>(chunks.size()) - 1, facts = s.leaf_width + s.kernel_width;
     const Run run = chosen().run;
     in_threads(n_chunks, threads, [&](auto next) {
-        Tape tape;
+        std::unique_ptr<Tape> tape = made->tape();
         for (int64_t c; next(c);) {
             const int64_t at = chunks[c];
-            const Answers own{to->log_latency + at, to->hidden + at * net->shape.hidden, to->largest + at * facts,
+            const Answers own{to->log_latency + at, to->hidden + at * s.hidden, to->largest + at * facts,
                               to->smallest + at * facts};
-            run(*net, *programs, rows + at, chunks[c + 1] - at, tape, own);
+            run(*made, *programs, rows + at, chunks[c + 1] - at, *tape, own);
         }
+        made->give_back(std::move(tape));
     });
 }
 
@@ -144,6 +163,11 @@ void network_ranker_gradients(const RankedTasks* tasks, const Member* members, i
     in_threads(n, threads, [&](auto next) {
         for (int64_t i; next(i);) run(tasks[i], members[i]);
     });
+}
+
+void network_compare(const NoveltyTables* tables, const float* hidden, const float* largest, const float* smallest, int64_t n,
+                     double* distance, double* excess) {
+    chosen().compare(*tables, hidden, largest, smallest, n, distance, excess);
 }
 
 void network_ranker_scores(const Ranker* ranker, const float* rows, int64_t n, float* to) {

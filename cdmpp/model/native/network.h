@@ -17,13 +17,26 @@ struct Array {
 struct Scaler {
     std::vector<float> shift, factor;
     std::vector<int32_t> used;  // columns that varied in training; the others are zero whatever they hold
+    std::vector<float> used_shift, used_factor;
     float clip = 0;
 
     Scaler() = default;
     Scaler(const Array& shift_, const Array& factor_, float clip_)
         : shift(shift_.data, shift_.data + shift_.size), factor(factor_.data, factor_.data + factor_.size), clip(clip_) {
         for (int64_t i = 0; i < factor_.size; ++i)
-            if (factor[i] != 0.0f) used.push_back(static_cast<int32_t>(i));
+            if (factor[i] != 0.0f)
+                used.push_back(static_cast<int32_t>(i)), used_shift.push_back(shift[i]), used_factor.push_back(factor[i]);
+    }
+    // The used columns from the `first` up to the `end`, which is not among them.
+    INLINE void read(const float* row, int64_t first, int64_t end, float* __restrict to) const {
+        const int32_t* __restrict at = used.data() + first;
+        const float* __restrict shifts = used_shift.data() + first;
+        const float* __restrict factors = used_factor.data() + first;
+        const float most = clip;
+        for (int64_t i = 0; i < end - first; ++i) {
+            const float x = (row[at[i]] - shifts[i]) * factors[i];
+            to[i] = x < -most ? -most : x > most ? most : x;
+        }
     }
     INLINE float operator()(const float* row, int32_t column) const {
         const float x = (row[column] - shift[column]) * factor[column];
@@ -57,7 +70,7 @@ enum BlockWeight : int {
 struct Network {
     Shape shape;
     Scaler leaves, kernels;
-    std::vector<int32_t> kernel_columns;               // of the first layer of kernels that are read, then their bins
+    std::vector<int32_t> kernel_columns;  // of the first layer of kernels that are read, then their bins
     std::vector<float> bin_low, bin_factor, bin_mean;  // (input_width, bins)
     Linear embed_leaf, leaf_out, embed_kernel, kernel_out, kernel_to_leaf, regressor, regressor_out;
     std::vector<float> token_type, ordinal, out_weight;
@@ -70,6 +83,7 @@ struct Network {
     int64_t panel;
     std::vector<float> positions;  // (POSITIONS, width)
     static constexpr int64_t POSITIONS = 256;
+    static constexpr int FITTED = 9;  // arrays before those that are trained
 
     Network(const Shape& shape_, const Array* next, const Layout& layout_, const CodeLayout& code_, const int32_t* bound,
             int64_t panel_)
@@ -79,10 +93,7 @@ struct Network {
         kernels = Scaler(next[2], next[3], static_cast<float>(shape.clip));
         next += 4;
         bin_low = list(), bin_factor = list(), bin_mean = list();
-        kernel_columns = kernels.used;
-        for (const int32_t column : kernels.used)
-            for (int64_t b = 0; b < shape.bins; ++b)
-                kernel_columns.push_back(static_cast<int32_t>(shape.input_width + column * shape.bins + b));
+        kernel_columns = columns_of(0, static_cast<int64_t>(kernels.used.size()));
         const std::vector<float> log_factor = list(), sharpness = list();
         for (int p = 0; p < N_PARTS; ++p) prior.bound[p] = bound[p], prior.factor[p] = std::exp(log_factor[p]);
         for (int kind = 0; kind < 2; ++kind) prior.power[kind] = 1.0f + std::exp(sharpness[kind]);
@@ -90,6 +101,15 @@ struct Network {
         for (int64_t p = 0; p < POSITIONS; ++p) place(static_cast<float>(p), positions.data() + p * shape.width);
         layers.resize(shape.blocks);
         read(next);
+    }
+
+    // The same of the first layer: which of its columns are read of used ones from the `first` up to the `end`.
+    std::vector<int32_t> columns_of(int64_t first, int64_t end) const {
+        std::vector<int32_t> columns(kernels.used.begin() + first, kernels.used.begin() + end);
+        for (int64_t i = first; i < end; ++i)
+            for (int64_t b = 0; b < shape.bins; ++b)
+                columns.push_back(static_cast<int32_t>(shape.input_width + kernels.used[i] * shape.bins + b));
+        return columns;
     }
 
     // Take over the weights that are trained.
@@ -147,5 +167,23 @@ struct Network {
         float place = (x - bin_low[at]) * bin_factor[at];
         place = place < 0.0f ? 0.0f : place > 1.0f ? 1.0f : place;
         return place - bin_mean[at];
+    }
+
+    // What the first layer reads of the used columns of a kernel from the `first` up to the `end`, then their bins.
+    INLINE void read_columns(const float* row, int64_t first, int64_t end, float* __restrict to) const {
+        kernels.read(row, first, end, to);
+        float* __restrict places = to + (end - first);
+        const int64_t bins = shape.bins;
+        for (int64_t i = first; i < end; ++i, places += bins) {
+            const int64_t at = kernels.used[i] * bins;
+            const float* __restrict low = bin_low.data() + at;
+            const float* __restrict factor = bin_factor.data() + at;
+            const float* __restrict mean = bin_mean.data() + at;
+            const float x = to[i - first];
+            for (int64_t b = 0; b < bins; ++b) {
+                const float place = (x - low[b]) * factor[b];
+                places[b] = (place < 0.0f ? 0.0f : place > 1.0f ? 1.0f : place) - mean[b];
+            }
+        }
     }
 };
