@@ -8,6 +8,13 @@ from cdmpp.ast.layout import KERNEL_NAMES
 from cdmpp.ast.leaf_features import LEAF_NAMES
 from cdmpp.ast.table import AstTable
 
+_MARKS = [
+    LEAF_NAMES.index(name)
+    for name in ("parallel_extent", "vector_lanes", "unrolled_trips", "unroll_limit", "explicit_unroll_flag")
+]
+_SCHEDULED = np.log2([2.5, 2.5, 2.5, 1.5, 1.5]).astype(np.float32)
+"""Features are log2(1 + x): more than one and a half iterations or lanes; more than half a step or flag."""
+
 
 def leaf_quantity(asts: AstTable, name: str) -> np.ndarray:
     """Return the feature ``name`` of all leaves in its unit, (sum of leaves,)."""
@@ -29,6 +36,5 @@ def unrolled_steps(asts: AstTable) -> np.ndarray:
 
 def unscheduled(asts: AstTable) -> np.ndarray:
     """Return (n,) True: no loop is parallel, vectorised or unrolled, and none may be unrolled."""
-    marks = [leaf_quantity(asts, name) for name in ("parallel_extent", "vector_lanes", "unrolled_trips")]
-    marks += [1 + leaf_quantity(asts, name) for name in ("unroll_limit", "explicit_unroll_flag")]
-    return leaf_total(asts, np.max(marks, axis=0) > 1.5) == 0
+    marked = np.any(asts.leaf_features[:, _MARKS] > _SCHEDULED, axis=1)
+    return leaf_total(asts, np.asarray(marked)) == 0

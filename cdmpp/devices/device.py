@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,10 @@ class Device:
         First one log-scaled value between about 0 and 1 per name in ``VECTOR_FIELDS`` (0 where unknown), then one mask
         each (1 = known), then a one-hot of the kind.
         """
+        return self._vector.copy()
+
+    @cached_property
+    def _vector(self) -> np.ndarray:
         published = [self.spec[name] is not None for name in VECTOR_FIELDS]
         ceilings = [_FIELDS[name]["ceiling"] for name in VECTOR_FIELDS]
         numbers = zip(VECTOR_FIELDS, ceilings, strict=True)

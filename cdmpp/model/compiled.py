@@ -18,7 +18,10 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from cdmpp.ast.layout import KERNEL_WIDTH
-from cdmpp.data.batching import ProgramTensors
+from cdmpp.ast.mapped_table import MappedTable
+from cdmpp.ast.table import AstTable
+from cdmpp.data.batching import ProgramTensors, spec_array
+from cdmpp.devices import Device
 from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 from cdmpp.model import code_prior as cpu
 from cdmpp.model import gpu_code_prior as gpu
@@ -27,8 +30,10 @@ from cdmpp.model.code_prior import N_INPUTS, CodePrior
 from cdmpp.model.leaf_encoder import MAX_KERNEL_ORDINAL
 from cdmpp.model.native import device_numbers, layout, native_network
 from cdmpp.model.regressor import CdmppModel
+from cdmpp.platform.torch_state import usual_torch
 
 _DEVICES_KEPT = 64
+_NO_CODE = np.full((1, CODE_WIDTH), np.nan, np.float32)
 _LAYERS = ("norm_attention", "qkv", "out", "norm_feedforward", "feedforward.0", "feedforward.2")
 
 
@@ -87,18 +92,51 @@ class CompiledModel:
 
     def __init__(self, model: CdmppModel) -> None:
         """Copy the weights of ``model``, which lies on the CPU."""
-        self.hidden = model.config.hidden
+        self.hidden, self.facts = model.config.hidden, len(model.leaf_scaler.shift) + KERNEL_WIDTH
         self._encoder, self._costs = model.device_encoder, getattr(model, "code_prior", None)
         self._made, self._kept = made(model, "new")
         finalize(self, native_network().network_delete, self._made)
         self._of_devices: dict[bytes, tuple[Tensor, Tensor, Tensor]] = {}
+        self._of_sheets: dict[int, tuple[Device, Tensor, Tensor, Tensor]] = {}
 
     @torch.no_grad()
     def answers(self, programs: ProgramTensors, rows: np.ndarray, threads: int | None = None) -> Answers:
         """Answer ``rows`` (n,) of ``programs``, which lie on the CPU, in ``threads``; None: as many as torch has."""
-        rows = np.ascontiguousarray(rows, np.int64)
-        tables = tables_of(programs, *self._devices(programs))
-        n, facts = len(rows), programs.leaf_features.shape[1] + programs.kernel_features.shape[1]
+        of_devices = self._devices(programs.device_vectors, programs.device_specs)
+        return self._answers(tables_of(programs, *of_devices), np.ascontiguousarray(rows, np.int64), threads)
+
+    def answers_on(self, device: Device, asts: AstTable) -> Answers:
+        """Answer all programs of ``asts`` on ``device``, in as many threads as torch has."""
+        known = self._of_sheets.get(id(device))
+        if known is None or known[0] is not device:
+            with usual_torch():
+                found = self._devices(*(torch.tensor(row[None]) for row in (device.vector(), spec_array(device))))
+            if len(self._of_sheets) >= _DEVICES_KEPT:
+                self._of_sheets.clear()
+            known = self._of_sheets[id(device)] = device, *found
+        n, zeros = len(asts), np.zeros(len(asts), np.int64)
+        every = np.arange(n)
+        if isinstance(asts, MappedTable):
+            leaves, places, kernels = asts.mapped_leaves, asts.mapped_places, asts.mapped_kernels
+        else:
+            leaves, kernels = asts.leaf_features, asts.kernel_features
+            places = np.empty((len(leaves), 3), np.int32)
+            places[:, 0], places[:, 1] = asts.leaf_positions, asts.leaf_serial_positions
+            places[:, 2] = asts.leaf_kernels
+        codes = _NO_CODE if asts.codes is None else asts.codes
+        columns = [
+            np.ascontiguousarray(values, kind)
+            for values, kind in (
+                (leaves, np.float32), (places, np.int32), (asts.leaf_offsets, np.int64),
+                (np.diff(asts.leaf_offsets), np.int64), (kernels, np.float32), (asts.kernel_offsets, np.int64),
+                (np.diff(asts.kernel_offsets), np.int64), (asts.target_kinds, np.int64), (zeros, np.int64),
+                (codes, np.float32), (zeros if asts.codes is None else every, np.int64))
+        ]  # fmt: skip
+        places_of = [column.ctypes.data for column in columns] + [tensor.data_ptr() for tensor in known[1:]]
+        return self._answers(ProgramTables(*places_of), every, None)
+
+    def _answers(self, tables: ProgramTables, rows: np.ndarray, threads: int | None) -> Answers:
+        n, facts = len(rows), self.facts
         shapes = ((n, self.hidden), (n, facts), (n, facts))
         found = Answers(np.empty(n), *(np.empty(shape, np.float32) for shape in shapes))
         places = _Places(*(array.ctypes.data for array in found))
@@ -112,9 +150,9 @@ class CompiledModel:
         )
         return found
 
-    def _devices(self, programs: ProgramTensors) -> tuple[Tensor, Tensor, Tensor]:
-        """Numbers (devices, 2, N), contexts (devices, width) and costs of code of the devices of ``programs``."""
-        vectors, specs = programs.device_vectors, programs.device_specs
+    @torch.no_grad()
+    def _devices(self, vectors: Tensor, specs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Numbers (devices, 2, N), contexts (devices, width) and costs of code, of devices as in ``ProgramTensors``."""
         key = vectors.numpy().tobytes() + specs.numpy().tobytes()
         if key not in self._of_devices:
             if len(self._of_devices) >= _DEVICES_KEPT:
@@ -145,7 +183,8 @@ def compiled(model: CdmppModel) -> CompiledModel:
     if (known := _compiled.get(model)) and known[1] == _changes(known[0]):
         return known[2]
     tensors = [*model.parameters(), *model.buffers()]
-    made = tensors, _changes(tensors), CompiledModel(model)
+    with usual_torch():
+        made = tensors, _changes(tensors), CompiledModel(model)
     _compiled[model] = made
     return made[2]
 

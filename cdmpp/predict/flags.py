@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdmpp.ast.leaf_features import N_LOADS
+from cdmpp.ast.leaf_features import LEAF_NAMES, N_LOADS
 from cdmpp.ast.quantities import leaf_quantity, leaf_total, unscheduled
 from cdmpp.ast.table import TARGET_KINDS, AstTable
 from cdmpp.devices import Device
@@ -39,6 +39,8 @@ OF_STEPS = "training_step_programs"
 """Key in a model's card: device -> number of programs of training steps that it learned from."""
 _ENOUGH = 100  # of these
 _UNKNOWN = [CODE_NAMES.index(name) for name in ("unknown_loops", "machine_unmatched_loops")]
+_WIDTHS = [LEAF_NAMES.index(f"{name}_element_bytes") for name in ("store", *(f"load{i}" for i in range(N_LOADS)))]
+_HALF_BYTE, _NEARLY_FOUR = np.log2(np.array([1.5, 4.5], np.float32))  # features are log2(1 + x)
 _CPU_BOOST = 1.1  # by how much a CPU's clock may exceed that of its description
 
 
@@ -79,15 +81,9 @@ def least_seconds(asts: AstTable, device: Device) -> np.ndarray:
         return np.zeros(len(asts))
     narrow_rates = (device.spec["fp16_tflops"], device.spec["fp16_matrix_tflops"])
     narrow_peak = max((rate for rate in narrow_rates if rate), default=np.inf)
-    share = (
-        np.maximum(1.0, leaf_quantity(asts, "parallel_extent"))
-        if device.kind == "cpu"
-        else leaf_quantity(asts, "blocks")
-    )
-    narrow = np.zeros(len(asts.leaf_features), bool)
-    for name in ("store", *(f"load{i}" for i in range(N_LOADS))):
-        width = leaf_quantity(asts, f"{name}_element_bytes")
-        narrow |= (width > 0.5) & (width < 3.5)
+    share = leaf_quantity(asts, "parallel_extent" if device.kind == "cpu" else "blocks")
+    widths = asts.leaf_features[:, _WIDTHS]
+    narrow = ((widths > _HALF_BYTE) & (widths < _NEARLY_FOUR)).any(1)
     flops_per_s = np.where(narrow, max(narrow_peak, peak), peak) * 1e12 * (_CPU_BOOST if device.kind == "cpu" else 1.0)
     used = np.minimum(1.0, np.maximum(1.0, share) / cores)
     return leaf_total(asts, 2 * leaf_quantity(asts, "ops_fma") / (flops_per_s * used))

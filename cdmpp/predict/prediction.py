@@ -52,6 +52,13 @@ class Prediction:
     def __post_init__(self) -> None:
         if not self.flags:
             object.__setattr__(self, "flags", ((),) * len(self))
+        whole = self.latency_s + self.member_spread
+        for low, high in self.intervals.values():
+            whole = whole + low + high
+        if self.novelty is not None:
+            whole = whole + self.novelty
+        if np.isfinite(whole).all() and (self.latency_s > 0).all():  # no term is anything else then
+            return
         columns = [self.latency_s, self.member_spread]
         for pair in self.intervals.values():
             known = ~np.isnan(pair[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from cdmpp.machine_code.cpu.code_features import CODE_VERSION
 from cdmpp.machine_code.cpu.compile import can_have_code, can_have_gpu_code
 from cdmpp.machine_code.gpu.gpu_code_features import GPU_CODE_VERSION
 from cdmpp.model.build import Model
-from cdmpp.model.compiled import compiled
+from cdmpp.model.compiled import Answers, CompiledModel, compiled
 from cdmpp.model.eager import EagerModel
 from cdmpp.model.pooled import with_devices
 from cdmpp.model.ranker import Ranker
@@ -108,7 +109,6 @@ class Predictor:
             module.to(torch_device)
         return self
 
-    @usual_torch()
     def predict(
         self,
         programs: Program
@@ -165,13 +165,13 @@ class Predictor:
                 f"{TARGET_KINDS[asts.target_kinds[wrong[0]]]}, but {target.name} is a {target.kind}; "
                 "lower them for its target or name another device"
             )
-        seen = self._examined_on(target, asts)
-        ends = {name: [self._examined_on(target.with_spec(**{name: v}), asts) for v in target.ranges[name]]
-                for name in target.ranges}  # fmt: skip
-        described = {
-            name: (np.exp(low.log_prediction), np.exp(high.log_prediction)) for name, (low, high) in ends.items()
-        }
-        return replace(self._answer(seen, inputs, target), described=described)
+        with nullcontext() if self._is_compiled else usual_torch():
+            ends = {name: [self._examined_on(target.with_spec(**{name: v}), asts) for v in target.ranges[name]]
+                    for name in target.ranges}  # fmt: skip
+            described = {
+                name: (np.exp(low.log_prediction), np.exp(high.log_prediction)) for name, (low, high) in ends.items()
+            }
+            return self._answer(self._examined_on(target, asts), inputs, target, described)
 
     @usual_torch()
     def chances(self, asts: AstTable, device: str | Device, tasks: Sequence[str]) -> np.ndarray:
@@ -226,13 +226,22 @@ class Predictor:
         return shares
 
     def _examined_on(self, device: Device, asts: AstTable) -> Examined:
-        return self.examine(self._tensors(device, asts), np.arange(len(asts)))
+        if not self._is_compiled:
+            return self.examine(self._tensors(device, asts), np.arange(len(asts)))
+        counts = np.diff(asts.leaf_offsets), np.diff(asts.kernel_offsets)
+        return self._seen([one.answers_on(device, asts) for one in self._compiled()], *counts, asts.target_kinds)
 
     def _tensors(self, device: Device, asts: AstTable) -> ProgramTensors:
         tensors = ProgramTensors.build(asts, {device.name: device}, [device.name] * len(asts))
         return tensors.to(self.torch_device)
 
-    def _answer(self, seen: Examined, inputs: ProgramBatch, device: Device) -> Prediction:
+    def _answer(
+        self,
+        seen: Examined,
+        inputs: ProgramBatch,
+        device: Device,
+        described: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    ) -> Prediction:
         latency_s, trained_on_device = np.exp(seen.log_prediction), device.name in {*self.trained_on} - self.calibrated
         flags: dict[str, np.ndarray] = {}
         vouched: dict[str, Any] = {}
@@ -255,7 +264,11 @@ class Predictor:
             vouched = {"novelty": nearer, "unlike_training": flags[UNLIKE_TRAINING]}
             if trained_on_device:
                 operators = inputs.asts.codes if self.features == EAGER_FEATURES else None
-                groups = program_groups([device] * len(latency_s), operators)
+                groups = (
+                    f"{device.kind}/{device.name}"
+                    if operators is None
+                    else program_groups([device] * len(latency_s), operators)
+                )
                 vouched["intervals"] = self.calibration.intervals(seen, groups, guessed)
                 vouched["promised"] = self.calibration.promised(groups, guessed)
         unknown: dict[float, tuple[np.ndarray, np.ndarray]] = {}
@@ -271,10 +284,14 @@ class Predictor:
                 vouched["intervals"] = choose(untold, unknown, vouched["intervals"])
         if any(np.isnan(bounds).all() for bounds, _ in vouched.get("intervals", {}).values()):
             vouched |= {"intervals": {}, "promised": {}}
-        shown = {name: flags[name] for name in FLAGS if name in flags}
-        vouched["flags"] = tuple(tuple(name for name in shown if shown[name][i]) for i in range(len(latency_s)))
-        vouched |= {"refused": inputs.refused, "reasons": inputs.reasons, "calibrated": device.name in self.calibrated}
-        return Prediction(latency_s, inputs.labels, device, trained_on_device, seen.logs.std(0), **vouched)
+        vouched["flags"] = _flags_of({name: flags[name] for name in FLAGS if name in flags}, len(latency_s))
+        vouched |= {
+            "described": described,
+            "refused": inputs.refused,
+            "reasons": inputs.reasons,
+            "calibrated": device.name in self.calibrated,
+        }
+        return Prediction(latency_s, inputs.labels, device, trained_on_device, seen.spread, **vouched)
 
     def _vouches_for(self, device: Device) -> bool:
         """True if errors on an unseen GPU are known: for framework operators, or code on a described core."""
@@ -284,19 +301,25 @@ class Predictor:
     def examine(self, programs: ProgramTensors, rows: np.ndarray) -> Examined:
         """Return the model's view of ``rows`` on its torch device; hidden vectors are those of the first member."""
         rows = np.asarray(rows, np.int64)
-        by_torch = not all(isinstance(model, CdmppModel) for model in self.models) or self.torch_device.type != "cpu"
-        logs, *seen = self._examined_by_torch(programs, rows) if by_torch else self._examined(programs, rows)
-        sketch, kinds = ProgramSketch(*seen), programs.kinds.cpu().numpy()
-        counts = programs.host_leaf_counts[rows], programs.host_kernel_counts[rows]
-        return Examined(logs + self.log_shift, sketch, *counts, kinds[rows])
+        facts = programs.host_leaf_counts[rows], programs.host_kernel_counts[rows], programs.kinds.cpu().numpy()[rows]
+        if self._is_compiled:
+            return self._seen([one.answers(programs, rows) for one in self._compiled()], *facts)
+        logs, *seen = self._examined_by_torch(programs, rows)
+        return Examined(logs + self.log_shift, ProgramSketch(*seen), *facts)
 
-    def _examined(self, programs: ProgramTensors, rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        """(members, n) log-seconds, hidden vectors of the first member, largest and smallest numbers."""
-        found = [compiled(model).answers(programs, rows) for model in self.models if isinstance(model, CdmppModel)]
-        return np.stack([one.log_latency for one in found]), *found[0][1:]
+    @property
+    def _is_compiled(self) -> bool:
+        return self.torch_device.type == "cpu" and all(isinstance(model, CdmppModel) for model in self.models)
+
+    def _compiled(self) -> list[CompiledModel]:
+        return [compiled(model) for model in self.models if isinstance(model, CdmppModel)]
+
+    def _seen(self, found: Sequence[Answers], *facts: np.ndarray) -> Examined:
+        logs = np.array([one.log_latency for one in found]) + self.log_shift
+        return Examined(logs, ProgramSketch(*found[0][1:]), *facts)
 
     def _examined_by_torch(self, programs: ProgramTensors, rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        """The same of models that are not compiled, and on GPUs."""
+        """(members, n) log-seconds, hidden vectors of the first member, largest and smallest numbers."""
         logs, parts, order = np.empty((len(self.models), len(programs))), [], []
         at_once = {"max_tokens": _EAGER_TOKENS} if isinstance(self.models[0], EagerModel) else {}
         for batch in ordered_batches(programs, rows, **at_once):
@@ -385,6 +408,16 @@ def program_groups(sheets: Sequence[Device], operators: np.ndarray | None) -> np
     if operators is None:
         return np.array(paths)
     return np.array([f"{path}/{group}" for path, group in zip(paths, operator_groups(operators), strict=True)])
+
+
+def _flags_of(flags: Mapping[str, np.ndarray], n: int) -> tuple[tuple[str, ...], ...]:
+    """(n,) names of the ``flags`` of each program; few sets of them occur."""
+    sets = np.zeros(n, np.int64)
+    for place, rows in enumerate(flags.values()):
+        sets |= rows.astype(np.int64) << place
+    places = sets.tolist()
+    named = {one: tuple(name for place, name in enumerate(flags) if one >> place & 1) for one in {*places}}
+    return tuple(named[one] for one in places)
 
 
 def _extremes(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,15 @@ class Examined:
     kinds: np.ndarray
     """(n,) 0 cpu, 1 gpu."""
 
-    @property
+    @cached_property
     def log_prediction(self) -> np.ndarray:
         """Return the (n,) mean over the members."""
         return self.logs.mean(0)
+
+    @cached_property
+    def spread(self) -> np.ndarray:
+        """Return the (n,) standard deviation between the members; zeros with one."""
+        return self.logs.std(0) if len(self.logs) > 1 else np.zeros(self.logs.shape[1])
 
     def take(self, rows: np.ndarray) -> Examined:
         """Select the programs at the places ``rows``."""
@@ -51,32 +57,36 @@ class Calibration:
     """The same of answers without machine code, of a model that reads it; None: such answers have no interval."""
 
     def intervals(
-        self, seen: Examined, groups: Sequence[str] | np.ndarray, without: np.ndarray | None = None
+        self, seen: Examined, groups: str | Sequence[str] | np.ndarray, without: np.ndarray | None = None
     ) -> dict[float, tuple[np.ndarray, np.ndarray]]:
         """Return (n,) bounds, lower and upper, in seconds by level; NaN where nothing is known of such answers.
 
-        ``groups`` (n,) as in ``calibrate``; ``without`` (n,) bool: answered without the machine code that the model
-        reads.
+        ``groups`` (n,) as in ``calibrate``, or the one of all; ``without`` (n,) bool: answered without the machine code
+        that the model reads.
         """
+        own: dict[float, tuple[np.ndarray, np.ndarray]] = {}
+        if without is not None and without.any():
+            nothing = np.full(len(without), np.nan)
+            own = dict.fromkeys(self.conformal.levels, (nothing, nothing))
+            if self.without_code is not None:
+                own |= self.without_code.intervals(seen, groups)
+            if without.all():
+                return own
         bounds = self.conformal.intervals(seen.log_prediction, scale_inputs(seen, self.novelty), groups)
-        if without is None or not without.any():
-            return bounds
-        nothing = np.full(len(without), np.nan)
-        own = dict.fromkeys(bounds, (nothing, nothing))
-        if self.without_code is not None:
-            own |= self.without_code.intervals(seen, groups)
-        return choose(without, own, bounds)
+        return bounds if without is None or not own else choose(without, own, bounds)
 
     def scale_inputs(self, seen: Examined, without: np.ndarray) -> np.ndarray:
         """Return (n, LOCAL_INPUTS) that the size of an error may depend on; ``without`` as at ``intervals``."""
-        inputs = scale_inputs(seen, self.novelty)
         if self.without_code is None or not without.any():
-            return inputs
-        return np.where(without[:, None], scale_inputs(seen, self.without_code.novelty), inputs)
+            return scale_inputs(seen, self.novelty)
+        inputs = scale_inputs(seen, self.without_code.novelty)
+        return inputs if without.all() else np.where(without[:, None], inputs, scale_inputs(seen, self.novelty))
 
-    def promised(self, groups: Sequence[str] | np.ndarray, without: np.ndarray | None = None) -> dict[float, float]:
+    def promised(
+        self, groups: str | Sequence[str] | np.ndarray, without: np.ndarray | None = None
+    ) -> dict[float, float]:
         """Return by level the coverage to promise of all answers of ``groups``, some of them ``without`` code."""
-        names = [str(name) for name in np.unique(np.asarray(groups))]
+        names = [groups] if isinstance(groups, str) else [str(name) for name in np.unique(np.asarray(groups))]
         promises = [self.conformal.promised(name) for name in names] if without is None or not without.all() else []
         if without is not None and without.any() and self.without_code is not None:
             promises += [self.without_code.conformal.promised(name) for name in names]
@@ -84,6 +94,8 @@ class Calibration:
 
     def doubt(self, sketch: ProgramSketch, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (n,) shares of validation programs nearer to the training, and (n,) True: farther than nearly all."""
+        if self.without_code is not None and without.all():
+            return self.without_code.doubt(sketch, ~without)
         score = self.novelty.score(sketch)
         nearer, unlike = self.novelty.share_nearer(score), self.novelty.unlike(score)
         if self.without_code is None or not without.any():
@@ -155,7 +167,8 @@ def choose(
 
 def scale_inputs(seen: Examined, novelty: Novelty) -> np.ndarray:
     """Return (n, LOCAL_INPUTS) that the size of an error may depend on."""
-    distance = np.log(np.maximum(novelty.distance(seen.sketch.hidden), 1e-3))
-    spread = seen.logs.std(0)
-    columns = (seen.log_prediction, distance, np.log(seen.leaf_counts), np.log(seen.kernel_counts), spread, seen.kinds)
-    return np.stack(columns, axis=1).astype(np.float64)
+    found = np.empty((len(seen.kinds), LOCAL_INPUTS))
+    found[:, 0], found[:, 4], found[:, 5] = seen.log_prediction, seen.spread, seen.kinds
+    found[:, 1] = np.log(np.maximum(novelty.distance(seen.sketch.hidden), 1e-3))
+    found[:, 2], found[:, 3] = np.log(seen.leaf_counts), np.log(seen.kernel_counts)
+    return found

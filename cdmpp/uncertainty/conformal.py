@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -53,26 +54,35 @@ class Conformal:
         self,
         log_prediction: np.ndarray,
         inputs: np.ndarray | None = None,
-        groups: Sequence[str] | np.ndarray | None = None,
+        groups: str | Sequence[str] | np.ndarray | None = None,
     ) -> dict[float, tuple[np.ndarray, np.ndarray]]:
-        """Return (n,) lower and (n,) upper bounds in seconds by level; arguments as at ``fit_conformal``."""
+        """Return (n,) lower and (n,) upper bounds in seconds by level; arguments as at ``fit_conformal``.
+
+        ``groups`` may also be the one path of all programs.
+        """
         logs, x = _with_inputs(log_prediction, inputs)
         if x.shape[1] != (width := len(self.scale.low)):
             raise DataError(f"these intervals depend on {width} inputs of a local scale, given {x.shape[1]}")
         factor = self.scale(x)[:, None]
-        paths, which = np.unique(np.full(len(logs), "") if groups is None else groups, return_inverse=True)
-        rows = np.array([self._group(str(path)) for path in paths])[which]
+        rows: int | np.ndarray
+        if groups is None or isinstance(groups, str):
+            rows = self._group(groups or "")
+        else:
+            paths, which = np.unique(groups, return_inverse=True)
+            rows = np.array([self._group(str(path)) for path in paths])[which]
         lower, upper = (np.exp(logs[:, None] + bound[rows] * factor).T for bound in (self.lower, self.upper))
         return dict(zip(self.levels, zip(lower, upper, strict=True), strict=True))
 
     def _group(self, path: str) -> int:
-        return next(self.groups.index(prefix) for prefix in reversed(_prefixes(path)) if prefix in self.groups)
+        return _longest(self.groups, path)
 
     def promised(self, path: str = "") -> dict[float, float]:
         """Return by level the coverage that the tasks of the group of ``path`` can vouch for."""
-        n_tasks = int(self.n_tasks[self._group(path)])
-        promises = np.maximum.accumulate([_promise(level, n_tasks) for level in self.levels])
-        return {level: round(float(promise), 3) for level, promise in zip(self.levels, promises, strict=True)}
+        n_tasks, most, promises = int(self.n_tasks[self._group(path)]), 0.0, dict[float, float]()
+        for level in self.levels:
+            most = max(most, _promise(level, n_tasks))
+            promises[level] = round(most, 3)
+        return promises
 
     def describe(self) -> dict[str, dict[str, Any]]:
         """List promises for a model card by group (``all``: the empty one): its tasks, and the promise by level."""
@@ -168,6 +178,12 @@ def _groups(paths: Sequence[str], tasks: np.ndarray) -> dict[str, np.ndarray]:
         if len(rows) < len(members[parent]) and len(np.unique(tasks[rows])) >= FITTED_TASKS:
             members[prefix] = rows
     return members
+
+
+@lru_cache(maxsize=1024)
+def _longest(groups: tuple[str, ...], path: str) -> int:
+    """Place of the longest prefix of ``path`` among ``groups``."""
+    return next(groups.index(prefix) for prefix in reversed(_prefixes(path)) if prefix in groups)
 
 
 def _prefixes(path: str) -> list[str]:

@@ -8,14 +8,29 @@ standard deviations any input number lies outside the range of the training prog
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 import numpy as np
+
+from cdmpp.errors import DataError
+from cdmpp.model.native import native_network
 
 COMPONENTS = 32
 BORDER_SHARE = 0.99
 _SMALLEST_DEVIATION = 0.25  # of an input number; most are logarithms to base 2, and one that never varied has no scale
 _SMALLEST_EXCESS = 1.0  # border of the second distance at least: a little beyond the range is no new kind
+
+
+class _Tables(ctypes.Structure):
+    """A ``Novelty`` as the compiled library reads it."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in (
+            "mean", "directions", "variances", "largest", "smallest", "factor")),
+        *((name, ctypes.c_int64) for name in ("n_hidden", "n_components", "n_facts")),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,16 +67,37 @@ class Novelty:
 
     def distance(self, hidden: np.ndarray) -> np.ndarray:
         """Return the (n,) Mahalanobis distance of (n, H) hidden vectors over the root of H: about 1 in training."""
-        centred = np.asarray(hidden, np.float64) - self.mean
-        along = centred @ self.directions.T
-        rest = np.maximum((centred**2).sum(1) - (along**2).sum(1), 0.0)
-        squared = (along**2 / self.variances[:-1]).sum(1) + rest / self.variances[-1]
-        return np.sqrt(squared / len(self.mean))
+        rows, found = np.ascontiguousarray(hidden, np.float32), np.empty(len(hidden))
+        self._check(rows, self.mean)
+        place = ctypes.byref(self._tables[0])
+        native_network().network_compare(place, rows.ctypes.data, None, None, len(rows), found.ctypes.data, None)
+        return found
 
     def excess(self, sketch: ProgramSketch) -> np.ndarray:
         """Return (n,) standard deviations by which the worst input number leaves the training range; 0 inside."""
-        outside = np.maximum(sketch.largest - self.largest, self.smallest - sketch.smallest) / self.deviation
-        return np.maximum(outside.max(1), 0.0)
+        rows = [np.ascontiguousarray(side, np.float32) for side in (sketch.largest, sketch.smallest)]
+        for side in rows:
+            self._check(side, self.largest)
+        found, places = np.empty(len(rows[0])), [side.ctypes.data for side in rows]
+        place = ctypes.byref(self._tables[0])
+        native_network().network_compare(place, None, *places, len(found), None, found.ctypes.data)
+        return found
+
+    @cached_property
+    def _tables(self) -> tuple[_Tables, list[np.ndarray]]:
+        """These tables, and the arrays that they point at."""
+        arrays = [
+            np.ascontiguousarray(values, np.float64)
+            for values in (
+                self.mean, self.directions.T, self.variances, self.largest, self.smallest, 1.0 / self.deviation)
+        ]  # fmt: skip
+        sizes = len(self.mean), len(self.directions), len(self.largest)
+        return _Tables(*(array.ctypes.data for array in arrays), *sizes), arrays
+
+    @staticmethod
+    def _check(rows: np.ndarray, own: np.ndarray) -> None:
+        if rows.ndim != 2 or rows.shape[1] != len(own):
+            raise DataError(f"a novelty score of {len(own)} numbers a program, given an array of shape {rows.shape}")
 
     def score(self, sketch: ProgramSketch) -> np.ndarray:
         """Return (n,) the larger of both distances in units of their borders."""
@@ -69,11 +105,16 @@ class Novelty:
 
     def share_nearer(self, score: np.ndarray) -> np.ndarray:
         """Return the (n,) share of validation programs with a smaller score: 0 nothing is as near, 1 nothing as far."""
-        return np.interp(score, self.grid, np.linspace(0, 1, len(self.grid)), left=0.0, right=1.0)
+        return np.interp(score, self.grid, _shares(len(self.grid)), left=0.0, right=1.0)
 
     def unlike(self, score: np.ndarray) -> np.ndarray:
         """Return (n,) True: farther from training than the border."""
         return np.asarray(score) > self.border
+
+
+@lru_cache(maxsize=8)
+def _shares(n: int) -> np.ndarray:
+    return np.linspace(0, 1, n)
 
 
 def fit_novelty(training: ProgramSketch, validation: ProgramSketch) -> Novelty:
