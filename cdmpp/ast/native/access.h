@@ -39,7 +39,7 @@ struct Access : Offsets {
   double block_unique_bytes = 0.0;
   double lines = 0.0;
   // Loops that the index mentions, by growing stride: reach() reads them many times.
-  std::vector<std::pair<double, int64_t>> terms;
+  Vector<std::pair<double, int64_t>> terms;
 };
 
 inline double ceil_div(double x, double y) { return -std::floor(-x / y); }
@@ -65,7 +65,7 @@ inline Access read_access(Node buffer, const ffi::ArrayObj* indices, const Nest&
 struct Reach {
   double units;
   double run_bytes;
-  std::vector<std::pair<double, int64_t>> jumps;
+  Vector<std::pair<double, int64_t>> jumps;
 };
 
 // A fused loop jumps (its end is not where its first step points): its steps never join into one run.
@@ -122,14 +122,14 @@ inline std::pair<double, double> requests_of(const Access& access, const Nest& n
   return {std::max(1.0, ceil_div(total, WIDEST_ACCESS_BYTES)), std::min(total, WIDEST_ACCESS_BYTES)};
 }
 
-inline int64_t count_distinct(std::vector<int64_t>& numbers) {
+inline int64_t count_distinct(Vector<int64_t>& numbers) {
   std::sort(numbers.begin(), numbers.end());
   numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
   return static_cast<int64_t>(numbers.size());
 }
 
-inline void warp(Access& access, const Points& points, const std::vector<char>& active, double width) {
-  std::vector<int64_t> start;
+inline void warp(Access& access, const Points& points, const Vector<char>& active, double width) {
+  Vector<int64_t> start;
   for (bool all : {false, true}) {
     if (!start.empty()) break;
     for (int64_t p = points.lane0; p < points.lane0 + points.n_lanes; ++p) {
@@ -138,7 +138,7 @@ inline void warp(Access& access, const Points& points, const std::vector<char>& 
     }
   }
   int64_t last = static_cast<int64_t>(std::max(1.0, width)) - 1;
-  std::vector<int64_t> sectors, distinct = start;
+  Vector<int64_t> sectors, distinct = start;
   for (int64_t a : start) {
     for (int64_t s = floor_div(a, SECTOR_BYTES); s <= floor_div(a + last, SECTOR_BYTES); ++s) sectors.push_back(s);
   }
@@ -148,7 +148,7 @@ inline void warp(Access& access, const Points& points, const std::vector<char>& 
   int64_t words = std::max<int64_t>(1, static_cast<int64_t>(width) / 4);
   size_t group = static_cast<size_t>(std::max<int64_t>(1, BANKS / words));
   int64_t total = 0;
-  std::vector<int64_t> used;
+  Vector<int64_t> used;
   for (size_t first = 0; first < start.size(); first += group) {
     used.clear();
     for (size_t k = first; k < std::min(first + group, start.size()); ++k) {
@@ -163,7 +163,7 @@ inline void warp(Access& access, const Points& points, const std::vector<char>& 
 }
 
 // Fill the physical quantities. active[p]: the store's guards hold at point p.
-inline void finish(Access& access, const Nest& nest, const std::vector<char>& active) {
+inline void finish(Access& access, const Nest& nest, const Vector<char>& active) {
   const Loops& loops = nest.loops;
   auto [requests, width] = requests_of(access, nest);
   double ideal = requests, region = requests, warps_factor = 1.0, threads = 1.0;

@@ -5,7 +5,7 @@
 
 namespace cdmpp {
 
-using Guards = std::vector<std::pair<Node, bool>>;
+using Guards = Vector<std::pair<Node, bool>>;
 
 struct Load {
   Node buffer;
@@ -15,9 +15,9 @@ struct Load {
 
 struct Arithmetic {
   std::array<double, N_OPS> counts{};
-  std::vector<Load> loads;
+  Vector<Load> loads;
   // Constant tables (nested selects of constants) that unrolling folds away.
-  std::vector<Node> factors;
+  Vector<Node> factors;
 };
 
 // The arm that is left of a choice whose condition is decided; else the expression itself.
@@ -109,7 +109,7 @@ class Counter {
     Softly* before = Softly::current;
     for (size_t i = 0; i < indices->size(); ++i) {
       Node index = item(indices, i);
-      std::vector<char> around;
+      Vector<char> around;
       if (placement != nullptr) around = loops_around(leaf_, *placement, i);
       bool moved = placement != nullptr && (placement->low[i] != 0 || std::count(around.begin(), around.end(), 1) > 0);
       Softly surely(nullptr);
@@ -164,7 +164,7 @@ class Counter {
       doubt_bounded(all, leaf_.guards);
       doubt_bounded(all, guards);
     }
-    std::vector<Node> before;
+    Vector<Node> before;
     bool first = true, constant = all.constant != 0;
     auto add_constant = [&] {
       if (constant && !first) add(OP_int, rate(before));
@@ -174,7 +174,7 @@ class Counter {
     for (const auto* term : as_written(all)) {
       const auto& [atom, factor] = *term;
       if (factor < 0 && all.constant > 0) add_constant();
-      std::vector<Node> own;
+      Vector<Node> own;
       all_->variables(atom, [&](Node variable) { own.push_back(variable); });
       if (atom.inside != nullptr) {
         bool shift = index && (atom.divisor & (atom.divisor - 1)) == 0;
@@ -193,15 +193,15 @@ class Counter {
 
   // `x % 4 == 0 and x / 4 == 0` is x == 0.
   void doubt_joined(Node e) const {
-    std::vector<Node> first = divided_variables(child(e, Field::a)), second = divided_variables(child(e, Field::b));
+    Vector<Node> first = divided_variables(child(e, Field::a)), second = divided_variables(child(e, Field::b));
     for (Node variable : first) {
       if (std::find(second.begin(), second.end(), variable) != second.end()) doubt("two conditions that may be one");
     }
   }
 
-  std::vector<Node> divided_variables(Node condition) const {
+  Vector<Node> divided_variables(Node condition) const {
     Kind kind = kind_of(condition);
-    std::vector<Node> found;
+    Vector<Node> found;
     if (kind == Kind::Not || kind == Kind::And || kind == Kind::Or || is_compare(kind)) {
       for (Field side : {Field::a, Field::b}) {
         Node part = kind == Kind::Not && side == Field::b ? nullptr : child(condition, side);
@@ -318,13 +318,13 @@ class Counter {
   // How often per iteration an integer expression is computed once the compiler has moved it out of the loops that it
   // does not depend on, and folded it where only unrolled loops are left.
   double rate(Node e) const {
-    std::vector<Node> names;
+    Vector<Node> names;
     loop_variables(e, leaf_, [&](Node variable) { names.push_back(variable); });
     return rate(names);
   }
 
-  double rate(const std::vector<Node>& names) const {
-    auto among = [](const std::vector<Node>& all, Node one) { return std::find(all.begin(), all.end(), one) != all.end(); };
+  double rate(const Vector<Node>& names) const {
+    auto among = [](const Vector<Node>& all, Node one) { return std::find(all.begin(), all.end(), one) != all.end(); };
     int64_t n = static_cast<int64_t>(loops_.size()), deepest = -1;
     for (int64_t i = 0; i < n; ++i) {
       if (among(names, loops_[i]->handle) && !among(unrolled_, loops_[i]->handle)) deepest = i;
@@ -416,7 +416,7 @@ class Counter {
   const Loops& loops_;
   const Sums* all_;
   const Sums* sums_;  // null where TVM has simplified: what is there is counted
-  std::vector<Node> unrolled_;
+  Vector<Node> unrolled_;
 };
 
 inline Arithmetic count(const Leaf& leaf) {
@@ -427,12 +427,12 @@ inline Arithmetic count(const Leaf& leaf) {
 }
 
 // Share of iterations in which no folded factor is zero: the compiler drops the others.
-inline double nonzero_fraction(const std::vector<Node>& factors, const Leaf& leaf, const Points& points) {
+inline double nonzero_fraction(const Vector<Node>& factors, const Leaf& leaf, const Points& points) {
   const Loops& loops = leaf.loops;
   if (factors.empty()) return 1.0;
-  std::vector<Node> names;
+  Vector<Node> names;
   for (Node factor : factors) loop_variables(factor, leaf, [&](Node variable) { names.push_back(variable); });
-  std::vector<const Loop*> involved;
+  Vector<const Loop*> involved;
   double n_exact = 1.0;
   for (const auto& loop : loops) {
     if (std::find(names.begin(), names.end(), loop->handle) == names.end()) continue;
@@ -451,7 +451,7 @@ inline double nonzero_fraction(const std::vector<Node>& factors, const Leaf& lea
     }
   }
   const Env& env = sampled ? points.env() : all;
-  std::vector<char> kept(env.n, 1);
+  Vector<char> kept(env.n, 1);
   for (Node factor : factors) restrict_to(kept, factor, true, env);
   if (sampled) return points.share(kept);
   return static_cast<double>(std::count(kept.begin(), kept.end(), 1)) / static_cast<double>(env.n);

@@ -107,7 +107,7 @@ inline const int64_t* evaluate_bound(Node variable, const Env& env) {
   for (size_t i = env.bindings->size(); i-- > 0;) {
     if ((*env.bindings)[i].first != variable) continue;
     Value value = evaluate((*env.bindings)[i].second, env);
-    std::vector<int64_t> numbers(env.n);
+    Vector<int64_t> numbers(env.n);
     for (int64_t p = 0; p < env.n; ++p) numbers[p] = value.integer(p);
     return (env.row(variable) = std::move(numbers)).data();
   }

@@ -5,7 +5,6 @@
 #include <tvm/ffi/function.h>
 
 #include <atomic>
-#include <deque>
 #include <thread>
 
 #include "kernel.h"
@@ -28,7 +27,7 @@ static void put(std::string& bytes, const Numbers& numbers) {
 
 // A launch needs threads: a loop nest without any is not scheduled for a GPU.
 static void refuse_unbound(const Tree& tree) {
-  std::vector<char> bound(tree.kernels.size());
+  Vector<char> bound(tree.kernels.size());
   for (const Leaf& leaf : tree.leaves) {
     for (const auto& loop : leaf.loops) bound[leaf.kernel] |= loop->kind == THREAD;
   }
@@ -39,10 +38,10 @@ static void refuse_unbound(const Tree& tree) {
                     "Schedule it (MetaSchedule, dlight) or name a CPU device");
 }
 
-static ffi::Bytes summary(const Tree& tree, std::vector<Arithmetic> counted, bool gpu) {
+static ffi::Bytes summary(const Tree& tree, Vector<Arithmetic> counted, bool gpu) {
   if (gpu) refuse_unbound(tree);
-  std::deque<LeafFacts> facts;  // never moves its elements
-  std::vector<Numbers> leaves, kernels;
+  Deque<LeafFacts> facts;  // never moves its elements
+  Vector<Numbers> leaves, kernels;
   for (size_t i = 0; i < tree.leaves.size(); ++i) {
     facts.push_back(leaf_facts(tree.leaves[i], std::move(counted[i]), gpu));
     leaves.push_back(leaf_vector(facts.back()));
@@ -69,46 +68,66 @@ static ffi::Bytes summary(const Tree& tree, std::vector<Arithmetic> counted, boo
 }
 
 // Expressions that are stored and nested more than `most` deep are refused: TVM's passes and the walk recurse over them.
-// Without recursion, which some would not survive.
+// Without recursion, which some would not survive. What is reached is asked of memory long before it is looked at, so
+// that all that is read afterwards is at hand: the parts of a program lie far apart.
 static void refuse_deep(Node function, int64_t most) {
-  std::vector<std::pair<Node, int64_t>> waiting;
-  Node store = nullptr;  // what is below one is looked at before the next
-  auto wait_for = [&](Node node, int64_t depth) {
+  constexpr int64_t STATEMENT = 0, NOT_STORED = INT64_MIN;
+  struct Part {
+    Node node;
+    int64_t depth;
+    Node store;
+  };
+  Vector<Part> waiting;
+  waiting.reserve(512);
+  auto ahead = [](Node node) {
+    __builtin_prefetch(node);
+    __builtin_prefetch(reinterpret_cast<const char*>(node) + 64);
+  };
+  auto wait_for = [&](Node node, int64_t depth, Node store) {
     if (node == nullptr) return;
     if (depth > most) {
       throw Unsupported("what is stored to " + name_of(child(store, Field::buffer)) + " is nested more than " +
                         std::to_string(most) + " deep: give parts of long sums a buffer of their own");
     }
-    Kind kind = kind_of(node);
-    if (depth == 0 || !(is_immediate(kind) || kind == Kind::Var)) waiting.emplace_back(node, depth);
+    ahead(node);
+    waiting.push_back({node, depth, store});
   };
-  auto wait_for_all = [&](const ffi::ArrayObj* nodes, int64_t depth) {
-    for (size_t i = 0; i < nodes->size(); ++i) wait_for(item(nodes, i), depth);
-  };
-  wait_for(child(function, Field::body), 0);
-  while (!waiting.empty()) {
-    auto [node, depth] = waiting.back();
-    waiting.pop_back();
+  wait_for(child(function, Field::body), STATEMENT, nullptr);
+  for (size_t i = 0; i < waiting.size(); ++i) {
+    auto [node, depth, store] = waiting[i];
+    if (node->type_index() == TVMFFITypeIndex::kTVMFFIArray) {
+      for (const ffi::Any& part : *static_cast<const ffi::ArrayObj*>(node)) wait_for(part.as<ffi::Object>(), depth, store);
+      continue;
+    }
     Kind kind = kind_of(node);
-    int64_t next = depth > 0 ? depth + 1 : 0;
+    if (is_immediate(kind) || kind == Kind::Var) continue;
+    int64_t next = depth == STATEMENT ? STATEMENT : depth + 1;
     if (kind == Kind::BufferStore) {
-      store = node;
-      wait_for(child(node, Field::value), 1);
-      wait_for_all(list(node, Field::indices), 1);
+      ahead(child(node, Field::buffer));
+      wait_for(child(node, Field::value), 1, node);
+      wait_for(list(node, Field::indices), 1, node);
     } else if (kind == Kind::SeqStmt) {
-      wait_for_all(list(node, Field::seq), 0);
+      wait_for(child(node, Field::seq), STATEMENT, nullptr);
     } else if (kind == Kind::TensorLoad || kind == Kind::Call) {
-      wait_for_all(list(node, kind == Kind::Call ? Field::args : Field::indices), next);
-    } else if (depth > 0) {
-      for (Field field : children_of(node)) wait_for(child(node, field), next);
+      ahead(child(node, kind == Kind::Call ? Field::op : Field::source));
+      wait_for(child(node, kind == Kind::Call ? Field::args : Field::indices), next, store);
+    } else if (depth != STATEMENT) {
+      ahead(child(node, Field::var));
+      for (Field field : children_of(node)) wait_for(child(node, field), next, store);
     } else {
-      for (Field field : {Field::body, Field::block, Field::then_case, Field::else_case}) wait_for(child(node, field), 0);
+      for (Field field : {Field::loop_var, Field::annotations}) ahead(child(node, field));
+      for (Field field : {Field::iter_vars, Field::iter_values, Field::min, Field::extent, Field::predicate}) {
+        wait_for(child(node, field), NOT_STORED, nullptr);
+      }
+      for (Field field : {Field::body, Field::block, Field::then_case, Field::else_case}) {
+        wait_for(child(node, field), STATEMENT, nullptr);
+      }
     }
   }
 }
 
-static std::vector<Arithmetic> count_all(const Tree& tree) {
-  std::vector<Arithmetic> counted;
+static Vector<Arithmetic> count_all(const Tree& tree) {
+  Vector<Arithmetic> counted;
   for (const Leaf& leaf : tree.leaves) counted.push_back(count(leaf));
   return counted;
 }
@@ -123,9 +142,9 @@ struct Passes {
 static ffi::Bytes read_scheduled(Node module, Node function, const Passes& passes, bool gpu) {
   Survey survey = Surveyor().run(function);
   Tree tree = walk(function, &survey);
-  std::vector<Arithmetic> counted;
-  std::vector<Leaf*> doubtful;
-  std::vector<size_t> places;
+  Vector<Arithmetic> counted;
+  Vector<Leaf*> doubtful;
+  Vector<size_t> places;
   for (Leaf& leaf : tree.leaves) {
     Softly doubts;
     counted.push_back(count(leaf));
@@ -171,6 +190,7 @@ ffi::Array<ffi::Bytes> extract_scheduled(ffi::Array<ffi::ObjectRef> modules, ffi
   std::vector<ffi::Bytes> found(modules.size());
   std::atomic<size_t> next = 0;
   auto work = [&] {
+    Pool pool;
     exactly = exact;
     for (size_t i = next++; i < found.size(); i = next++) {
       try {
@@ -188,6 +208,7 @@ ffi::Array<ffi::Bytes> extract_scheduled(ffi::Array<ffi::ObjectRef> modules, ffi
 
 // All reasons to lower a scheduled module, one a line.
 ffi::String doubts(ffi::ObjectRef module, ffi::ObjectRef cheap, ffi::ObjectRef simplify, bool gpu, int64_t most_deep) {
+  Pool pool;
   std::set<std::string> found;
   exactly = true;
   gathered = &found;
@@ -205,6 +226,7 @@ ffi::String doubts(ffi::ObjectRef module, ffi::ObjectRef cheap, ffi::ObjectRef s
 // What `read` gives; why it cannot as an error that Python knows by its kind.
 template <typename Read>
 static auto or_reason(const Read& read) {
+  Pool pool;
   try {
     return read();
   } catch (const Unsupported& error) {

@@ -7,8 +7,8 @@
 
 namespace cdmpp {
 
-using Facts = std::vector<const LeafFacts*>;
-using Pairs = std::vector<std::pair<const LeafFacts*, const Access*>>;
+using Facts = Vector<const LeafFacts*>;
+using Pairs = Vector<std::pair<const LeafFacts*, const Access*>>;
 
 template <typename Items, typename Amount>
 double sum(const Items& items, const Amount& amount) {
@@ -57,7 +57,7 @@ inline double use(const Pairs& pairs) {
 }
 
 inline double unique(const Pairs& pairs) {
-  std::vector<std::pair<Node, double>> per_buffer;
+  Vector<std::pair<Node, double>> per_buffer;
   for (const auto& [f, a] : pairs) {
     auto it = std::find_if(per_buffer.begin(), per_buffer.end(), [b = a->buffer](auto& p) { return p.first == b; });
     if (it == per_buffer.end()) it = per_buffer.insert(it, {a->buffer, 0.0});
@@ -82,8 +82,8 @@ inline double total(const Pairs& pairs, bool region, double Access::*weight = nu
 }
 
 // Thread-local buffers indexed by a loop that stays a loop: the compiler keeps these in memory, not registers.
-inline std::vector<Node> indexed_dynamically(const Facts& facts) {
-  std::vector<Node> found;
+inline Vector<Node> indexed_dynamically(const Facts& facts) {
+  Vector<Node> found;
   for (const LeafFacts* f : facts) {
     f->each_access([&](const Access& a) {
       if (a.scope != LOCAL) return;
@@ -97,7 +97,7 @@ inline std::vector<Node> indexed_dynamically(const Facts& facts) {
 }
 
 inline double local_memory_trips(const Facts& facts) {
-  std::vector<Node> in_memory = indexed_dynamically(facts);
+  Vector<Node> in_memory = indexed_dynamically(facts);
   double dynamic = 0.0;
   for (const LeafFacts* f : facts) {
     f->each_access([&](const Access& a) {
@@ -108,7 +108,7 @@ inline double local_memory_trips(const Facts& facts) {
   return dynamic;
 }
 
-inline double allocated(const std::vector<Allocation>& allocations, int scope, int64_t Allocation::*amount) {
+inline double allocated(const Vector<Allocation>& allocations, int scope, int64_t Allocation::*amount) {
   int64_t total = 0;
   for (const auto& a : allocations) total += a.scope == scope ? a.*amount : 0;
   return static_cast<double>(total);
@@ -124,7 +124,7 @@ inline double vector_iterations(const LeafFacts* f) {
 
 inline double heaviness(const LeafFacts& f) { return f.work() * std::max(1.0, f.flops_per_iteration()); }
 
-inline Numbers kernel_vector(const Kernel& kernel, const Facts& facts, const std::vector<Allocation>& outside, bool gpu) {
+inline Numbers kernel_vector(const Kernel& kernel, const Facts& facts, const Vector<Allocation>& outside, bool gpu) {
   double blocks = largest(facts, [](auto* f) { return f->blocks; });
   double threads = block_threads(facts);
   double all_threads = gpu ? blocks * threads : 1.0;

@@ -17,7 +17,7 @@ struct LeafFacts {
   Nest nest;
   Arithmetic arithmetic = {};
   Access store = {};
-  std::vector<Access> loads = {};
+  Vector<Access> loads = {};
   bool update = false, constant = false, copy = false, indirect = false;
   double active = 1.0, fold = 1.0;
   double iterations = 1.0, blocks = 1.0, threads = 1.0, vthreads = 1.0, serial_trips = 1.0, parallel_extent = 1.0;
@@ -65,15 +65,15 @@ inline Nest nest_of(const Leaf& leaf, const Points& points, bool gpu) {
   return nest;
 }
 
-inline std::vector<char> active_points(const Leaf& leaf, const Points& points) {
-  std::vector<char> active(points.count, 1);
+inline Vector<char> active_points(const Leaf& leaf, const Points& points) {
+  Vector<char> active(points.count, 1);
   for (const auto& [condition, positive] : leaf.guards) {
     if (!has_load(condition)) restrict_to(active, condition, positive, points.env());
   }
   return active;
 }
 
-inline void read_loads(LeafFacts& f, const std::vector<char>& active) {
+inline void read_loads(LeafFacts& f, const Vector<char>& active) {
   const Points& points = *f.points;
   for (const Load& found : f.arithmetic.loads) {
     Access load = read_access(found.buffer, found.indices, f.nest, f.leaf);
@@ -88,7 +88,7 @@ inline void read_loads(LeafFacts& f, const std::vector<char>& active) {
     if (seen) continue;
     finish(load, f.nest, active);
     if (!found.guards.empty()) {
-      std::vector<char> holds(points.count, 1);
+      Vector<char> holds(points.count, 1);
       for (const auto& [condition, positive] : found.guards) restrict_to(holds, condition, positive, points.env());
       load.guarded_fraction = points.share(holds);
     }
@@ -108,7 +108,7 @@ inline bool is_copy(Node value, const Arithmetic& arithmetic, const Sums* sums) 
          c[OP_fma] + c[OP_fadd] + c[OP_fmul] + c[OP_fdiv] + c[OP_fcompare] + c[OP_special] == 0;
 }
 
-inline bool among(const std::vector<Node>& all, Node one) { return std::find(all.begin(), all.end(), one) != all.end(); }
+inline bool among(const Vector<Node>& all, Node one) { return std::find(all.begin(), all.end(), one) != all.end(); }
 
 // True where every trip of a loop that no access mentions computes the same again: the compiler does it once.
 inline bool repeats(const Loop& loop, const LeafFacts& f) {
@@ -140,7 +140,7 @@ inline double auto_lanes_of(const LeafFacts& f) {
 inline void count_trips(LeafFacts& f) {
   const Nest& nest = f.nest;
   const auto& depends = f.store.depends;
-  std::vector<Node> guarding;
+  Vector<Node> guarding;
   for (const auto& guard : f.leaf.guards) {
     auto add = [&](Node variable) { guarding.push_back(variable); };
     f.leaf.sums == nullptr ? free_variables(guard.first, add) : f.leaf.sums->variables(guard.first, add);
@@ -191,7 +191,7 @@ inline LeafFacts leaf_facts(const Leaf& leaf, Arithmetic arithmetic, bool gpu) {
   auto points = std::make_unique<Points>(leaf);
   Nest nest = nest_of(leaf, *points, gpu);
   LeafFacts f{leaf, std::move(points), nest};
-  std::vector<char> active = active_points(leaf, *f.points);
+  Vector<char> active = active_points(leaf, *f.points);
   f.arithmetic = std::move(arithmetic);
   f.store = read_access(child(leaf.store, Field::buffer), list(leaf.store, Field::indices), f.nest, leaf);
   finish(f.store, f.nest, active);
@@ -203,7 +203,7 @@ inline LeafFacts leaf_facts(const Leaf& leaf, Arithmetic arithmetic, bool gpu) {
   f.active = f.points->share(active);
   f.fold = nonzero_fraction(f.arithmetic.factors, leaf, *f.points);
   count_trips(f);
-  std::vector<const Access*> accesses;
+  Vector<const Access*> accesses;
   f.each_access([&](const Access& a) { accesses.push_back(&a); });
   f.misses = misses_of(f.nest, accesses);
   return f;

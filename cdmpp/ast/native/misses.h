@@ -6,9 +6,9 @@
 namespace cdmpp {
 
 struct Misses {
-  std::vector<double> bytes = std::vector<double>(std::size(CACHE_KIB), 0.0);
-  std::vector<double> crowded_bytes = std::vector<double>(std::size(CROWDED_KIB), 0.0);
-  std::vector<double> pages = std::vector<double>(std::size(PAGE_ENTRIES), 0.0);
+  Vector<double> bytes = Vector<double>(std::size(CACHE_KIB), 0.0);
+  Vector<double> crowded_bytes = Vector<double>(std::size(CROWDED_KIB), 0.0);
+  Vector<double> pages = Vector<double>(std::size(PAGE_ENTRIES), 0.0);
   double footprint_bytes = 0.0;
 };
 
@@ -33,15 +33,15 @@ inline int64_t sets_used(const Reach& lines) {
   return count;
 }
 
-inline bool among(const std::vector<std::pair<double, int64_t>>& terms, int64_t loop) {
+inline bool among(const Vector<std::pair<double, int64_t>>& terms, int64_t loop) {
   return std::any_of(terms.begin(), terms.end(), [&](const auto& term) { return term.second == loop; });
 }
 
 // A number for each level of loops and access, and the sum of each level.
 struct Levels {
   size_t width;
-  std::vector<double> each;  // level by level
-  std::vector<double> sums;
+  Vector<double> each;  // level by level
+  Vector<double> sums;
 
   Levels(size_t levels, size_t accesses) : width(accesses), sums(levels, 0.0) { each.reserve(levels * accesses); }
   void add(int64_t level, double amount) {
@@ -51,7 +51,7 @@ struct Levels {
   double of(int64_t level, size_t access) const { return each[static_cast<size_t>(level) * width + access]; }
 };
 
-inline Misses misses_of(const Nest& nest, const std::vector<const Access*>& accesses) {
+inline Misses misses_of(const Nest& nest, const Vector<const Access*>& accesses) {
   const Loops& loops = nest.loops;
   int64_t n = static_cast<int64_t>(loops.size());
   int64_t levels = nest.gpu ? 1 : n + 1;

@@ -29,15 +29,15 @@ struct Part {
   const Sum* sum;  // null: it is more than a sum of what loops give
   int64_t low;     // what is kept of the buffer begins here
   int64_t weight;  // elements that a step of one is
-  std::vector<char> around;  // loops around the place of the buffer, which stand still
+  Vector<char> around;  // loops around the place of the buffer, which stand still
 };
 
 struct Offsets {
-  std::vector<Part> parts;
-  std::vector<int64_t> sampled;  // at the points; none where all parts are sums
+  Vector<Part> parts;
+  Vector<int64_t> sampled;  // at the points; none where all parts are sums
   int64_t elements = 1;          // of the buffer
-  std::vector<char> depends;     // on each loop
-  std::vector<int64_t> strides, spans;  // how far a step along each loop goes, and all its steps
+  Vector<char> depends;     // on each loop
+  Vector<int64_t> strides, spans;  // how far a step along each loop goes, and all its steps
 
   template <typename At>
   int64_t of(const Loops& loops, const At& at) const {
@@ -56,7 +56,7 @@ struct Offsets {
 };
 
 // The points as an allocation sees them: the loops around it stand still.
-inline Env held_still(const Leaf& leaf, const Points& points, const std::vector<char>& around) {
+inline Env held_still(const Leaf& leaf, const Points& points, const Vector<char>& around) {
   Env env(points.count, leaf.bindings);
   for (size_t i = 0; i < leaf.loops.size(); ++i) {
     const Loop& loop = *leaf.loops[i];
@@ -64,7 +64,7 @@ inline Env held_still(const Leaf& leaf, const Points& points, const std::vector<
       env.row(loop.handle).assign(points.count, loop.start);
     } else {
       const int64_t* values = points.env().find(loop.handle);
-      env.row(loop.handle) = std::vector<int64_t>(values, values + points.count);
+      env.row(loop.handle) = Vector<int64_t>(values, values + points.count);
     }
   }
   return env;
@@ -80,10 +80,10 @@ inline const Sum* sum_of_loops(Node index, const Leaf& leaf) {
 }
 
 // Offsets at the points, in which loads count as 0.
-inline std::vector<int64_t> sampled_offsets(const Offsets& offsets, const ffi::ArrayObj* indices, const Points& points,
+inline Vector<int64_t> sampled_offsets(const Offsets& offsets, const ffi::ArrayObj* indices, const Points& points,
                                             const Leaf& leaf) {
-  std::vector<int64_t> sampled(points.count, 0);
-  const std::vector<char>* around = nullptr;
+  Vector<int64_t> sampled(points.count, 0);
+  const Vector<char>* around = nullptr;
   std::optional<Env> own;
   for (size_t k = offsets.parts.size(); k-- > 0;) {
     const Part& part = offsets.parts[k];

@@ -2,8 +2,6 @@
 // Location and CompactBufferAllocation, as far as features see them.
 #pragma once
 
-#include <unordered_set>
-
 #include "sums.h"
 
 namespace cdmpp {
@@ -12,13 +10,13 @@ namespace cdmpp {
 struct Placement {
   Node site = nullptr;  // variable of the loop inside which it is allocated; null: around all kernels
   bool shared = false;  // the threads around it share it
-  std::vector<int64_t> low, extents;  // of each dimension, in the first trip of the loops around it
-  std::vector<std::vector<Node>> moving;  // of each dimension: loops around it that every access moves with
+  Vector<int64_t> low, extents;  // of each dimension, in the first trip of the loops around it
+  Vector<Vector<Node>> moving;  // of each dimension: loops around it that every access moves with
 };
 
 struct Survey {
   Placements placements;
-  std::unordered_map<Node, std::shared_ptr<const Sums>> sums;  // of each store
+  Map<Node, std::shared_ptr<const Sums>> sums;  // of each store
 };
 
 // One pass over a scheduled function, before the walk.
@@ -37,7 +35,7 @@ class Surveyor {
     }
     for (bool guarded : {false, true}) {
       for (const Touch& touch : touches_) {
-        if (touch.guarded == guarded && (!guarded || whole_.count(touch.buffer) == 0)) place(found[touch.buffer], touch);
+        if (touch.guarded == guarded && (!guarded || !is_whole(touch.buffer))) place(found[touch.buffer], touch);
       }
     }
     if (exactly) doubt_conditional(found);
@@ -56,7 +54,7 @@ class Surveyor {
 
   // Loops and blocks around some accesses.
   struct Scene {
-    Scene(std::vector<Around> around, const Bindings& bound)
+    Scene(Vector<Around> around, const Bindings& bound)
         : loops(std::move(around)), bindings(bound), sums(ranges_of(loops, 0, false), bindings) {}
 
     // The sums where the loops around the place of a buffer stand still: the first `depth`, threads not if they share it.
@@ -67,7 +65,7 @@ class Surveyor {
       return standing_.emplace_back(depth, shared, Sums(ranges_of(loops, depth, shared), bindings)).sums;
     }
 
-    std::vector<Around> loops;
+    Vector<Around> loops;
     Bindings bindings;
     Sums sums;
 
@@ -78,13 +76,13 @@ class Surveyor {
       Sums sums;
       Standing(size_t depth, bool shared, Sums sums) : depth(depth), shared(shared), sums(std::move(sums)) {}
     };
-    mutable std::deque<Standing> standing_;
+    mutable Deque<Standing> standing_;
   };
 
   struct Touch {
     Node buffer;
     const ffi::ArrayObj* indices;
-    std::vector<Node> path;  // variables of the loops that its buffer may be allocated in
+    Vector<Node> path;  // variables of the loops that its buffer may be allocated in
     std::shared_ptr<const Scene> scene;
     bool guarded;  // by a condition that keeps it within what other accesses need
     bool conditional;  // in an arm of a choice
@@ -188,11 +186,13 @@ class Surveyor {
 
   void touch(Node buffer, const ffi::ArrayObj* indices, bool store) {
     if (std::find(allocated_.begin(), allocated_.end(), buffer) == allocated_.end()) return;
-    std::vector<Node> path;
+    Vector<Node> path;
     for (size_t i = 0; i < loops_.size() && (!store || i < limit_); ++i) path.push_back(loops_[i].variable);
     touches_.push_back({buffer, indices, std::move(path), scene(), guarded_, conditional_});
-    if (!guarded_ && !(exactly && conditional_)) whole_.insert(buffer);
+    if (!guarded_ && !(exactly && conditional_)) whole_.push_back(buffer);
   }
+
+  bool is_whole(Node buffer) const { return std::find(whole_.begin(), whole_.end(), buffer) != whole_.end(); }
 
   static bool divides(Node e) {
     Kind kind = kind_of(e);
@@ -203,13 +203,13 @@ class Surveyor {
   }
 
   const std::shared_ptr<const Scene>& scene() {
-    if (scene_ == nullptr) scene_ = std::make_shared<const Scene>(loops_, bindings_);
+    if (scene_ == nullptr) scene_ = make_pooled<const Scene>(loops_, bindings_);
     return scene_;
   }
 
   // Variables of all loops that an index depends on.
-  static std::vector<Node> moving_with(Node index, const Touch& touch) {
-    std::vector<Node> found;
+  static Vector<Node> moving_with(Node index, const Touch& touch) {
+    Vector<Node> found;
     touch.scene->sums.variables(index, [&](Node variable) { found.push_back(variable); });
     return found;
   }
@@ -220,8 +220,8 @@ class Surveyor {
   }
 
   // Of all loops; those around the first `depth` loops stand still at their start.
-  static std::vector<std::pair<Node, Range>> ranges_of(const std::vector<Around>& loops, size_t depth, bool shared) {
-    std::vector<std::pair<Node, Range>> found;
+  static Vector<std::pair<Node, Range>> ranges_of(const Vector<Around>& loops, size_t depth, bool shared) {
+    Vector<std::pair<Node, Range>> found;
     for (size_t i = 0; i < loops.size(); ++i) {
       const Range& range = loops[i].range;
       found.emplace_back(loops[i].variable, is_around(loops[i], i, depth, shared) ? Range{range.low, range.low} : range);
@@ -235,8 +235,8 @@ class Surveyor {
     int64_t low = 0, high = 0;
   };
 
-  const std::vector<Kept>& kept_of(Node buffer) {
-    auto [it, first] = kept_.emplace(buffer, std::vector<Kept>());
+  const Vector<Kept>& kept_of(Node buffer) {
+    auto [it, first] = kept_.emplace(buffer, Vector<Kept>());
     if (!first) return it->second;
     const auto* shape = list(buffer_type(buffer), Field::shape);
     for (size_t k = 0; k < shape->size(); ++k) it->second.push_back(kept(buffer, k, dimension(shape, k, buffer)));
@@ -260,7 +260,7 @@ class Surveyor {
       const Sum& whole = all.of(index);
       if (has_load(index) || !only_loops(whole)) return {};
       auto stands = [&](Node variable) {
-        const std::vector<Around>& loops = touch.scene->loops;
+        const Vector<Around>& loops = touch.scene->loops;
         for (size_t i = 0; i < loops.size(); ++i) {
           if (loops[i].variable == variable) return is_around(loops[i], i, depth, shared);
         }
@@ -387,7 +387,7 @@ class Surveyor {
       Softly doubts;
       Range range = standing_range(touch, path.size(), placement.shared, item(touch.indices, k));
       if (exactly) doubt_mixed(touch, path.size(), item(touch.indices, k), whole);
-      std::vector<Node> mentioned = moving_with(item(touch.indices, k), touch);
+      Vector<Node> mentioned = moving_with(item(touch.indices, k), touch);
       range = {std::clamp<int64_t>(range.low, 0, whole - 1), std::clamp<int64_t>(range.high, 0, whole - 1)};
       if (doubts.why != nullptr) {
         Softly surely(nullptr);
@@ -412,10 +412,10 @@ class Surveyor {
   // A quotient of loops both around and inside the place of a buffer, or an index beyond it: TVM bounds where it begins.
   static void doubt_mixed(const Touch& touch, size_t depth, Node index, int64_t extent) {
     if (divides(index)) doubt("a buffer of the program's own at a quotient of a block's variable");
-    const std::vector<Around>& loops = touch.scene->loops;
+    const Vector<Around>& loops = touch.scene->loops;
     const Sums sums(ranges_of(loops, 0, false), touch.scene->bindings);  // it asks whether this index alone is nested
     const Sum& whole = sums.of(index);
-    std::vector<Node> divided;
+    Vector<Node> divided;
     Range range = range_of(whole);
     if (!touch.conditional && (range.low < 0 || range.high >= extent)) doubt("an access beyond a buffer");
     for (const auto& term : whole.terms) {
@@ -440,9 +440,9 @@ class Surveyor {
       if (!touch.conditional) place(sure[touch.buffer], touch);
     }
     for (const Touch& touch : touches_) {
-      if (touch.guarded && whole_.count(touch.buffer) == 0) doubt("a buffer that is only reached behind a condition");
+      if (touch.guarded && !is_whole(touch.buffer)) doubt("a buffer that is only reached behind a condition");
       if (!touch.conditional) continue;
-      const std::vector<Kept>& kept = kept_of(touch.buffer);
+      const Vector<Kept>& kept = kept_of(touch.buffer);
       if (std::all_of(kept.begin(), kept.end(), [](const Kept& one) { return one.sure; })) continue;
       const Placement& placement = found.at(touch.buffer);
       auto it = sure.find(touch.buffer);
@@ -457,15 +457,15 @@ class Surveyor {
 
   static constexpr const char* REWRITE = "meta_schedule.layout_rewrite_preproc";
   static constexpr int64_t REDUCTION = 2;  // tirx.IterVar.CommReduce
-  std::vector<Around> loops_;
+  Vector<Around> loops_;
   Bindings bindings_;
   std::shared_ptr<const Scene> scene_;  // of these; null where nothing asked for it yet
-  std::vector<Node> allocated_;
-  std::vector<Touch> touches_;
-  std::unordered_map<Node, std::shared_ptr<const Sums>> sums_;
-  std::unordered_map<Node, std::vector<Node>> shared_path_;
-  std::unordered_map<Node, std::vector<Kept>> kept_;
-  std::unordered_set<Node> whole_;  // buffers with an access that nothing guards
+  Vector<Node> allocated_;
+  Vector<Touch> touches_;
+  Map<Node, std::shared_ptr<const Sums>> sums_;
+  Map<Node, Vector<Node>> shared_path_;
+  Map<Node, Vector<Kept>> kept_;
+  Vector<Node> whole_;  // buffers with an access that nothing guards
   size_t limit_ = SIZE_MAX;
   bool guarded_ = false;
   bool conditional_ = false;
@@ -479,10 +479,10 @@ inline const Placement* placement_of(const Leaf& leaf, Node buffer) {
 }
 
 // Loops of `leaf` around the allocation that move dimension k of what it holds, not where in it an access goes.
-inline std::vector<char> loops_around(const Leaf& leaf, const Placement& placement, size_t k) {
+inline Vector<char> loops_around(const Leaf& leaf, const Placement& placement, size_t k) {
   size_t n = leaf.loops.size(), first = 0;
   while (placement.site != nullptr && first < n && leaf.loops[first]->handle != placement.site) ++first;
-  std::vector<char> around(n, 0);
+  Vector<char> around(n, 0);
   for (size_t i = 0; placement.site != nullptr && i <= first && i < n; ++i) {
     const Loop& loop = *leaf.loops[i];
     bool threads = placement.shared && (loop.tag == THREAD_TAG || loop.tag == VTHREAD_TAG);

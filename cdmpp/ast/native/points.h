@@ -5,7 +5,7 @@
 
 namespace cdmpp {
 
-using Loops = std::vector<std::shared_ptr<Loop>>;
+using Loops = Vector<std::shared_ptr<Loop>>;
 
 inline uint32_t scramble(uint32_t sample, uint32_t loop) {
   uint32_t h = ((sample + 1u) * 2654435761u) ^ ((loop + 1u) * 2246822519u);
@@ -54,7 +54,7 @@ class Points {
   }
 
   // Share of the pseudo-random iterations at which a condition holds.
-  double share(const std::vector<char>& holds) const {
+  double share(const Vector<char>& holds) const {
     int64_t sum = 0;
     for (int64_t i = random0; i < count; ++i) sum += holds[i] != 0;
     return static_cast<double>(sum) / N_RANDOM;
@@ -87,12 +87,12 @@ class Points {
   }
 
   const Leaf& leaf_;
-  std::vector<const Loop*> threads_;
+  Vector<const Loop*> threads_;
   mutable Env env_;
 };
 
 // holds[i] &= (condition is true at point i) == positive
-inline void restrict_to(std::vector<char>& holds, Node condition, bool positive, const Env& env) {
+inline void restrict_to(Vector<char>& holds, Node condition, bool positive, const Env& env) {
   Value value = evaluate(condition, env);
   for (size_t i = 0; i < holds.size(); ++i) holds[i] &= value.truth(static_cast<int64_t>(i)) == positive;
 }

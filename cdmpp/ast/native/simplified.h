@@ -26,7 +26,7 @@ class Simplifier {
       : module_(module), function_(function), passes_(passes), gpu_(gpu) {}
 
   // Put the simplified store into each of these leaves. The result keeps them alive.
-  ffi::ObjectRef run(const std::vector<Leaf*>& leaves) {
+  ffi::ObjectRef run(const Vector<Leaf*>& leaves) {
     ffi::Array<ffi::ObjectRef> nests;
     for (const Leaf* leaf : leaves) nests.push_back(nest(*leaf));
     ffi::ObjectRef body = nests.size() == 1 ? nests[0] : made("tirx.SeqStmt", nests, nullptr);
@@ -130,7 +130,7 @@ class Simplifier {
   Node module_, function_;
   const ffi::ObjectRef& passes_;
   bool gpu_;
-  std::vector<std::pair<Node, size_t>> stores_;
+  Vector<std::pair<Node, size_t>> stores_;
 };
 
 }  // namespace cdmpp

@@ -72,7 +72,7 @@ struct Atom {
 
 struct Sum {
   int64_t constant = 0;
-  std::vector<std::pair<Atom, int64_t>> terms;  // and their factors
+  Vector<std::pair<Atom, int64_t>> terms;  // and their factors
 };
 
 inline bool equal(const Atom& x, const Atom& y);
@@ -135,14 +135,17 @@ inline Split split_of(const Atom& atom) {
 }
 
 // The terms of a sum as TVM writes them: those that are added first, by falling factor, then those that are taken away.
-inline std::vector<const std::pair<Atom, int64_t>*> as_written(const Sum& sum) {
-  std::vector<const std::pair<Atom, int64_t>*> terms;
+inline Vector<const std::pair<Atom, int64_t>*> as_written(const Sum& sum) {
+  Vector<const std::pair<Atom, int64_t>*> terms;
   for (const auto& term : sum.terms) terms.push_back(&term);
-  std::stable_sort(terms.begin(), terms.end(), [](const auto* one, const auto* other) {
+  auto before = [](const auto* one, const auto* other) {
     if (one->second != other->second) return one->second > other->second;
     Split a = split_of(one->first), b = split_of(other->first);
     return a.lower != b.lower ? a.lower > b.lower : a.upper > b.upper;
-  });
+  };
+  for (auto it = terms.begin(); it != terms.end(); ++it) {  // std::stable_sort allocates
+    std::rotate(std::upper_bound(terms.begin(), it, *it, before), it, it + 1);
+  }
   return terms;
 }
 
@@ -163,11 +166,11 @@ inline int64_t quotient(int64_t a, int64_t b) { return a >= 0 ? a / b : -((b - 1
 class Sums {
  public:
   // Ranges of loop variables; block variables with their values, outer blocks first.
-  Sums(std::vector<std::pair<Node, Range>> loops, Bindings bindings)
+  Sums(Vector<std::pair<Node, Range>> loops, Bindings bindings)
       : loops_(std::move(loops)), bindings_(std::move(bindings)), bound_(bindings_.size()) {}
 
   // Whether it is of just these loops and block variables.
-  bool below(const std::vector<std::pair<Node, Range>>& loops, const Bindings& bindings) const {
+  bool below(const Vector<std::pair<Node, Range>>& loops, const Bindings& bindings) const {
     return bindings == bindings_ && std::equal(loops.begin(), loops.end(), loops_.begin(), loops_.end(), [](auto& a, auto& b) {
              return a.first == b.first && a.second.low == b.second.low && a.second.high == b.second.high;
            });
@@ -412,7 +415,7 @@ class Sums {
       atom.divisor *= rest.terms[0].first.divisor;
       atom.inside = rest.terms[0].first.inside;
     } else {
-      atom.inside = std::make_shared<const Sum>(std::move(rest));
+      atom.inside = make_pooled<const Sum>(std::move(rest));
     }
     Sum result;
     if (whole) result = std::move(even);
@@ -435,10 +438,10 @@ class Sums {
     return {};
   }
 
-  std::vector<std::pair<Node, Range>> loops_;
+  Vector<std::pair<Node, Range>> loops_;
   Bindings bindings_;
-  mutable std::vector<std::optional<std::pair<Sum, const char*>>> bound_;  // and what is doubtful about it
-  mutable std::deque<std::pair<Node, Sum>> known_;  // never moves its elements; null: was in doubt
+  mutable Vector<std::optional<std::pair<Sum, const char*>>> bound_;  // and what is doubtful about it
+  mutable Deque<std::pair<Node, Sum>> known_;  // never moves its elements; null: was in doubt
   mutable bool nested_ = false;
 };
 

@@ -20,21 +20,21 @@ struct Loop {
   bool unrolled = false;
   int64_t stages = 1;
   // Buffers stored to inside; those of them that get a constant: accumulators that start afresh in every trip.
-  std::vector<Node> written, started;
+  Vector<Node> written, started;
 };
 
 // Statements around a store, the outermost first; of a branch, whether its condition holds.
-using Path = std::vector<std::pair<Node, bool>>;
+using Path = Vector<std::pair<Node, bool>>;
 
 class Sums;
 struct Placement;
-using Placements = std::unordered_map<Node, Placement>;
+using Placements = Map<Node, Placement>;
 
 struct Leaf {
   Node store;
   // Shared with the walk: a loop learns whether it is unrolled only after its body was seen.
-  std::vector<std::shared_ptr<Loop>> loops;
-  std::vector<std::pair<Node, bool>> guards;
+  Vector<std::shared_ptr<Loop>> loops;
+  Vector<std::pair<Node, bool>> guards;
   int32_t position;
   int32_t serial_position;
   int32_t kernel;
@@ -57,7 +57,7 @@ struct Allocation {
 };
 
 struct Kernel {
-  std::vector<Allocation> allocations;
+  Vector<Allocation> allocations;
   double code_steps = 0;
   double cross_thread_reductions = 0.0;
   int64_t unroll_limit = 0;
@@ -65,9 +65,9 @@ struct Kernel {
 };
 
 struct Tree {
-  std::vector<Leaf> leaves;
-  std::vector<Kernel> kernels;
-  std::vector<Allocation> function_allocations;
+  Vector<Leaf> leaves;
+  Vector<Kernel> kernels;
+  Vector<Allocation> function_allocations;
 };
 
 inline std::string name_of(Node node) {

@@ -6,27 +6,28 @@
 #include <type_traits>
 #include <utility>
 
+#include "pool.h"
 #include "reflection.h"
 
 namespace cdmpp {
 
 // Block variables with their values, outer blocks first. Lowered programs have none.
-using Bindings = std::vector<std::pair<Node, Node>>;
+using Bindings = Vector<std::pair<Node, Node>>;
 
 // Values of the loop variables at n points; those of block variables are added once an expression asks.
 struct Env {
   int64_t n = 0;
   const Bindings* bindings = nullptr;
-  mutable std::vector<std::pair<Node, std::vector<int64_t>>> rows;
+  mutable Vector<std::pair<Node, Vector<int64_t>>> rows;
 
   Env() = default;
   Env(int64_t points, const Bindings& bound) : n(points), bindings(&bound) {}
 
-  std::vector<int64_t>& row(Node variable) const {
+  Vector<int64_t>& row(Node variable) const {
     for (auto& [handle, values] : rows) {
       if (handle == variable) return values;
     }
-    rows.emplace_back(variable, std::vector<int64_t>());
+    rows.emplace_back(variable, Vector<int64_t>());
     return rows.back().second;
   }
 
@@ -45,8 +46,8 @@ struct Value {
   int64_t one = 0;
   double one_real = 0.0;
   const int64_t* many = nullptr;
-  std::vector<int64_t> own;
-  std::vector<double> reals;
+  Vector<int64_t> own;
+  Vector<double> reals;
 
   Value() = default;
   Value(Value&&) = default;

@@ -7,7 +7,7 @@
 
 namespace cdmpp {
 
-using Numbers = std::vector<double>;
+using Numbers = Vector<double>;
 
 // A struct of features as the numbers that are stored; see features.stored.
 template <typename Features>
@@ -56,7 +56,7 @@ inline void access_numbers(Numbers& out, const Access& a, const Nest& nest, bool
 }
 
 inline void loop_numbers(Numbers& out, const LeafFacts& f) {
-  std::vector<size_t> shown;
+  Vector<size_t> shown;
   const Loops& loops = f.leaf.loops;
   for (size_t i = loops.size(); i-- > 0;) {
     if (loops[i]->tag == NO_TAG && loops[i]->extent > 1) shown.push_back(i);

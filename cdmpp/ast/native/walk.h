@@ -24,7 +24,7 @@ class Walker {
   }
 
  private:
-  using Annotations = std::vector<std::pair<std::string, ffi::Any>>;
+  using Annotations = Vector<std::pair<std::string, ffi::Any>>;
 
   // (steps, normal loop depth, unroll depth) the way TVM's UnrollLoop counts them.
   struct Cost {
@@ -161,7 +161,7 @@ class Walker {
         Node condition = child(node, Field::condition), other = child(node, Field::else_case);
         bool outside = doubtful_;
         auto holds = decided(condition);
-        std::vector<Arm> arms = {{condition, true, child(node, Field::then_case)}};
+        Vector<Arm> arms = {{condition, true, child(node, Field::then_case)}};
         if (other != nullptr) arms.push_back({condition, false, other});
         if (holds) {
           if (doubtful_ && (!*holds || other != nullptr)) doubt("a branch that may be left out");
@@ -227,14 +227,14 @@ class Walker {
       leaf.doubtful = doubtful_;
       auto seen = survey_->sums.find(node);
       bool same = seen != survey_->sums.end() && seen->second->below(ranges(), bindings_);
-      leaf.sums = same ? seen->second : std::make_shared<const Sums>(ranges(), bindings_);
+      leaf.sums = same ? seen->second : make_pooled<const Sums>(ranges(), bindings_);
       leaf.placements = placements_;
     }
     return {1, 0, 0};
   }
 
   // `node`: the statement that branches, where it is none of those that `visit` notes.
-  Cost branch(const std::vector<Arm>& arms, Node node = nullptr) {
+  Cost branch(const Vector<Arm>& arms, Node node = nullptr) {
     refuse_deep();
     enter();
     Cost total;
@@ -325,7 +325,7 @@ class Walker {
   Cost in_loop(Loop described, Node body, const Annotations& annotations) {
     if (described.extent <= 0) return {};
     refuse_deep();
-    auto loop = std::make_shared<Loop>(std::move(described));
+    auto loop = make_pooled<Loop>(std::move(described));
     enter();
     auto saved = std::make_pair(unroll_limit_, explicit_);
     pragma(annotations);
@@ -364,8 +364,8 @@ class Walker {
     return statements > 1;
   }
 
-  std::vector<std::pair<Node, Range>> ranges() const {
-    std::vector<std::pair<Node, Range>> found;
+  Vector<std::pair<Node, Range>> ranges() const {
+    Vector<std::pair<Node, Range>> found;
     for (const auto& loop : loops_) found.push_back({loop->handle, {loop->start, loop->start + loop->extent - 1}});
     return found;
   }
@@ -387,8 +387,8 @@ class Walker {
   Tree tree_;
   int32_t next_id_ = 1;
   int32_t serial_length_ = 1;
-  std::vector<std::shared_ptr<Loop>> loops_;
-  std::vector<std::pair<Node, bool>> guards_;
+  Vector<std::shared_ptr<Loop>> loops_;
+  Vector<std::pair<Node, bool>> guards_;
   int64_t unroll_limit_ = 0;
   bool explicit_ = false;
   bool inside_ = false;
