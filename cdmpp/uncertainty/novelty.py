@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -93,6 +94,10 @@ class Novelty:
         ]  # fmt: skip
         sizes = len(self.mean), len(self.directions), len(self.largest)
         return _Tables(*(array.ctypes.data for array in arrays), *sizes), arrays
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy is made of: places in memory are none of it."""
+        return {name: value for name, value in vars(self).items() if name != "_tables"}
 
     @staticmethod
     def _check(rows: np.ndarray, own: np.ndarray) -> None:

@@ -10,7 +10,8 @@ import torch
 
 import cdmpp
 from cdmpp.data.batching import ProgramTensors, ordered_batches
-from cdmpp.devices import sheets_of
+from cdmpp.devices import get, sheets_of
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 from cdmpp.model.build import build_for
 from cdmpp.model.compiled import compiled
 from cdmpp.model.config import model_config
@@ -93,3 +94,17 @@ def test_threads_and_company_change_nothing():
             assert alone.log_latency[0] == pytest.approx(together.log_latency[row], abs=1e-6)
     finally:
         torch.set_num_threads(threads)
+
+
+def test_a_table_is_answered_as_its_tensors_are():
+    dataset, _ = toy_dataset(40)
+    codes = np.random.default_rng(0).random((40, CODE_WIDTH), np.float32)
+    codes[::3] = np.nan
+    programs = toy_tensors(40)
+    model = build_for(model_config(SMALL), programs, np.arange(40)).eval().requires_grad_(False)
+    for asts in (dataset.asts.with_codes(None), dataset.asts.with_codes(codes)):
+        for device in (get("epyc-genoa"), get("xeon-icelake")):
+            tensors = ProgramTensors.build(asts, {device.name: device}, [device.name] * 40)
+            expected, found = compiled(model).answers(tensors, np.arange(40)), compiled(model).answers_on(device, asts)
+            for one, other in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(one, other)

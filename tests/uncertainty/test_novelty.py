@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 
+from cdmpp.errors import DataError
 from cdmpp.uncertainty.novelty import ProgramSketch, fit_novelty
 
 
@@ -58,3 +61,33 @@ def test_few_programs_and_constant_vectors_do_no_harm(n_train, n_validation):
         score = fitted.score(sketches(rng, 10))
         share = fitted.share_nearer(score)
         assert np.isfinite(score).all() and (share >= 0).all() and (share <= 1).all()
+
+
+def test_distance_and_excess_are_those_of_their_definition_in_a_copy_too():
+    rng = np.random.default_rng(5)
+    training, other = (
+        ProgramSketch(*(rng.normal(size=(n, width)).astype(np.float32) for width in (40, 21, 21))) for n in (200, 30)
+    )
+    novelty = fit_novelty(training, other)
+    centred = other.hidden.astype(np.float64) - novelty.mean
+    along = centred @ novelty.directions.T
+    rest = (centred**2).sum(1) - (along**2).sum(1)
+    squared = (along**2 / novelty.variances[:-1]).sum(1) + rest / novelty.variances[-1]
+    above, below = other.largest - novelty.largest, novelty.smallest - other.smallest
+    excess = np.maximum((np.maximum(above, below) / novelty.deviation).max(1), 0.0)
+    for one in (novelty, copy.deepcopy(novelty)):
+        np.testing.assert_allclose(one.distance(other.hidden), np.sqrt(squared / 40), rtol=1e-12)
+        np.testing.assert_allclose(one.excess(other), excess, rtol=1e-12)
+
+
+def test_a_number_that_is_none_is_no_excess_of_zero():
+    rng = np.random.default_rng(6)
+    training = ProgramSketch(*(rng.normal(size=(50, width)).astype(np.float32) for width in (8, 19, 19)))
+    novelty = fit_novelty(training, training)
+    for column in (0, 18):
+        strange = training.largest.copy()
+        strange[3, column] = np.nan
+        found = novelty.excess(ProgramSketch(training.hidden, strange, training.smallest))
+        assert np.flatnonzero(np.isnan(found)).tolist() == [3]
+    with pytest.raises(DataError, match="19 numbers"):
+        novelty.excess(ProgramSketch(training.hidden, training.largest[:, :5], training.smallest[:, :5]))
