@@ -21,7 +21,7 @@ from benchmarks.distributed_jobs.rank import loss_of
 from benchmarks.publish.measured import publish
 from cdmpp import Workload, devices
 from cdmpp.network.compose import compose
-from cdmpp.network.eager.read import EagerNetwork
+from cdmpp.network.eager.eager_network import EagerNetwork
 from cdmpp.network.eager.runtime import EagerRuntime
 from cdmpp.network.graph import Call
 from cdmpp.network.training_step import StepCall

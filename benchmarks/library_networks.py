@@ -25,7 +25,8 @@ import transformers
 import cdmpp
 from benchmarks.library_network_labels import TABLE, configs, labels
 from cdmpp import devices
-from cdmpp.network.eager.read import EagerNetwork, read_run
+from cdmpp.network.eager.eager_network import EagerNetwork
+from cdmpp.network.eager.read import read_run
 from cdmpp.network.eager.runtime import EagerRuntime
 from cdmpp.network.predict import predict_read
 from cdmpp.network.prediction import NetworkPrediction

@@ -39,9 +39,10 @@ from cdmpp.network.compiled.prepared import PreparedNetwork
 from cdmpp.network.compiled.rule import DEFAULT, ScheduleRule
 from cdmpp.network.compiled.runtime import CompiledRuntime
 from cdmpp.network.compiled.stored_graph import graph_for, graph_path
+from cdmpp.network.eager.eager_network import EagerNetwork
 from cdmpp.network.eager.open_read import plain_open_read, read_at
 from cdmpp.network.eager.plain_read import plain_read, restored_read
-from cdmpp.network.eager.read import EagerNetwork, export_run
+from cdmpp.network.eager.read import export_run
 from cdmpp.network.eager.stored_read import read_path
 from cdmpp.network.eager.swept import SweptReader, difference
 from cdmpp.network.network_key import name_key, toolchain, version_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -77,8 +78,19 @@ class KeptAnswer:
 def _files() -> list[list[Any]]:
     """Return name, size and time of change of each file of the package and of what it is configured by."""
     package = Path(__file__).resolve().parents[1]
-    every = [path for root in (package, conf_folder()) for path in root.rglob("*") if path.suffix in _SUFFIXES]
-    return [[str(path), (state := path.stat()).st_size, state.st_mtime_ns] for path in sorted(every)]
+    every = [one for root in (package, conf_folder()) for one in _inside(root)]
+    return [
+        [one.path, (state := one.stat()).st_size, state.st_mtime_ns] for one in sorted(every, key=lambda it: it.path)
+    ]
+
+
+def _inside(folder: Path | str) -> Iterator[os.DirEntry[str]]:
+    """Files of these kinds in a folder and in those below it; ``Path.rglob`` takes three times as long."""
+    for one in os.scandir(folder):
+        if one.is_dir(follow_symlinks=False):
+            yield from _inside(one.path)
+        elif one.name.endswith(_SUFFIXES):
+            yield one
 
 
 _SUFFIXES = (".py", ".so", ".dylib", ".json", ".yaml", ".csv")

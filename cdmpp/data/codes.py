@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cdmpp.data.derive import LIMIT_S, Source, code_kind, core_key_of, data_set_folder, derive, read_chunks, sources_of
+from cdmpp.data.derive import Source, code_kind, core_key_of, data_set_folder, derive, read_chunks, sources_of
 from cdmpp.data.derived_table import read_codes, write_codes
 from cdmpp.data.labels import Labels
 from cdmpp.data.records import count_records, read_records, read_tasks
@@ -17,6 +17,7 @@ from cdmpp.data.schema import Record
 from cdmpp.devices import get
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.machine_code.cpu.code_features import CODE_READER, CODE_VERSION, CODE_WIDTH
+from cdmpp.machine_code.cpu.compile import LIMIT_S
 from cdmpp.machine_code.gpu.gpu_code_features import GPU_CODE_VERSION
 from cdmpp.programs.task import Task
 

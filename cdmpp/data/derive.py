@@ -24,6 +24,7 @@ from cdmpp.devices.cores import core_key
 from cdmpp.errors import DataError, UnsupportedProgramError
 from cdmpp.execute.executor import is_here, replies_of
 from cdmpp.execute.work import Work
+from cdmpp.machine_code.cpu.compile import LIMIT_S
 from cdmpp.platform.cache import note_use, note_write
 from cdmpp.platform.extension import extension
 from cdmpp.platform.files import read_json, write_json
@@ -35,7 +36,6 @@ from cdmpp.programs.task import Task
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-LIMIT_S = 60.0  # for one program: lowering takes 30 ms, compiling 0.3 s as a rule
 COMMAND = ("-m", "cdmpp.data.derive_worker")
 _WRITE_AFTER_S, _WRITE_AFTER = 10.0, 1024  # seconds and programs between two chunk files: what a kill can lose
 _PER_WORKER = 8  # programs that are worth another process, which takes a second to start

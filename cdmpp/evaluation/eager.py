@@ -55,7 +55,9 @@ class EagerCosts(EagerRoofline):
 def eager_columns(data: EvaluationData) -> np.ndarray:
     """Return what our model's correction reads, the same for trees: (n, N_INPUTS) float32."""
     _only_operators(data.dataset)
-    return _each(data.dataset, np.arange(len(data.dataset)), eager_inputs, N_INPUTS)
+    return _each(
+        data.dataset, np.arange(len(data.dataset)), lambda batch: eager_inputs(EagerQuantities(batch)), N_INPUTS
+    )
 
 
 def _each(

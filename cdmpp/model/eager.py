@@ -73,7 +73,7 @@ class EagerModel(nn.Module):
         """Fit prior and scalers to the training programs ``rows`` (n,), and to no other."""
         self.fit_prior(programs, rows)
         columns = [
-            (eager_inputs(batch), batch.log_latency, self.prior(batch), families(batch))
+            (eager_inputs(EagerQuantities(batch)), batch.log_latency, self.prior(batch), families(batch))
             for batch in ordered_batches(programs, sample_rows(rows, STATISTICS_PROGRAMS))
         ]
         inputs, log_latency, priors, family = (torch.cat(column) for column in zip(*columns, strict=True))
@@ -153,11 +153,12 @@ class EagerModel(nn.Module):
         """
         # Beyond the sizes of its training only the prior goes on; the correction stays that of the largest ones.
         low, high = self.range[families(batch)].unbind(1)
-        scaled = self.scaler(eager_inputs(batch)).clamp(low, high)
+        quantities = EagerQuantities(batch)
+        scaled = self.scaler(eager_inputs(quantities)).clamp(low, high)
         hidden = self.perceptron(torch.cat([scaled, self.bins(scaled)], dim=-1))
         with torch.autocast(hidden.device.type, enabled=False):
             correction = self.out(hidden.float())[..., 0] * self.log_scale
-        least = EagerQuantities(batch).least_s().log()
+        least = quantities.least_s().log()
         log_latency = torch.maximum(self.prior(batch).to(correction.dtype) + correction, least.to(correction.dtype))
         if not self.training and not is_part:
             log_latency = self._no_faster_doubled(batch, log_latency)

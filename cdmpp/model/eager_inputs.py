@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -49,18 +52,39 @@ _SMALL_BYTES = 4 << 20
 """A GPU moves fewer bytes in less time than its host dispatches the call, wherever they lie."""
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _once(method: Callable[Concatenate[EagerQuantities, P], T]) -> Callable[Concatenate[EagerQuantities, P], T]:
+    """Compute a quantity when it is first asked for: others are made of it."""
+
+    @wraps(method)
+    def found(self: EagerQuantities, *args: P.args, **options: P.kwargs) -> T:
+        key = method.__name__, *args
+        if key not in self._known:
+            self._known[key] = method(self, *args, **options)
+        known: T = self._known[key]
+        return known
+
+    return found
+
+
 class EagerQuantities:
     """Each quantity of B operators has a name and the shape (B,)."""
 
     def __init__(self, batch: Batch) -> None:
         self.vector = batch.codes[:, 1 : 1 + len(OPERATOR_NAMES)]
         self.spec, self.kinds = batch.device_specs, batch.kinds
+        self._known: dict[Any, Any] = {}
 
+    @_once
     def __getitem__(self, name: str) -> Tensor:
         """An amount of the operator in its unit, a whole number: its logarithm has lost the last bits."""
         column = self.vector[:, OPERATOR_NAMES.index(name)]
         return column if _PLAIN[name] else (torch.exp2(column) - 1).round()
 
+    @_once
     def device(self, name: str) -> Tensor:
         """Return a number of the datasheet; a typical value where it is silent."""
         published = self.spec[:, SPEC_FIELDS.index(name)]
@@ -70,6 +94,7 @@ class EagerQuantities:
             typical = torch.where(self.kinds == 0, of_cores, typical)
         return torch.where(published > 0, published, typical)
 
+    @_once
     def peak(self) -> Tensor:
         """Return operations a second of the units for the operator's type: matrix units where halves have them.
 
@@ -85,10 +110,12 @@ class EagerQuantities:
         full = torch.where(products, matrix, single)
         return 1e12 * torch.where((self["matmul_count"] > 0) & self.halves(), half, full)
 
+    @_once
     def halves(self) -> Tensor:
         """Return True where the elements have less than four bytes."""
         return self["element_bytes"] < 3
 
+    @_once
     def compute_s(self) -> Tensor:
         """Compute the seconds at the peak rate."""
         return self["flops"] / self.peak()
@@ -104,6 +131,7 @@ class EagerQuantities:
         most = torch.where(self.halves() & has_units, _MOST_OF_HALVES, 1.0)
         return torch.where(bound, self.compute_s() / most, 0.0).clamp_min(1e-12)
 
+    @_once
     def moved_bytes(self) -> Tensor:
         """Count bytes that are read and written, with what is read again because the caches did not hold it."""
         of_core, of_device = self.rows_in_caches()
@@ -126,6 +154,7 @@ class EagerQuantities:
         filled = (self["read_bytes"] + self["write_bytes"]) / (1024 * self.device("l2_kb"))
         return torch.where(self.kinds > 0, filled.clamp_min(1e-6).log(), _OVERFULL)
 
+    @_once
     def rows_in_caches(self) -> tuple[Tensor, Tensor]:
         """Return rows that blocks work on at once, as shares of both caches; 0: none is reread."""
         blocks = self.device("max_threads_per_core") / self._row_kernels(1).clamp_min(1)
@@ -138,6 +167,7 @@ class EagerQuantities:
         """Return True where ``fits`` is, on GPUs."""
         return (self.kinds > 0) & fits(self.vector, 1024 * self.device("l2_kb"))
 
+    @_once
     def _row_kernels(self, which: int) -> Tensor:
         """(B,) of ``_ROW_KERNELS``."""
         known = sum(self[f"is_{name}"] * numbers[which] for name, numbers in _ROW_KERNELS.items())
@@ -194,9 +224,8 @@ def _missed(share: Tensor) -> Tensor:
     return (2 * share - 1).clamp(0, 1)
 
 
-def eager_inputs(batch: Batch) -> Tensor:
+def eager_inputs(q: EagerQuantities) -> Tensor:
     """Return what the correction reads, (B, N_INPUTS): few numbers, since one that names a device may be learned."""
-    q = EagerQuantities(batch)
     cores, elements = q.device("core_count"), q["write_bytes"] / q["element_bytes"].clamp_min(1)
     compute, memory = q.compute_s().clamp_min(1e-12), q.memory_s().clamp_min(1e-12)
     moved = q["read_bytes"] + q["write_bytes"]

@@ -9,12 +9,7 @@ from typing import Any
 from cdmpp import devices
 from cdmpp.devices import Device
 from cdmpp.errors import UsageError
-from cdmpp.network.compiled.checked import with_measured
-from cdmpp.network.compiled.rule import DEFAULT
-from cdmpp.network.compiled.runtime import CompiledRuntime, compiled_step
 from cdmpp.network.compose import compose
-from cdmpp.network.eager.runtime import EagerRuntime
-from cdmpp.network.inductor.runtime import InductorRuntime
 from cdmpp.network.prediction import NetworkPrediction
 from cdmpp.network.runtime import INDUCTOR, NETWORK_RUNTIMES, ReadNetwork, Runtime
 from cdmpp.network.training_prediction import StepPrediction
@@ -31,8 +26,8 @@ def runtime_of(
     schedule: str | None = None,
     fallback: bool | None = None,
     cuda_graphs: bool = False,
-) -> CompiledRuntime | EagerRuntime | InductorRuntime:
-    """Return the runtime that is called ``runtime``, with its settings; None: its default.
+) -> Runtime[Any]:
+    """Return the runtime that is called ``runtime``, with its settings; None: its default. Only its code is imported.
 
     Raises:
         UsageError: no such runtime, or one that does not have this setting.
@@ -40,6 +35,9 @@ def runtime_of(
     if cuda_graphs and runtime != INDUCTOR:
         raise UsageError(f"cuda_graphs is of runtime {INDUCTOR}: runtime {runtime} launches kernel by kernel")
     if runtime == "tvm":
+        from cdmpp.network.compiled.rule import DEFAULT
+        from cdmpp.network.compiled.runtime import CompiledRuntime
+
         return CompiledRuntime(model, schedule or DEFAULT, fallback is not False)  # type: ignore[arg-type]  # it refuses
     if runtime not in NETWORK_RUNTIMES:
         raise UsageError(f"runtime {runtime!r}: one of {', '.join(NETWORK_RUNTIMES)}")
@@ -47,7 +45,13 @@ def runtime_of(
         raise UsageError(f"schedule {schedule} is of runtime tvm: PyTorch's libraries choose their kernels themselves")
     if fallback is not None:
         raise UsageError("fallback is of runtime tvm: backward passes of PyTorch's own kernels are never a ratio")
-    return InductorRuntime(model, cuda_graphs) if runtime == INDUCTOR else EagerRuntime(model)
+    if runtime == INDUCTOR:
+        from cdmpp.network.inductor.runtime import InductorRuntime
+
+        return InductorRuntime(model, cuda_graphs)
+    from cdmpp.network.eager.runtime import EagerRuntime
+
+    return EagerRuntime(model)
 
 
 @checked()
@@ -69,12 +73,16 @@ def predict_network(
     """
     if workload.mode == "training_step":
         raise UsageError("mode training_step: predict_step answers for it, phase by phase")
-    if measure and not isinstance(runtime, CompiledRuntime):
+    if measure and not _is_compiled(runtime):
         raise UsageError("measure is of runtime tvm: PyTorch's own kernels are not timed here yet")
     described = devices.get(device) if isinstance(device, str) else device
     read = runtime.read(workload, described)
     prediction = predict_read(read, described, runtime, progress)
-    return with_measured(prediction, read, described) if measure else prediction
+    if not measure:
+        return prediction
+    from cdmpp.network.compiled.checked import with_measured
+
+    return with_measured(prediction, read, described)
 
 
 @checked()
@@ -95,8 +103,10 @@ def predict_step(
     """
     described = devices.get(device) if isinstance(device, str) else device
     if isinstance(workload, TrainingStep):
-        if not isinstance(runtime, CompiledRuntime):
+        if not _is_compiled(runtime):
             raise UsageError("a training step that was made before has programs of runtime tvm")
+        from cdmpp.network.compiled.runtime import compiled_step
+
         read: ReadNetwork = compiled_step(workload)
     else:
         read = runtime.read(replace(workload, mode="training_step"), described)
@@ -108,3 +118,9 @@ def predict_read(read: ReadNetwork, device: Device, runtime: Runtime[Any], progr
     """Predict calls that ``runtime`` has read."""
     priced = runtime.price(read, device, progress)
     return compose(priced, runtime.launch(priced))
+
+
+def _is_compiled(runtime: Runtime[Any]) -> bool:
+    from cdmpp.network.compiled.runtime import CompiledRuntime
+
+    return isinstance(runtime, CompiledRuntime)

@@ -16,11 +16,12 @@ from cdmpp import devices
 from cdmpp.ast.layout import EXTRACTOR_VERSION
 from cdmpp.ast.table import read_asts
 from cdmpp.data.codes import VERSIONS
-from cdmpp.data.derive import LIMIT_S, Source, core_key_of, core_of, derived_folder, has_tvm, script_programs
+from cdmpp.data.derive import Source, core_key_of, core_of, derived_folder, has_tvm, script_programs
 from cdmpp.data.schema import Record
 from cdmpp.data.targets import disagreement, retargeted
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError, UnsupportedProgramError
+from cdmpp.machine_code.cpu.compile import LIMIT_S
 from cdmpp.platform.cores import cores
 from cdmpp.predict.derived import Derived
 from cdmpp.predict.program_batch import ProgramBatch, ReadOptions

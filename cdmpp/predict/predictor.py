@@ -18,11 +18,10 @@ from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import EAGER_FEATURES, FEATURES
 from cdmpp.ast.table import TARGET_KINDS, AstTable
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
-from cdmpp.data.derive import LIMIT_S
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
 from cdmpp.machine_code.cpu.code_features import CODE_VERSION
-from cdmpp.machine_code.cpu.compile import can_have_code, can_have_gpu_code
+from cdmpp.machine_code.cpu.compile import LIMIT_S, can_have_code, can_have_gpu_code
 from cdmpp.machine_code.gpu.gpu_code_features import GPU_CODE_VERSION
 from cdmpp.model.build import Model
 from cdmpp.model.compiled import Answers, CompiledModel, compiled

@@ -9,11 +9,11 @@ from typing import ClassVar
 import numpy as np
 
 from cdmpp.ast.table import AstTable
-from cdmpp.data.derive import LIMIT_S
 from cdmpp.data.targets import disagreement, retargeted
 from cdmpp.devices import Device
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
+from cdmpp.machine_code.cpu.compile import LIMIT_S
 from cdmpp.platform.limits import check_fields, numbers
 
 

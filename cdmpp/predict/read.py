@@ -13,7 +13,6 @@ from cdmpp.ast.table import AstTable
 from cdmpp.errors import CdmppError
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_vector import operator_table
-from cdmpp.predict.folder import read_path
 from cdmpp.predict.program_batch import ProgramBatch, ReadOptions
 
 
@@ -22,6 +21,8 @@ def read_batch(programs: Any, options: ReadOptions) -> ProgramBatch:
     if isinstance(programs, AstTable):
         return ProgramBatch(programs, _numbers(len(programs)))
     if isinstance(programs, str | Path):
+        from cdmpp.predict.folder import read_path  # it reads tables, which takes time to import
+
         return read_path(Path(programs), options)
     items: list[Any] = list(programs) if isinstance(programs, Sequence) else [programs]
     if items and all(isinstance(item, EagerOperator) for item in items):

@@ -23,6 +23,7 @@ from cdmpp.network.compiled.stored_graph import graph_for, graph_path
 from cdmpp.network.eager import kept_reads
 from cdmpp.network.eager.kept_reads import KeptReads
 from cdmpp.network.eager.plain_read import plain_read
+from cdmpp.network.eager.runtime import EagerRuntime
 from cdmpp.network.eager.stored_read import read_path, stored_read
 from cdmpp.network.network_key import name_key, toolchain, version_of
 from cdmpp.network.workload import Workload
@@ -97,11 +98,12 @@ def test_operators_are_what_is_read_now(network, batch, cache, monkeypatch):
 def test_a_shipped_network_is_read_without_an_export(cache, monkeypatch):
     monkeypatch.setattr(kept_reads, "_read", refused)
     for batch in (None, 1, 2, 3, 32, 1000, 1024):
-        assert KeptReads().read(Workload("torchvision:resnet50", batch=batch), "sm_90").batch == (batch or 1)
+        found = EagerRuntime().read(Workload("torchvision:resnet50", batch=batch), devices.get("h100"))
+        assert found.batch == (batch or 1)
     others = {"batch": 1025}, {"batch": 3, "precision": "bf16-autocast"}, {"batch": 3, "mode": "forward_backward"}
     for other in others:
         with pytest.raises(CdmppError, match="it is read"):
-            KeptReads().read(Workload("torchvision:resnet50", **other), "sm_90")
+            EagerRuntime().read(Workload("torchvision:resnet50", **other), devices.get("h100"))
 
 
 def test_other_inputs_are_none_of_a_shipped_network(cache):

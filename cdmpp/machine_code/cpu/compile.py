@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 from cdmpp.devices.gpu_core import described_archs
 from cdmpp.programs.task import Program
 
+LIMIT_S = 60.0
+"""Longest time for one program, where nobody says another: lowering takes 30 ms, compiling 0.3 s as a rule."""
+
 
 class Compiled(NamedTuple):
     """This is the host module that holds a program, as text."""

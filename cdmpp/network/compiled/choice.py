@@ -14,9 +14,10 @@ from cdmpp.ast.layout import EXTRACTOR_VERSION
 from cdmpp.ast.quantities import unrolled_steps
 from cdmpp.ast.table import AstTable
 from cdmpp.data.codes import VERSIONS, cached_codes
-from cdmpp.data.derive import LIMIT_S, Source, core_key_of, derive, derived_folder
+from cdmpp.data.derive import Source, core_key_of, derive, derived_folder
 from cdmpp.devices import Device
 from cdmpp.errors import DataError
+from cdmpp.machine_code.cpu.compile import LIMIT_S
 from cdmpp.network.compiled.candidates import Candidates, candidates_of
 from cdmpp.network.compiled.rule import ScheduleRule
 from cdmpp.network.network_key import toolchain

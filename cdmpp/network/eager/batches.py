@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from cdmpp.network.eager.divided import CallExchange
-from cdmpp.network.eager.read import EagerNetwork
+from cdmpp.network.eager.eager_network import EagerNetwork
 from cdmpp.network.graph import Call
 from cdmpp.network.liveness import CallBytes, Lifetimes
 from cdmpp.network.training_phases import runs_of_passes, saved_places

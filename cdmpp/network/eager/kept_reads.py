@@ -10,12 +10,12 @@ from functools import cache, cached_property
 from threading import Lock
 from typing import Any
 
+from cdmpp.network.eager.eager_network import EagerNetwork
 from cdmpp.network.eager.noted_calls import UnlikeError
-from cdmpp.network.eager.read import EagerNetwork, ExportedRun, export_run
+from cdmpp.network.eager.read import ExportedRun, export_run
 from cdmpp.network.eager.repeated import UnlikeBlocksError
 from cdmpp.network.eager.retrace import Retrace
 from cdmpp.network.eager.step import ExportedStep, read_blocks
-from cdmpp.network.eager.stored_read import stored_read
 from cdmpp.network.eager.swept import Point, SweptReader
 from cdmpp.network.source.checkpoint import read_checkpoints
 from cdmpp.network.source.torch_network import other_inputs
@@ -35,7 +35,7 @@ class KeptReads:
     """The latest networks that were read, with their exports.
 
     Only those of shipped names are kept: a file may change, and so may a module. The first question exports a network
-    at its sizes, unless what that gives is shipped. At other ones its Python runs again, without an exporter; where it
+    at its sizes. At other ones its Python runs again, without an exporter; where it
     does something else there, and neither size is 1, it is exported with open sizes, as a sweep does, and what has the
     same graph follows from that.
     """
@@ -67,10 +67,6 @@ class KeptReads:
             sized = self._sized.pop((kind, key), None) or _Sized(workload, place)
             self._sized[kind, key] = sized
             _drop_oldest(self._sized)
-        if (stored := stored_read(workload, place)) is not None:
-            if sized is not None and sized.before is None:
-                sized.before = point
-            return stored
         if sized is not None and (run := self._again(workload, (kind, key))) is not None:
             self._keep(own, run)
             return replace(run, place=place).read()

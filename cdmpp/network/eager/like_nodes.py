@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from cdmpp.network.eager.eager_network import EagerNetwork
 from cdmpp.network.eager.graph import choose_kernel, written_bytes
 from cdmpp.network.eager.products import in_products, layer_of
-from cdmpp.network.eager.read import EagerNetwork, ExportedRun
+from cdmpp.network.eager.read import ExportedRun
 from cdmpp.network.eager.symbolic import GraphAt, Shapes, Sizes, SymbolicExport, is_size
 from cdmpp.network.graph import Call
 from cdmpp.operators.aten import ATTENTION_CALL, calls_of, name_of

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from cdmpp.errors import CdmppError
+from cdmpp.network.eager.eager_network import EagerNetwork
 from cdmpp.network.eager.plain_read import plain_read, restored_operator, restored_read
-from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_task import task_id
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from cdmpp.network.eager.read import EagerNetwork
+from cdmpp.network.eager.eager_network import EagerNetwork
 from cdmpp.network.plain_graph import restored_graph
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_task import OperatorTasks

@@ -10,8 +10,8 @@ from cdmpp.devices import Device
 from cdmpp.network.compose import bound_of
 from cdmpp.network.eager.attention_price import attention_prices
 from cdmpp.network.eager.device_precision import has_units
+from cdmpp.network.eager.eager_network import EagerNetwork
 from cdmpp.network.eager.host import DEFAULT, Host, dispatches_s
-from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.eager.single_price import Price, as_stand_in, learned_prices, times_as_long
 from cdmpp.network.prediction import KernelPrediction
 from cdmpp.network.runtime import PricedNetwork

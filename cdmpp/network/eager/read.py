@@ -1,48 +1,26 @@
-"""EagerNetwork: a workload as the operators that PyTorch runs eagerly, one call after the other. Needs no TVM."""
+"""A workload is read as the operators that PyTorch runs eagerly, one call after the other. Needs no TVM."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from cdmpp.network.eager.backward import ForwardBackward, with_backward
-from cdmpp.network.eager.divided import CallExchange
-from cdmpp.network.eager.graph import EagerGraph, StandIns, eager_graph_of
+from cdmpp.network.eager.eager_network import EagerNetwork
+from cdmpp.network.eager.graph import EagerGraph, eager_graph_of
 from cdmpp.network.graph import check_runs
 from cdmpp.network.liveness import peak_with_inputs
-from cdmpp.network.runtime import ReadNetwork
 from cdmpp.network.source.in_type import in_type
 from cdmpp.network.source.torch_network import TorchNetwork, read_torch
 from cdmpp.network.source.trained_model import batch_of, modes_kept
 from cdmpp.network.training_phases import live_bytes
 from cdmpp.network.workload import Workload
-from cdmpp.operators.operator import EagerOperator
 from cdmpp.platform.torch_state import usual_torch
 from cdmpp.programs.autocast import under_autocast
 from cdmpp.programs.compiled import EAGER, compiled_flag, compiled_modules, compiled_noted
 from cdmpp.programs.exported import export
 from cdmpp.programs.regions import flags_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class EagerNetwork(ReadNetwork):
-    """This network is made of framework operators."""
-
-    operators: Mapping[str, EagerOperator]
-    """Task id -> operator."""
-    stand_ins: StandIns
-    trains: bool = False
-    """True if a backward pass is among the calls."""
-    elements: Mapping[int, float] = field(default_factory=dict)
-    """Place of a call that ``EagerOperator.flat`` made -> its elements; of a training step."""
-    exchanges: tuple[CallExchange, ...] = ()
-    """Exchanges of ranks that divide its operators; of a training step."""
-
-    def stand_in_for(self, place: int) -> str:
-        """Return the operator that nobody measured and that a call, or the one whose gradient it makes, stands for."""
-        forward = self.graph.calls[place].forward
-        return self.stand_ins.get(place if forward is None else forward, "")
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,11 +9,11 @@ from cdmpp.ast.layout import EAGER_FEATURES
 from cdmpp.devices import Device
 from cdmpp.errors import ModelFormatError
 from cdmpp.network.eager.device_precision import workload_on
+from cdmpp.network.eager.eager_network import EagerNetwork
 from cdmpp.network.eager.host import DEFAULT, Host
-from cdmpp.network.eager.kept_reads import kept_reads
 from cdmpp.network.eager.launch import launched
 from cdmpp.network.eager.price import priced_by
-from cdmpp.network.eager.read import EagerNetwork
+from cdmpp.network.eager.stored_read import stored_read
 from cdmpp.network.runtime import LaunchedNetwork, PricedNetwork
 from cdmpp.network.workload import Workload
 from cdmpp.platform.limits import check_fields
@@ -47,7 +47,11 @@ class EagerRuntime:
         """
         self.predictor(device)
         workload, warnings = workload_on(workload, device)
-        found = kept_reads().read(workload, device.architecture)
+        found = stored_read(workload, device.architecture)
+        if found is None:
+            from cdmpp.network.eager.kept_reads import kept_reads
+
+            found = kept_reads().read(workload, device.architecture)
         return replace(found, warnings=(*found.warnings, *warnings))
 
     def price(self, read: EagerNetwork, device: Device, progress: bool = True) -> PricedNetwork:  # noqa: ARG002

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from cdmpp.network.eager.eager_network import EagerNetwork
 from cdmpp.network.eager.like_nodes import DEPTH, LikeNodes, NodeCall, by_node, like_nodes, node_of
-from cdmpp.network.eager.read import EagerNetwork, ExportedRun
+from cdmpp.network.eager.read import ExportedRun
 from cdmpp.network.eager.symbolic import Shapes, SymbolicExport, batch_in
 from cdmpp.network.liveness import CallBytes, Lifetimes
 from cdmpp.operators.operator import EagerOperator

@@ -12,9 +12,9 @@ from typing import Any
 from cdmpp.errors import CdmppError
 from cdmpp.network.eager.backward import with_backward
 from cdmpp.network.eager.divided import CallExchange, DividedExport, placed
+from cdmpp.network.eager.eager_network import EagerNetwork
 from cdmpp.network.eager.graph import GrownTasks, eager_graph_of
 from cdmpp.network.eager.optimizer_calls import UpdateCalls, update_calls
-from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.eager.rebatched import rebatched
 from cdmpp.network.eager.repeated import UnlikeBlocksError, WholeStep, as_read, repeated
 from cdmpp.network.graph import Call

@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from cdmpp.errors import CdmppError
+from cdmpp.network.eager.eager_network import EagerNetwork
 from cdmpp.network.eager.open_read import is_open, read_at
 from cdmpp.network.eager.plain_read import restored_read
-from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.network_key import digest, name_key, surroundings
 from cdmpp.network.precision import precision_of
 from cdmpp.network.workload import Workload
@@ -22,6 +22,8 @@ from cdmpp.platform.paths import cache_root
 _VERSION = "2"
 """Goes up when the same network gives other operators. What is read here is not kept: the shipped reads alone are, and
 a test reads them again."""
+_SHIPPED = ("torchvision:", "hf:")
+"""Beginnings of the names of all networks that are shipped."""
 _OF_RUN = ("batch", "sequence", "decoder_sequence", "past", "moe_imbalance", "attention", "boxes", "mode")
 """Fields of a workload that tell how a network of a name runs without a loss, but for shapes and the precision."""
 
@@ -44,6 +46,9 @@ def read_path(workload: Workload, place: str) -> Path | None:
 
 def stored_read(workload: Workload, place: str) -> EagerNetwork | None:
     """Return what ``read_run`` would, where it is shipped; None: it is not, or its file is damaged."""
+    name = workload.network
+    if workload.mode != "inference" or not isinstance(name, str) or not name.startswith(_SHIPPED):
+        return None  # a file may be large, and is not looked at
     path = read_path(workload, place)
     if path is not None:
         with suppress(CdmppError, LookupError, TypeError, ValueError):

@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 
 from cdmpp.errors import CdmppError, UsageError
 from cdmpp.network.compose import alive_bytes
-from cdmpp.network.eager.read import EagerNetwork, ExportedRun, export_run
+from cdmpp.network.eager.eager_network import EagerNetwork
+from cdmpp.network.eager.read import ExportedRun, export_run
 from cdmpp.network.eager.sized_run import SizedRun, run_at
 from cdmpp.network.eager.step import ExportedStep, export_step
 from cdmpp.network.eager.symbolic import Shapes, SymbolicExport, batch_in, shapes_of, symbolic_export

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cdmpp.devices import Device
 from cdmpp.errors import UnsupportedNetworkError
-from cdmpp.network.eager.read import EagerNetwork
+from cdmpp.network.eager.eager_network import EagerNetwork
 from cdmpp.network.graph import check_runs
 from cdmpp.network.inductor.calls import CompiledCalls
 from cdmpp.network.inductor.kernel import Kernel

@@ -16,11 +16,11 @@ from cdmpp.errors import CdmppError, UsageError
 from cdmpp.network.compose import flag_warnings
 from cdmpp.network.eager.batches import BYTES, SizedStep, TwoReadings, sized
 from cdmpp.network.eager.device_precision import workload_on
+from cdmpp.network.eager.eager_network import EagerNetwork
 from cdmpp.network.eager.host import dispatches_s
 from cdmpp.network.eager.launch import host_warnings, started_s
 from cdmpp.network.eager.like_nodes import node_of
 from cdmpp.network.eager.price import priced_by, prices_of
-from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.eager.rebatched import BATCH
 from cdmpp.network.eager.repeated import UnlikeBlocksError
 from cdmpp.network.eager.runtime import EagerRuntime

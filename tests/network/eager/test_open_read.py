@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from cdmpp.errors import CdmppError
+from cdmpp.network.eager.eager_network import EagerNetwork
 from cdmpp.network.eager.open_read import is_open, plain_open_read, read_at
 from cdmpp.network.eager.plain_read import plain_read
-from cdmpp.network.eager.read import EagerNetwork, read_run
+from cdmpp.network.eager.read import read_run
 from cdmpp.network.graph import Call, NetworkGraph
 from cdmpp.network.workload import Workload
 from cdmpp.operators.operator import EagerOperator

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch._guards import detect_fake_mode
 
+from cdmpp.network.eager.eager_network import EagerNetwork
 from cdmpp.network.eager.kept_reads import kept_reads
-from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.eager.repeated import UnlikeBlocksError
 from cdmpp.network.eager.step import ExportedStep, export_step, read_blocks, read_step
 from cdmpp.network.source.blocks import FEW, LEAST
