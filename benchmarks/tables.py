@@ -66,13 +66,14 @@ def search_own_time(rows: list[dict[str, Any]]) -> list[str]:
     """Milliseconds a trial of each search, and the shares of ours in those of XGBModel's."""
     lines = []
     for row in rows:
-        parts = {name: _own_parts(row[name]) for name in ("random", "online", "xgb")}
-        for name, title in (("random", "scores at random"), ("online", "ours"), ("xgb", "XGBModel")):
+        titles = {"random": "scores at random", "online": "ours", "xgb": "XGBModel"}
+        parts = {name: _own_parts(row[name]) for name in titles if name in row}
+        for name in parts:
             own, trees = parts[name], parts["xgb"]
             lines.append(
                 [
                     row["task"],
-                    title,
+                    titles[name],
                     f"{row[name]['measured']:,}",
                     f"{row[name]['scored']:,}",
                     f"{row[name]['judged']:,}",
@@ -124,8 +125,9 @@ def _stages(rows: list[dict[str, Any]]) -> list[str]:
             one = row[name]
             cpu_s, parts = one["cpu_s"], [one["stages"][stage] for stage in _STAGE_HEADS]
             parts += [cpu_s["learn"], cpu_s["predict"] - sum(parts), cpu_s["predict"] + cpu_s["learn"]]
-            lines.append([row["task"], title, *(f"{1e3 * part / one['measured']:,.2f}" for part in parts)])
-    return table(["task", "build", *_STAGE_HEADS.values(), "update", "Python", "all"], lines, left=2)
+            figures = (f"{1e3 * part / one['measured']:,.2f}" for part in parts)
+            lines.append([row["task"], f"{row['trials']:,}", title, *figures])
+    return table(["task", "trials", "build", *_STAGE_HEADS.values(), "update", "Python", "all"], lines, left=3)
 
 
 def _own_parts(one: dict[str, Any]) -> dict[str, float]:
