@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -53,6 +53,14 @@ class Batch(NamedTuple):
     """(B,) int64, row of the program in the ``ProgramTensors``."""
     codes: Tensor
     """(B, 1 + CODE_WIDTH) float32: 1 and the code vector, or zeros where nobody compiled the program."""
+
+
+class LabelledRows(NamedTuple):
+    """B programs by their place alone, for what reads ``ProgramTensors`` itself; fields as at ``Batch``."""
+
+    rows: Tensor
+    log_latency: Tensor
+    weights: Tensor
 
 
 def spec_array(device: Device) -> np.ndarray:
@@ -161,6 +169,11 @@ class ProgramTensors:
             self, codes=torch.full_like(self.codes[:1], torch.nan), code_rows=torch.zeros_like(self.code_rows)
         )
 
+    def labelled(self, rows: np.ndarray) -> LabelledRows:
+        """Return ``rows`` (B,) with their labels and weights."""
+        index = torch.from_numpy(np.ascontiguousarray(rows, np.int64)).to(self.weights.device)
+        return LabelledRows(index, self.log_latency[index], self.weights[index])
+
     def codes_of(self, rows: np.ndarray) -> Tensor:
         """Return the code vectors of ``rows`` (n,), (n, code width), NaN where a program has none."""
         index = torch.from_numpy(np.ascontiguousarray(rows, np.int64)).to(self.code_rows.device)
@@ -219,6 +232,8 @@ class ProgramTensors:
 class TrainingBatches:
     """One epoch yields random batches, each a tuple of ``Batch`` of like length, so that little is padded.
 
+    Where they are not ``padded``, it is a tuple of ``LabelledRows`` of the same programs in the same order.
+
     The same (seed, epoch) gives the same batches. With ``share`` (i, n) it is the i-th of n processes that compute a
     batch together: each takes every n-th program, by length.
     """
@@ -232,7 +247,9 @@ class TrainingBatches:
         epoch: int,
         length_groups: int = 1,
         share: tuple[int, int] = (0, 1),
+        padded: bool = True,
     ):
+        self.taken: Callable[[np.ndarray], Batch | LabelledRows] = programs.batch if padded else programs.labelled
         self.programs, self.rows, self.length_groups, self.share = programs, rows, length_groups, share
         self.generator_seed = (seed, epoch)
         # Near-equal batches instead of a small last one: batch statistics never rest on a few programs.
@@ -243,7 +260,7 @@ class TrainingBatches:
     def __len__(self) -> int:
         return self.n_batches
 
-    def __iter__(self) -> Iterator[tuple[Batch, ...]]:
+    def __iter__(self) -> Iterator[tuple[Batch | LabelledRows, ...]]:
         order = np.random.default_rng(self.generator_seed).permutation(self.rows)
         lengths = self.programs.host_leaf_counts + self.programs.host_kernel_counts
         for rows in np.array_split(order, self.n_batches):
@@ -251,7 +268,7 @@ class TrainingBatches:
                 rows = rows[np.argsort(lengths[rows], kind="stable")]
             rows = rows[self.share[0] :: self.share[1]]
             groups = [g for g in np.array_split(rows, min(self.length_groups, len(rows))) if len(g)]
-            yield tuple(self.programs.batch(group) for group in groups)
+            yield tuple(self.taken(group) for group in groups)
 
 
 def ordered_batches(programs: ProgramTensors, rows: np.ndarray, max_tokens: int = 16384) -> Iterator[Batch]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cdmpp.data.batching import Batch, ProgramTensors
+from cdmpp.data.batching import Batch, LabelledRows, ProgramTensors
 from cdmpp.model.compiled import arrays_of, made, tables_of, trained
 from cdmpp.model.native import native_network
 from cdmpp.model.output import Output
@@ -46,17 +46,18 @@ class CompiledGradient:
     def __init__(self, model: CdmppModel, programs: ProgramTensors, priors: PriorTable) -> None:
         self.threads = torch.get_num_threads()
         self._model, self._programs, self._priors = model, programs, priors
+        self._weights = trained(model)
         self._made, self._kept = made(model, "trainer_new")
         finalize(self, native_network().network_trainer_delete, self._made)
 
-    def outputs(self, batches: Sequence[Batch]) -> Output:
+    def outputs(self, batches: Sequence[Batch | LabelledRows]) -> Output:
         """Answer the programs of ``batches``, one after the other, in ``threads``."""
         rows, config = torch.cat([batch.rows for batch in batches]), self._model.config
         is_hidden = torch.zeros(len(rows), dtype=torch.bool)
         if config.code and config.code_dropout and self._model.training:
             is_hidden = torch.rand(len(rows)) < config.code_dropout
         contexts = self._model.device_encoder(self._programs.device_vectors)
-        found: tuple[Tensor, Tensor] = _Pass.apply(self, rows, is_hidden, contexts, *trained(self._model))
+        found: tuple[Tensor, Tensor] = _Pass.apply(self, rows, is_hidden, contexts, *self._weights)
         log_latency, hidden = found
         return Output(log_latency, self._model.label_transform(log_latency), hidden)
 

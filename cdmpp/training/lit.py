@@ -44,6 +44,7 @@ class LatencyModule(pl.LightningModule):
         batches: Any = list(ordered_batches(inputs.programs, inputs.validation))
         self.validation: DataLoader[Batch] = DataLoader(batches, batch_size=None, collate_fn=lambda batch: batch)
         self.history: list[dict[str, float]] = []
+        self._averaged: list[list[Tensor]] = [list(one.parameters()) for one in (self.average, model)]
         self._priors = PriorTable.build(model, inputs.programs) if isinstance(model, CdmppModel) else None
         # A function, not a module: as a module it would enter the checkpoint a second time.
         forward = torch.compile(model.forward, dynamic=True) if config.trainer.compile else model.forward
@@ -69,7 +70,7 @@ class LatencyModule(pl.LightningModule):
         """Return what computes the passes in place of torch; None where torch does."""
         return self._compiled
 
-    def _outputs(self, groups: Sequence[Batch]) -> Output:
+    def _outputs(self, groups: Sequence[Any]) -> Output:
         """Answer the programs of ``groups``, one after the other."""
         if self._compiled is not None:
             return self._compiled.outputs(groups)
@@ -114,14 +115,17 @@ class LatencyModule(pl.LightningModule):
             drawn = np.random.default_rng((self.seed, epoch, 1)).choice(replay.rows, count, replace=False)
             rows = np.concatenate([rows, drawn])
         programs, share = self.inputs.programs, (self.global_rank, self.trainer.world_size)
-        return TrainingBatches(programs, rows, trainer.batch_size, self.seed, epoch, trainer.length_groups, share)
+        padded = self._compiled is None
+        return TrainingBatches(
+            programs, rows, trainer.batch_size, self.seed, epoch, trainer.length_groups, share, padded
+        )
 
     def on_train_epoch_start(self) -> None:
         """Seed dropout: processes must not drop the same of their programs."""
         torch.manual_seed(self.seed * 1_000_003 + self.current_epoch + 10_000 * self.global_rank)
         self._losses, self._started = [], time.monotonic()
 
-    def training_step(self, groups: tuple[Batch, ...], batch_idx: int) -> Tensor:
+    def training_step(self, groups: tuple[Any, ...], batch_idx: int) -> Tensor:
         """Compute the loss of one batch in ``groups`` of programs of like length."""
         output = self._outputs(groups)
         labels, weights = (torch.cat([getattr(g, name) for g in groups]) for name in ("log_latency", "weights"))
@@ -166,7 +170,8 @@ class LatencyModule(pl.LightningModule):
         # A short memory at first: the average must not hang on to the untrained weights.
         decay = min(self.config.trainer.ema, (1 + self.global_step) / (10 + self.global_step))
         with torch.no_grad():
-            torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1.0 - decay)
+            averaged, current = self._averaged
+            torch._foreach_lerp_(averaged, current, 1.0 - decay)
 
     def on_validation_epoch_start(self) -> None:
         """Copy the buffers: they are not averaged."""

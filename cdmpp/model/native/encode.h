@@ -23,6 +23,13 @@ struct Programs {
 
 using Floats = std::vector<float>;
 
+// What the gradient of a dense layer's weight is made of: inputs (n, in), and the slopes (n, out) of what it computed.
+struct Dense {
+    const float* x = nullptr;
+    int64_t in = 0, out = 0, n = 0;
+    Floats slopes;
+};
+
 // What is computed of a few programs, kept from chunk to chunk; of one that `keeps` all that gradients need is left.
 struct Tape {
     struct Layer {
@@ -35,6 +42,7 @@ struct Tape {
     Floats tokens, scores, place, units, scales, normed, joined, counts, between_up, between, last_up, last;
     std::vector<double> log_seconds;  // (n_kernels,)
     std::vector<Layer> layers;
+    std::vector<Dense> dense;  // of each weight; without slopes where it is no dense layer's
 
     static float* sized(Floats& of, int64_t n) {
         if (static_cast<int64_t>(of.size()) < n) of.resize(n);

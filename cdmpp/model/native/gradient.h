@@ -1,6 +1,9 @@
 // Gradients of all weights of a network, by what a `Tape` kept of a few programs.
 #pragma once
 
+#include <initializer_list>
+#include <memory>
+
 #include "encode.h"
 
 // What the fitted priors say of all programs, `PriorTable` of Python: no step of a training changes it.
@@ -11,17 +14,17 @@ struct PriorTables {
     int64_t code_width;
 };
 
-// Where the gradient of each weight lies in a flat array; first layers only of the columns that are read.
+// Where the gradient of each weight lies in a flat array; those of dense layers, which are made from `Tape::dense`, have
+// no place there.
 struct Slots {
     std::vector<int64_t> starts;
 
     explicit Slots(const Network& net, int64_t devices) {
         const Shape& s = net.shape;
         const int64_t w = s.width, h = s.hidden, f = s.feedforward;
-        std::vector<int64_t> sizes{net.embed_leaf.in * w, w, w * w, w, net.embed_kernel.in * w, w, w * w, w, w * w, 2 * w,
-                                   s.ordinals * w, w, w, 4 * w * h, h, h * h, h, h, 1};
+        std::vector<int64_t> sizes{0, w, 0, w, 0, w, 0, w, 0, 2 * w, s.ordinals * w, w, w, 0, h, 0, h, h, 1};
         for (int64_t b = 0; b < s.blocks; ++b)
-            for (const int64_t size : {w, w, 3 * w * w, 3 * w, w * w, w, w, w, w * f, f, f * w, w}) sizes.push_back(size);
+            for (const int64_t size : std::initializer_list<int64_t>{w, w, 0, 3 * w, 0, w, w, w, 0, f, 0, w}) sizes.push_back(size);
         sizes.push_back(devices * w);  // of the contexts
         starts.push_back(0);
         for (const int64_t size : sizes) starts.push_back(starts.back() + size);
@@ -99,14 +102,32 @@ INLINE void add_rows(const float* rows, int64_t n, int64_t width, float* __restr
         for (int64_t d = 0; d < width; ++d) to[d] += rows[d];
 }
 
-// Through a dense layer with inputs `x` (n, in) and slopes (n, out): those of `weight` (out, in) and of its bias; where
-// `to` is given also those of the inputs, (n, in).
+// Through a dense layer with inputs `x` (n, in) and slopes (n, out): the slopes of its bias, and where `to` is given those
+// of the inputs, (n, in). `kept` has what its weight needs.
 template <int LANES>
 INLINE void layer_back(const float* weight, const float* x, int64_t in, const float* slopes, int64_t out, int64_t n,
-                       float* of_weight, float* of_bias, float* to, Spare& m) {
-    product<LANES>(slopes, 1, out, out, x, in, n, in, of_weight, in, m.panel);
+                       Dense& kept, float* of_bias, float* to, Spare& m) {
+    kept.x = x, kept.in = in, kept.out = out, kept.n = n;
+    std::copy(slopes, slopes + n * out, Tape::sized(kept.slopes, n * out));
     if (of_bias) add_rows(slopes, n, out, of_bias);
     if (to) product<LANES>(slopes, out, 1, n, weight, in, out, in, to, in, m.panel);
+}
+
+// `LANES` x 2 columns, from `first` on, of the gradient of weight `i` (out, in), by all chunks: `to` (out, LANES x 2).
+template <int LANES>
+INLINE void weight_panel(const std::vector<std::unique_ptr<Tape>>& chunks, int64_t i, int64_t first, float* to,
+                         Floats& spare) {
+    constexpr int64_t panel = 2 * LANES;
+    const int64_t in = chunks[0]->dense[i].in, out = chunks[0]->dense[i].out, width = std::min(panel, in - first);
+    std::fill(to, to + out * panel, 0.0f);
+    for (const auto& chunk : chunks) {
+        const Dense& own = chunk->dense[i];
+        float* packed = Tape::sized(spare, own.n * panel);
+        if (width < panel) std::fill(packed, packed + own.n * panel, 0.0f);
+        for (int64_t k = 0; k < own.n; ++k)
+            std::copy(own.x + k * in + first, own.x + k * in + first + width, packed + k * panel);
+        product_panel<LANES>(own.slopes.data(), 1, out, out, packed, own.n, nullptr, to, panel, panel, true);
+    }
 }
 
 // Adds to `to` (n, width) the slopes of what was normalised.
@@ -167,15 +188,14 @@ INLINE void attend_back(const float* qkv, const float* slopes, int64_t n, int64_
 // `weights` as at `Weight`. `of_latency` (n,) and `of_hidden` (n, hidden): slopes of the answers; `to`: see `Slots`.
 template <int LANES>
 INLINE void gradients(const Network& net, const Array* weights, const Slots& slots, const Programs& p, const int64_t* rows,
-                      int64_t n, const Tape& m, const double* log_latency, const float* of_latency, const float* of_hidden,
+                      int64_t n, Tape& m, const double* log_latency, const float* of_latency, const float* of_hidden,
                       Spare& x, float* to) {
     const Shape& s = net.shape;
     const int64_t width = s.width, n_kernels = m.n_kernels, n_leaves = m.n_leaves, n_tokens = n_kernels + n_leaves;
     auto weight = [&](int64_t i) { return weights[i].data; };
     auto grad = [&](int64_t i) { return to + slots.starts[i]; };
-    for (int64_t i = 0; i < slots.count(); ++i)  // products write theirs whole
-        if (slots.size(i) <= std::max({4 * width, s.hidden, s.feedforward}) || i == ORDINAL || i + 1 == slots.count())
-            std::fill(grad(i), grad(i) + slots.size(i), 0.0f);
+    std::fill(to, to + slots.starts.back(), 0.0f);
+    m.dense.resize(slots.count());
     float* of_contexts = grad(slots.count() - 1);
 
     float* last = Tape::sized(x.last, n_kernels * s.hidden);
@@ -196,11 +216,11 @@ INLINE void gradients(const Network& net, const Array* weights, const Slots& slo
     }
     gelu_slope(m.last_up.data(), last, n_kernels * s.hidden);
     float* between = Tape::sized(x.between, n_kernels * s.hidden);
-    layer_back<LANES>(weight(REGRESSOR_OUT), m.between.data(), s.hidden, last, s.hidden, n_kernels, grad(REGRESSOR_OUT),
+    layer_back<LANES>(weight(REGRESSOR_OUT), m.between.data(), s.hidden, last, s.hidden, n_kernels, m.dense[REGRESSOR_OUT],
                       grad(REGRESSOR_OUT_BIAS), between, x);
     gelu_slope(m.between_up.data(), between, n_kernels * s.hidden);
     float* joined = Tape::sized(x.joined, n_kernels * 4 * width);
-    layer_back<LANES>(weight(REGRESSOR), m.joined.data(), 4 * width, between, s.hidden, n_kernels, grad(REGRESSOR),
+    layer_back<LANES>(weight(REGRESSOR), m.joined.data(), 4 * width, between, s.hidden, n_kernels, m.dense[REGRESSOR],
                       grad(REGRESSOR_BIAS), joined, x);
 
     float* normed = Tape::sized(x.normed, n_tokens * width);
@@ -236,22 +256,22 @@ INLINE void gradients(const Network& net, const Array* weights, const Slots& slo
     for (int64_t b = s.blocks - 1; b >= 0; --b) {
         const Tape::Layer& own = m.layers[b];
         const int64_t at = BLOCKS + b * BLOCK_WEIGHTS;
-        layer_back<LANES>(weight(at + DOWN), own.active.data(), s.feedforward, tokens, width, n_tokens, grad(at + DOWN),
+        layer_back<LANES>(weight(at + DOWN), own.active.data(), s.feedforward, tokens, width, n_tokens, m.dense[at + DOWN],
                           grad(at + DOWN_BIAS), up, x);
         gelu_slope(own.up.data(), up, n_tokens * s.feedforward);
-        layer_back<LANES>(weight(at + UP), own.mid_normed.data(), width, up, s.feedforward, n_tokens, grad(at + UP),
+        layer_back<LANES>(weight(at + UP), own.mid_normed.data(), width, up, s.feedforward, n_tokens, m.dense[at + UP],
                           grad(at + UP_BIAS), normed, x);
         norm_back<LANES>(weight(at + FEEDFORWARD_NORM), own.mid_units.data(), own.mid_scales.data(), normed, n_tokens,
                          width, grad(at + FEEDFORWARD_NORM), grad(at + FEEDFORWARD_NORM_BIAS), tokens, x);
         layer_back<LANES>(weight(at + PROJECTION), own.attended.data(), width, tokens, width, n_tokens,
-                          grad(at + PROJECTION), grad(at + PROJECTION_BIAS), attended, x);
+                          m.dense[at + PROJECTION], grad(at + PROJECTION_BIAS), attended, x);
         for (int64_t i = 0, t = 0; i < n; ++i) {
             const int64_t of_program = p.kernel_counts[rows[i]] + p.leaf_counts[rows[i]];
             attend_back<LANES>(own.qkv.data() + t * 3 * width, attended + t * width, of_program, width, s.heads, scores,
                                wide + t * 3 * width);
             t += of_program;
         }
-        layer_back<LANES>(weight(at + QKV), own.normed.data(), width, wide, 3 * width, n_tokens, grad(at + QKV),
+        layer_back<LANES>(weight(at + QKV), own.normed.data(), width, wide, 3 * width, n_tokens, m.dense[at + QKV],
                           grad(at + QKV_BIAS), normed, x);
         norm_back<LANES>(weight(at + ATTENTION_NORM), own.units.data(), own.scales.data(), normed, n_tokens, width,
                          grad(at + ATTENTION_NORM), grad(at + ATTENTION_NORM_BIAS), tokens, x);
@@ -284,16 +304,16 @@ INLINE void gradients(const Network& net, const Array* weights, const Slots& slo
         k += own_kernels;
     }
     float* added = Tape::sized(x.added, n_tokens * width);
-    layer_back<LANES>(weight(TO_LEAF), m.kernels.data(), width, to_leaf, width, n_kernels, grad(TO_LEAF), nullptr, added, x);
+    layer_back<LANES>(weight(TO_LEAF), m.kernels.data(), width, to_leaf, width, n_kernels, m.dense[TO_LEAF], nullptr, added, x);
     for (int64_t d = 0; d < n_kernels * width; ++d) kernels[d] += added[d];
-    layer_back<LANES>(weight(KERNEL_OUT), m.kernel_active.data(), width, kernels, width, n_kernels, grad(KERNEL_OUT),
+    layer_back<LANES>(weight(KERNEL_OUT), m.kernel_active.data(), width, kernels, width, n_kernels, m.dense[KERNEL_OUT],
                       grad(KERNEL_OUT_BIAS), added, x);
     gelu_slope(m.kernel_up.data(), added, n_kernels * width);
-    layer_back<LANES>(nullptr, m.kernel_rows.data(), net.embed_kernel.in, added, width, n_kernels, grad(KERNEL_UP),
+    layer_back<LANES>(nullptr, m.kernel_rows.data(), net.embed_kernel.in, added, width, n_kernels, m.dense[KERNEL_UP],
                       grad(KERNEL_UP_BIAS), nullptr, x);
-    layer_back<LANES>(weight(LEAF_OUT), m.leaf_active.data(), width, leaves, width, n_leaves, grad(LEAF_OUT),
+    layer_back<LANES>(weight(LEAF_OUT), m.leaf_active.data(), width, leaves, width, n_leaves, m.dense[LEAF_OUT],
                       grad(LEAF_OUT_BIAS), added, x);
     gelu_slope(m.leaf_up.data(), added, n_leaves * width);
-    layer_back<LANES>(nullptr, m.leaf_rows.data(), net.embed_leaf.in, added, width, n_leaves, grad(LEAF_UP),
+    layer_back<LANES>(nullptr, m.leaf_rows.data(), net.embed_leaf.in, added, width, n_leaves, m.dense[LEAF_UP],
                       grad(LEAF_UP_BIAS), nullptr, x);
 }

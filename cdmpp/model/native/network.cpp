@@ -21,6 +21,7 @@ struct Code {
     Run run;
     Answer forward;
     Gradients backward;
+    WeightPanel weight_panel;
     Scores scores;
     Ranked ranked;
     Compare compare;
@@ -46,9 +47,13 @@ struct Code {
         known_answer<LANES>(net, p, known, is_hidden, rows, n, m, log_latency, hidden);                                 \
     }                                                                                                                   \
     FOR void NAME##_backward(const Network& net, const Array* weights, const Slots& slots, const Programs& p,           \
-                             const int64_t* rows, int64_t n, const Tape& m, const double* log_latency,                  \
+                             const int64_t* rows, int64_t n, Tape& m, const double* log_latency,                        \
                              const float* of_latency, const float* of_hidden, Spare& x, float* to) {                    \
         gradients<LANES>(net, weights, slots, p, rows, n, m, log_latency, of_latency, of_hidden, x, to);                \
+    }                                                                                                                   \
+    FOR void NAME##_weight_panel(const std::vector<std::unique_ptr<Tape>>& chunks, int64_t i, int64_t first, float* to, \
+                                 Floats& spare) {                                                                       \
+        weight_panel<LANES>(chunks, i, first, to, spare);                                                               \
     }                                                                                                                   \
     FOR void NAME##_scores(const Ranker& ranker, const float* rows, int64_t n, float* to) {                             \
         ranker_scores<LANES>(ranker, rows, n, to);                                                                      \
@@ -58,8 +63,8 @@ struct Code {
                             int64_t n, double* distance, double* excess) {                                              \
         compare<LANES>(tables, hidden, largest, smallest, n, distance, excess);                                         \
     }                                                                                                                   \
-    constexpr Code NAME{NAME##_run, NAME##_forward, NAME##_backward, NAME##_scores, NAME##_ranked, NAME##_compare,               \
-                        2 * LANES};
+    constexpr Code NAME{NAME##_run, NAME##_forward, NAME##_backward, NAME##_weight_panel, NAME##_scores, NAME##_ranked,              \
+                        NAME##_compare, 2 * LANES};
 
 CODE(any, 4, )
 #if defined(__x86_64__)
@@ -136,7 +141,7 @@ Pass* network_forward(Trainer* trainer, const Array* weights, const Programs* pr
 
 void network_backward(Pass* pass, const Array* weights, int64_t devices, const float* of_latency, const float* of_hidden,
                       float* const* to, int32_t threads) {
-    pass->backward(weights, devices, of_latency, of_hidden, to, threads, chosen().backward);
+    pass->backward(weights, devices, of_latency, of_hidden, to, threads, chosen().backward, chosen().weight_panel);
 }
 
 void network_pass_delete(Pass* pass) { delete pass; }

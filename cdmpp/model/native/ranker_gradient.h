@@ -34,7 +34,7 @@ INLINE void drop(float* x, int64_t n, uint64_t seed, float share) {
 
 // (n,) scores of all rows -> their slopes: softmax of the scores less that of the goals, in each task.
 INLINE void listwise_slopes(const RankedTasks& of, float* scores) {
-    auto softmax = [](float* x, int64_t n) {
+    auto softmax = [](float* x, int64_t n) __attribute__((always_inline)) {
         float most = -std::numeric_limits<float>::infinity(), sum = 0.0f;
         for (int64_t i = 0; i < n; ++i) most = std::fmax(most, x[i]);
         for (int64_t i = 0; i < n; ++i) sum += x[i] = exponential(x[i] - most);
@@ -58,7 +58,7 @@ INLINE void ranker_gradient(const RankedTasks& of, const Member& member) {
     first.read(member.weights[0], member.weights[1], width, in, 2 * LANES);
     second.read(member.weights[2], member.weights[3], width, width, 2 * LANES);
     for (int64_t i = 0; i < n; ++i) std::copy_n(of.inputs + of.rows[i] * in, in, x.data() + i * in);
-    auto through = [&](std::vector<float>& from, std::vector<float>& dropped, uint64_t layer) {
+    auto through = [&](std::vector<float>& from, std::vector<float>& dropped, uint64_t layer) __attribute__((always_inline)) {
         dropped = from;
         gelu(dropped.data(), n * width);
         drop(dropped.data(), n * width, of.seed + layer, of.dropout);
@@ -80,15 +80,18 @@ INLINE void ranker_gradient(const RankedTasks& of, const Member& member) {
             to[i * width + d] = slopes[i] * member.weights[4][d];
         }
     }
-    Spare spare;
-    auto back = [&](std::vector<float>& from, std::vector<float>& of_active, uint64_t layer) {
+    Floats spare;
+    auto back = [&](const std::vector<float>& from, std::vector<float>& of_active, uint64_t layer) __attribute__((always_inline)) {
         drop(of_active.data(), n * width, of.seed + layer, of.dropout);
         gelu_slope(from.data(), of_active.data(), n * width);
     };
+    auto of_weight = [&](const std::vector<float>& slopes_of, const std::vector<float>& read, int64_t in_, int64_t i) __attribute__((always_inline)) {
+        product<LANES>(slopes_of.data(), 1, width, width, read.data(), in_, n, in_, member.gradients[i], in_, spare);
+        add_rows(slopes_of.data(), n, width, member.gradients[i + 1]);
+    };
     back(next, to, 1);
-    layer_back<LANES>(member.weights[2], active.data(), width, to.data(), width, n, member.gradients[2],
-                      member.gradients[3], last.data(), spare);
+    of_weight(to, active, width, 2);
+    product<LANES>(to.data(), width, 1, n, member.weights[2], width, width, width, last.data(), width, spare);
     back(up, last, 0);
-    layer_back<LANES>(nullptr, x.data(), in, last.data(), width, n, member.gradients[0], member.gradients[1], nullptr,
-                      spare);
+    of_weight(last, x, in, 0);
 }

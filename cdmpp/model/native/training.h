@@ -23,8 +23,10 @@ void in_threads(int64_t n, int32_t threads, const Work& work) {
 
 using Answer = void (*)(const Network&, const Programs&, const PriorTables&, const uint8_t*, const int64_t*, int64_t, Tape&,
                         double*, float*);
-using Gradients = void (*)(const Network&, const Array*, const Slots&, const Programs&, const int64_t*, int64_t, const Tape&,
+using Gradients = void (*)(const Network&, const Array*, const Slots&, const Programs&, const int64_t*, int64_t, Tape&,
                            const double*, const float*, const float*, Spare&, float*);
+
+using WeightPanel = void (*)(const std::vector<std::unique_ptr<Tape>>&, int64_t, int64_t, float*, Floats&);
 
 constexpr int64_t CHUNK_TOKENS = 96;  // of a chunk, about; the number of chunks is even, for two cores
 
@@ -32,7 +34,7 @@ struct Trainer {
     Network net;
     std::mutex lock;
     std::vector<std::unique_ptr<Tape>> tapes;  // that no pass holds
-    std::vector<Floats> sums;                  // the gradients of each chunk
+    std::vector<Floats> sums;                  // the gradients of each chunk, but for those of dense layers
     std::vector<Spare> spares;                 // of each thread
 };
 
@@ -79,7 +81,7 @@ struct Pass {
 
     // `to`: a place for each weight, and one for the contexts (devices, width).
     void backward(const Array* weights, int64_t devices, const float* of_latency, const float* of_hidden, float* const* to,
-                  int32_t threads, Gradients run) {
+                  int32_t threads, Gradients run, WeightPanel weight_panel) {
         const Network& net = trainer->net;
         const Slots slots(net, devices);
         trainer->sums.resize(std::max<size_t>(trainer->sums.size(), n_chunks()));
@@ -94,24 +96,32 @@ struct Pass {
                     of_latency + at, of_hidden + at * net.shape.hidden, spare, trainer->sums[c].data());
             }
         });
-        in_threads(slots.count(), threads, [&](auto next) {
-            for (int64_t i; next(i);) {
-                float* sum = trainer->sums[0].data() + slots.starts[i];
-                for (int64_t c = 1; c < n_chunks(); ++c) {
-                    const float* own = trainer->sums[c].data() + slots.starts[i];
-                    for (int64_t d = 0; d < slots.size(i); ++d) sum[d] += own[d];
-                }
-                const bool is_kernel = i == KERNEL_UP;
-                if (!is_kernel && i != LEAF_UP) {
-                    std::copy(sum, sum + slots.size(i), to[i]);
-                    continue;
-                }
-                const std::vector<int32_t>& columns = is_kernel ? net.kernel_columns : net.leaves.used;
-                const int64_t n = static_cast<int64_t>(columns.size());
-                const int64_t stride = weights[i].size / net.shape.width;
-                std::fill(to[i], to[i] + weights[i].size, 0.0f);
-                for (int64_t row = 0; row < net.shape.width; ++row)
-                    for (int64_t k = 0; k < n; ++k) to[i][row * stride + columns[k]] = sum[row * n + k];
+        std::vector<std::pair<int64_t, int64_t>> panels;  // weight and first column
+        for (int64_t i = 0; i < slots.count(); ++i) {
+            const Dense& one = tapes[0]->dense[i];
+            for (int64_t first = 0; first < one.in; first += net.panel) panels.emplace_back(i, first);
+            if (i == KERNEL_UP || i == LEAF_UP) std::fill(to[i], to[i] + weights[i].size, 0.0f);
+            float* sum = trainer->sums[0].data() + slots.starts[i];
+            for (int64_t c = 1; c < n_chunks(); ++c) {
+                const float* own = trainer->sums[c].data() + slots.starts[i];
+                for (int64_t d = 0; d < slots.size(i); ++d) sum[d] += own[d];
+            }
+            std::copy(sum, sum + slots.size(i), to[i]);
+        }
+        thread = 0;
+        in_threads(static_cast<int64_t>(panels.size()), threads, [&](auto next) {
+            Spare& spare = trainer->spares[thread++];
+            for (int64_t at; next(at);) {
+                const auto [i, first] = panels[at];
+                const Dense& one = tapes[0]->dense[i];
+                const int64_t width = std::min(net.panel, one.in - first), stride = weights[i].size / one.out;
+                float* panel = Tape::sized(spare.last, one.out * net.panel);
+                weight_panel(tapes, i, first, panel, spare.panel);
+                const std::vector<int32_t>* columns =  // first layers read some columns
+                    i == KERNEL_UP ? &net.kernel_columns : i == LEAF_UP ? &net.leaves.used : nullptr;
+                for (int64_t row = 0; row < one.out; ++row)
+                    for (int64_t k = 0; k < width; ++k)
+                        to[i][row * stride + (columns ? (*columns)[first + k] : first + k)] = panel[row * net.panel + k];
             }
         });
     }
