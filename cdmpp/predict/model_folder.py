@@ -37,12 +37,12 @@ def load(path_or_name: str | Path) -> Predictor:
     folder = find_model(path_or_name)
     stored = read_config(folder)
     card = read_object(folder / CARD) if (folder / CARD).exists() else {}
-    with usual_torch():  # they begin with random weights
+    with usual_torch():  # they begin with random weights, and answer in another mode than that of the caller
         models = _built(stored)
         ranker = Ranker().eval().requires_grad_(False) if stored.ranker else None
-    calibration = read_weights(folder / WEIGHTS, models, stored, ranker)
-    known = (stored.log_shift, stored.calibrated, stored.unseen, ranker, stored.power_states)
-    return Predictor(models, stored.devices, card, stored.features, calibration, *known)
+        calibration = read_weights(folder / WEIGHTS, models, stored, ranker)
+        known = (stored.log_shift, stored.calibrated, stored.unseen, ranker, stored.power_states)
+        return Predictor(models, stored.devices, card, stored.features, calibration, *known)
 
 
 def shared(path_or_name: str | Path) -> Predictor:

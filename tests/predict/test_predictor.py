@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import cdmpp
 from cdmpp import devices
@@ -42,6 +43,16 @@ def test_loading_restores_the_predictions(trained, folder):
     loaded = cdmpp.load_model(folder)
     assert np.array_equal(loaded.predict(dataset.asts).latency_s, result.predictor.predict(dataset.asts).latency_s)
     assert loaded.card["split"]["name"] == "random"
+
+
+def test_a_model_that_was_loaded_in_a_mode_of_torch_answers_in_it_and_after_it(trained, folder):
+    dataset, result = trained
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        loaded = cdmpp.load_model(folder)
+        within = loaded.predict(dataset.asts).latency_s
+    expected = result.predictor.predict(dataset.asts).latency_s
+    np.testing.assert_allclose(within, expected, rtol=1e-6)
+    np.testing.assert_allclose(loaded.predict(dataset.asts).latency_s, expected, rtol=1e-6)
 
 
 def test_a_shift_moves_every_answer_and_its_interval_alike_and_is_saved(folder, tmp_path):
