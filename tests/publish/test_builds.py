@@ -47,6 +47,19 @@ def test_a_target_may_be_a_share_of_the_peer_and_the_strictest_counts():
     assert target_s(ROWS["replay"], row) == 2.0
 
 
+def test_a_slower_machine_meets_a_target_by_so_many_times():
+    assert line("training", took(50.0), took(20.0))[-3:-1] == ["40 s (2.5 times)", "yes"]
+    assert line("training", took(100.0), took(39.0))[-2] == "in times"  # wall: 200 and 78 s
+    assert line("training", took(100.0), took(41.0))[-2] == "no"
+
+
+def test_what_keeps_a_row_from_its_target_is_said_of_missed_rows_alone():
+    said = f"- {ROWS['cpu-code'].title}: {ROWS['cpu-code'].limit}."
+    assert said in page(stored("cpu-code", took(5.0), took(4.0)))
+    assert said not in page(stored("cpu-code", took(5.0), took(1.0)))
+    assert said not in page(stored("gpu-code", took(5.0), took(4.0)))
+
+
 def test_what_was_measured_beside_other_work_is_marked():
     assert "\\*" in line("help", took(0.1), took(0.1, others=0.5))[2]
     assert "\\*" not in line("help", took(0.1), took(0.1))[2]
