@@ -28,7 +28,8 @@ from cdmpp.model import gpu_code_prior as gpu
 from cdmpp.model.analytic import BOUND_OF_PART
 from cdmpp.model.code_prior import N_INPUTS, CodePrior
 from cdmpp.model.leaf_encoder import MAX_KERNEL_ORDINAL
-from cdmpp.model.native import device_numbers, layout, native_network
+from cdmpp.model.native import native_network
+from cdmpp.model.native_inputs import device_numbers, layout
 from cdmpp.model.regressor import CdmppModel
 from cdmpp.platform.torch_state import usual_torch
 

@@ -14,7 +14,8 @@ from cdmpp.ast.table import AstTable
 from cdmpp.data.batching import spec_array
 from cdmpp.devices import Device
 from cdmpp.model.analytic import BOUND_OF_PART, N_BOUNDS
-from cdmpp.model.native import device_numbers, layout, native_network
+from cdmpp.model.native import native_network
+from cdmpp.model.native_inputs import device_numbers, layout
 
 POOLED_WIDTH = 2 * LEAF_WIDTH + 3 * (KERNEL_WIDTH + N_BOUNDS) + 4
 """Numbers of a pooled program."""
