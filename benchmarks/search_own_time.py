@@ -28,9 +28,9 @@ from benchmarks.timing import finish
 
 DEVICE, SEED = "epyc-genoa", 1
 TRIALS, BATCH = 192, 16
+"""XGBModel scores at random until it has seen ``WARM_UP``: fewer trials would say nothing about it."""
 SEARCHES = (("matmul", TRIALS), ("softmax", TRIALS), ("matmul", 512))
 """Task and trials: XGBModel judges 42 % of the candidates of 192 trials, of 512 most of them."""
-"""XGBModel scores at random until it has seen ``WARM_UP``: fewer trials would say nothing about it."""
 WARM_UP = 100
 MODELS = ("random", "xgb", "online")
 """Scores at random, which cost nothing; that of MetaSchedule; ours by ASTs alone, which learns and compiles nothing."""

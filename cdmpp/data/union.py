@@ -44,7 +44,7 @@ class DataUnion:
     read: int
     """Rows that were read."""
     choose: Callable[[list[UnitedRow]], Sequence[UnitedRow]] = list
-    """What is left of the rows of a program."""
+    """This says which rows of a program are left."""
 
     @staticmethod
     def of(folders: Sequence[Path], progress: bool = False) -> DataUnion:

@@ -1,4 +1,4 @@
-"""What the compiled library of the model reads of kernels and devices, and in which order."""
+"""Quantities of kernels and numbers of devices, in the order in which the compiled library of the model reads them."""
 
 from __future__ import annotations
 

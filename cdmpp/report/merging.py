@@ -40,11 +40,8 @@ def merge_report(union: DataUnion, conflicts: Sequence[Conflict], folders: Seque
             counted.update(row.folders)
             alone.update(row.folders if len(row.folders) == 1 else ())
     places = [{"folder": str(one), "rows": counted[one], "only_here": alone[one]} for one in folders]
-    different, programs, several = (
-        sum(size * count for size, count in sizes.items()),
-        sizes.total(),
-        sizes.total() - sizes[1],
-    )
+    different = sum(size * count for size, count in sizes.items())
+    programs, several = sizes.total(), sizes.total() - sizes[1]
     disagree = len({(one.first.device, one.first.record_id) for one in conflicts})
     rows = [_row(one, union, names) for one in conflicts]
     agree = f"{several} measured more than once: {several - disagree} agree, {disagree} do not" if several else ""

@@ -96,7 +96,7 @@ class Novelty:
         return _Tables(*(array.ctypes.data for array in arrays), *sizes), arrays
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy is made of: places in memory are none of it."""
+        """Return what a copy is made of, without places in memory."""
         return {name: value for name, value in vars(self).items() if name != "_tables"}
 
     @staticmethod

@@ -88,16 +88,19 @@ def assembled(sources: Mapping[str, str], arch: int, limit_s: float = 60.0) -> d
 
 
 def _parts(source: str) -> tuple[str, str]:
-    """What has to stand before all sources of a batch, and the functions; without headers of C++, which none needs.
+    """Part a source into what has to stand before all sources of a batch, and its functions.
 
-    Functions that kernels call stand among them, unless they come with lines for the preprocessor.
+    Headers of C++, which none needs, are left out. Functions that kernels call stand among the functions, unless they
+    come with lines for the preprocessor.
     """
     head, begun, rest = source.partition(_BEGIN)
     special = _SPECIAL.search(head) if begun else None
     types = special[1].replace(_CONSTANTS, "").strip() if special else ""
     text = _OLD.sub("", rest if begun else source)
-    place = max(text.find('extern "C"'), 0) if "#" in text else 0
-    return f"{types}\n{text[:place].strip()}".strip(), text[place:]
+    helpers = text[: max(text.find('extern "C"'), 0)]
+    if "#" not in helpers:
+        return types, text
+    return f"{types}\n{helpers.strip()}".strip(), text.removeprefix(helpers)
 
 
 def _together(head: str, texts: Mapping[str, str], arch: int, limit_s: float) -> dict[str, Assembled | DataError]:

@@ -35,9 +35,8 @@ class KeptReads:
     """The latest networks that were read, with their exports.
 
     Only those of shipped names are kept: a file may change, and so may a module. The first question exports a network
-    at its sizes. At other ones its Python runs again, without an exporter; where it
-    does something else there, and neither size is 1, it is exported with open sizes, as a sweep does, and what has the
-    same graph follows from that.
+    at its sizes. At other ones its Python runs again, without an exporter; where it does something else there, and
+    neither size is 1, it is exported with open sizes, as a sweep does, and what has the same graph follows from that.
     """
 
     def __init__(self) -> None:
